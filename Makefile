@@ -1,0 +1,88 @@
+# make setup   install everything into .venv (Python 3.11 or 3.12; PYTHON= picks it)
+# make demo    set up what is missing, then translate 100 sentences by every decoder
+# make test    set up what is missing, then ruff, mypy, pytest
+#
+# Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
+# that a checkout whose own path has spaces works.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+VPY := $(VENV)/bin/python
+STAMP := $(VENV)/.set-up
+UNFINISHED := $(VENV)/.unfinished
+PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
+MYPY_PATHS := fairseq_paradec/decoding $(wildcard fairseq_paradec/target_order.py)
+
+# Run by the interpreter the user picked, which may be of any age: no modern syntax here.
+define CHECK_MACHINE
+import os, shutil, sys, sysconfig
+def fail(message):
+    sys.exit("setup: " + message)
+version = "%d.%d" % sys.version_info[:2]
+if version not in ("3.11", "3.12"):
+    fail("%s is Python %s; 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.11"
+         % (sys.executable, version))
+try:
+    import ensurepip, venv
+except ImportError as error:
+    fail("Python %s lacks the module %s: install it (Debian, Ubuntu: apt-get install python%s-venv)"
+         % (version, error.name, version))
+given = os.environ.get("CXX", "").split()[:1]
+if not any(shutil.which(name) for name in given or ["c++", "g++", "clang++"]):
+    fail("no C++ compiler (%s): install one (Debian, Ubuntu: apt-get install g++) or set CXX"
+         % (" ".join(given) or "c++, g++, clang++"))
+header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+if not os.path.isfile(header):
+    fail("the headers of Python %s are missing (%s): install them (Debian, Ubuntu: apt-get install"
+         " python%s-dev)" % (version, header, version))
+endef
+export CHECK_MACHINE
+
+MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+
+.PHONY: help setup demo test force
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+setup: $(STAMP)
+
+demo: $(STAMP)
+	@"$(VPY)" -m fairseq_paradec.cli.demo $(ARGS)
+
+test: $(STAMP)
+	"$(VPY)" -m ruff check .
+	"$(VPY)" -m mypy $(MYPY_PATHS)
+	"$(VPY)" -m pytest tests $(ARGS)
+
+# A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell "$(PYTHON)" $(MINOR)),$(shell "$(VPY)" $(MINOR)))
+$(STAMP): force
+endif
+endif
+
+# The stamp is written last. $(UNFINISHED) lies there in between, because pip takes a package whose
+# copying was cut short for an installed one: after an interruption the environment starts empty.
+$(STAMP): requirements.txt setup.py
+	@command -v "$(PYTHON)" >/dev/null || { \
+	    echo "setup: no interpreter '$(PYTHON)': install Python 3.11 or 3.12, or give one: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; }
+	@"$(PYTHON)" -c "$$CHECK_MACHINE"
+	@echo "[1/4] virtual environment in $(VENV)"
+	@if [ -e "$(UNFINISHED)" ] \
+	    || [ "$$("$(PYTHON)" $(MINOR))" != "$$("$(VPY)" $(MINOR))" ] \
+	    || ! "$(VPY)" -m pip --version >/dev/null 2>&1; then \
+	    "$(PYTHON)" -m venv --clear "$(VENV)"; \
+	fi
+	@rm -f "$(STAMP)" && touch "$(UNFINISHED)"
+	@echo "[2/4] torch and build tools (the large download)"
+	@$(PIP) -c requirements.txt torch numpy cython setuptools wheel
+	@echo "[3/4] fairseq (compiled on Python 3.11: a few minutes)"
+	@CXX="$${CXX:-$$(command -v c++ || command -v g++ || command -v clang++)}" \
+	    $(PIP) -c requirements.txt --no-build-isolation fairseq-fixed
+	@echo "[4/4] the rest"
+	@$(PIP) --no-build-isolation -r requirements.txt
+	@rm -f "$(UNFINISHED)" && touch "$(STAMP)"
+	@echo "set up: $(VENV)"

@@ -1,0 +1,1 @@
+"""The shared machinery of every method: it knows no paper."""

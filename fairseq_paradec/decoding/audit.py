@@ -1,0 +1,120 @@
+"""``--audit``: fairseq's own beam-1 search judges every output."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from .samples import select_rows
+
+logger = logging.getLogger(__name__)
+
+# Where the log-probabilities of two tokens are closer than this, products that are rounded in
+# another order may swap them; a divergence that begins there is a tie.
+TIE_GAP = 1e-4
+
+
+class Audit:
+    """Compares outputs with those of fairseq's SequenceGenerator at beam 1, for the same models.
+
+    Args:
+        models: one model, or an ensemble.
+        tgt_dict: the target dictionary.
+        kwargs: the limits, as fairseq's SequenceGenerator takes them.
+    """
+
+    def __init__(self, models: list[Any], tgt_dict: Any, **kwargs: Any) -> None:
+        self.models = models
+        self.judge = SequenceGenerator(models, tgt_dict, **(kwargs | {"beam_size": 1}))
+        self.sentences = 0
+        self.identical = 0
+        self.ties = 0
+
+    def compare(
+        self,
+        sample: dict[str, Any],
+        hypos: list[list[dict[str, Any]]],
+        prefix_tokens: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Decode a batch again by fairseq's search and compare.
+
+        Args:
+            sample: the batch, as the method had it.
+            hypos: the method's B lists of hypotheses; the first of each is compared.
+            prefix_tokens: as the method had them.
+            bos_token: as the method had it.
+
+        Returns:
+            B verdicts: ``identical``; and, where not, the ``position`` where the outputs part, the
+            ``gap`` between the two tokens' log-probabilities there, and whether it is a ``tie``.
+        """
+        # With max_len_a, fairseq's limit for a row depends on its neighbours: judge rows alone.
+        size = len(hypos)
+        groups = [list(range(size))] if self.judge.max_len_a == 0 else [[b] for b in range(size)]
+        verdicts = []
+        for group in groups:
+            part = select_rows(sample, group, self.judge.pad)
+            prefix = None if prefix_tokens is None else prefix_tokens[group]
+            wanted = self.judge.generate(
+                self.models, part, prefix_tokens=prefix, bos_token=bos_token
+            )
+            for b, want in zip(group, wanted, strict=True):
+                ours, theirs = hypos[b][0]["tokens"], want[0]["tokens"].to(hypos[b][0]["tokens"])
+                verdicts.append(self._verdict(select_rows(sample, [b], self.judge.pad), ours,
+                                              theirs, bos_token))  # fmt: skip
+        return verdicts
+
+    def _verdict(
+        self, sample: dict[str, Any], ours: Tensor, theirs: Tensor, bos_token: int | None
+    ) -> dict[str, Any]:
+        """Judge one output, and count it."""
+        self.sentences += 1
+        if torch.equal(ours, theirs):
+            self.identical += 1
+            return {"identical": True}
+        common = min(ours.numel(), theirs.numel())
+        position = int(ours[:common].eq(theirs[:common]).long().cumprod(0).sum())
+        # Where one output is the other's beginning, it lacks </s>: that is no tie of tokens.
+        gap = math.inf
+        if position < common:
+            log_probs = self._next_log_probs(sample, ours[:position], bos_token)
+            gap = float((log_probs[theirs[position]] - log_probs[ours[position]]).abs())
+        tie = gap < TIE_GAP
+        self.ties += tie
+        name = sample["id"].tolist()[0] if "id" in sample else "of unknown number"
+        logger.warning(
+            "audit: sentence %s differs from fairseq's --beam 1 from token %d on (gap %.2e, %s)",
+            name, position, gap, "a tie" if tie else "NOT a tie",
+        )  # fmt: skip
+        gap_or_none = gap if math.isfinite(gap) else None
+        return {"identical": False, "position": position, "gap": gap_or_none, "tie": tie}
+
+    def _next_log_probs(
+        self, sample: dict[str, Any], prefix: Tensor, bos_token: int | None
+    ) -> Tensor:
+        """Log-probabilities of the token after ``prefix``, V, by fairseq's full forward."""
+        start = self.judge.eos if bos_token is None else bos_token
+        inputs = torch.cat((prefix.new_tensor([start]), prefix))[None]
+        each = []
+        for model in self.models:
+            encoder_out = model.encoder.forward_torchscript(sample["net_input"])
+            hidden = model.decoder(inputs, encoder_out=encoder_out)
+            output = (hidden[0][:, -1:] / self.judge.temperature, hidden[1])
+            each.append(model.get_normalized_probs(output, log_probs=True)[0, -1])
+        log_probs = torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
+        log_probs[self.judge.unk] -= self.judge.unk_penalty
+        return log_probs
+
+    def closing_line(self) -> str:
+        """Return the totals in words."""
+        beyond = self.sentences - self.identical - self.ties
+        return (
+            f"audit: {self.identical} of {self.sentences} sentences identical to fairseq's "
+            f"--beam 1, {self.ties} differ from a tie on (gap < {TIE_GAP:g}), {beyond} beyond ties"
+        )

@@ -1,0 +1,177 @@
+"""DecodingConfig: what the user asked for, checked once before anything is decoded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import UsageError, option_error
+
+# Which flags each method reads. Giving one to another method is an error, never ignored.
+FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
+    "greedy": (),
+    "pj": ("jacobi_init", "jacobi_stop", "jacobi_length"),
+    "pgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window"),
+    "hgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window", "hybrid_length"),
+}
+# Decoded by fairseq's own search, untouched.
+STOCK_DECODINGS = ("auto", "beam")
+DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
+METHOD_FLAGS = tuple(dict.fromkeys(f for flags in FLAGS_OF_METHOD.values() for f in flags))
+REPORT_FLAGS = ("audit", "stats_file", "trace_file")
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "jacobi_init": ("pad", "bos", "source-copy", "ngram"),
+    "jacobi_stop": ("prefix", "unchanged"),
+    "jacobi_length": ("grow", "oracle"),
+    "jacobi_window": ("block", "sliding"),
+}
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How to decode.
+
+    Attributes:
+        decoding: the method's name, ``--decoding``.
+        block_size: tokens proposed per pass and row.
+        jacobi_window: ``block`` or ``sliding``.
+        jacobi_init: the first guess for a position: ``pad``, ``bos``, ``source-copy``, ``ngram``.
+        jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
+        jacobi_stop: when a block is done: ``prefix`` or ``unchanged``.
+        hybrid_length: positions that ``hgj`` decodes in blocks; None means all.
+        audit: compare every output with fairseq's own beam-1 search.
+        stats_file: where to write one JSON line per sentence, or None.
+        trace_file: the same with every pass in it, or None.
+    """
+
+    decoding: str = "auto"
+    block_size: int = 5
+    jacobi_window: str = "block"
+    jacobi_init: str = "pad"
+    jacobi_length: str = "grow"
+    jacobi_stop: str = "prefix"
+    hybrid_length: int | None = None
+    audit: bool = False
+    stats_file: str | None = None
+    trace_file: str | None = None
+
+    @classmethod
+    def from_options(cls, *sources: Any) -> DecodingConfig:
+        """Collect the plugin's options; the first source that has one set wins.
+
+        Args:
+            sources: objects whose attributes are options, for example the arguments of one hub
+                call and then the task's configuration. None (or False) means not given.
+
+        Raises:
+            UsageError: an option is wrong, or does not belong to the method.
+        """
+        given: dict[str, Any] = {}
+        for name in (field.name for field in fields(cls)):
+            values = (getattr(source, name, None) for source in sources)
+            value = next((v for v in values if v is not None and v is not False), None)
+            if value is not None:
+                given[name] = value
+        _check_given(given)
+        return cls(**given)
+
+
+def flag(name: str) -> str:
+    """Turn an option's name into the flag that a user types."""
+    return "--" + name.replace("_", "-")
+
+
+def _check_given(given: dict[str, Any]) -> None:
+    """Check the options that were given, alone and together."""
+    decoding = given.get("decoding", "auto")
+    if decoding not in DECODINGS:
+        raise option_error("--decoding", decoding, ", ".join(DECODINGS))
+    _check_belong_to(decoding, given)
+    for name, allowed in CHOICES.items():
+        if name in given and given[name] not in allowed:
+            raise option_error(flag(name), given[name], ", ".join(allowed))
+    for name in ("block_size", "hybrid_length"):
+        value = given.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise option_error(flag(name), value, "a whole number from 1 up")
+    if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
+        raise option_error(
+            "--jacobi-stop",
+            "unchanged",
+            "prefix with --jacobi-window sliding, which commits tokens after every pass",
+        )
+    for name in ("stats_file", "trace_file"):
+        if name in given:
+            _check_writable(flag(name), given[name])
+
+
+def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
+    """Refuse options that the chosen method would ignore."""
+    belong = (*FLAGS_OF_METHOD.get(decoding, ()), *REPORT_FLAGS)
+    if decoding in STOCK_DECODINGS:
+        belong = ()
+    for name in (*METHOD_FLAGS, *REPORT_FLAGS):
+        if name in given and name not in belong:
+            users = [m for m, names in FLAGS_OF_METHOD.items() if name in (*names, *REPORT_FLAGS)]
+            raise UsageError(
+                f"{flag(name)}: got {given[name]!r}, which --decoding {decoding} does not use; "
+                f"allowed with --decoding {', '.join(users)}"
+            )
+
+
+def _check_writable(name: str, path: str) -> None:
+    """Find out before decoding, not after, that a report cannot be written."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise option_error(name, path, "a file's path; this is a folder")
+    if not os.path.isdir(folder):
+        raise option_error(name, path, f"a file in a folder that exists; {folder} does not")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise option_error(name, path, "a file that may be written")
+
+
+# fairseq's generation options that a greedy method cannot honour, and their idle values.
+_REFUSED = {
+    "nbest": (1, "one output per sentence (--nbest 1)"),
+    "sampling": (False, "no sampling"),
+    "constraints": (None, "no constraints"),
+    "lm_path": (None, "no language model"),
+    "no_repeat_ngram_size": (0, "0"),
+    "print_alignment": (None, "no alignment"),
+    "replace_unk": (None, "no --replace-unk, which needs an alignment"),
+    "match_source_len": (False, "no --match-source-len"),
+    "diverse_beam_groups": (-1, "no diverse beam search"),
+    "diversity_rate": (-1.0, "no diverse beam search"),
+    "retain_dropout": (False, "no dropout while decoding"),
+    "score_reference": (False, "no scoring of references"),
+    "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
+    "lm_model": (None, "no language model"),
+}
+
+
+def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
+    """Refuse what fairseq's search can do and a greedy method cannot.
+
+    Args:
+        decoding: the method's name, for the message.
+        options: fairseq's generation options by name.
+
+    Raises:
+        UsageError: one of them is set.
+    """
+    for name, (idle, allowed) in _REFUSED.items():
+        value = options.get(name)
+        if value is not None and value != idle:
+            raise UsageError(
+                f"{flag(name)}: got {value!r}, which --decoding {decoding} cannot honour; "
+                f"allowed: {allowed}, or --decoding beam"
+            )
+    # fairseq's default is 5, so a 5 may mean that nothing was said.
+    beam = options.get("beam")
+    if beam not in (None, 1, 5):
+        raise option_error("--beam", beam, f"1 with --decoding {decoding}, which is greedy")
+    temperature = options.get("temperature")
+    if temperature is not None and not temperature > 0:
+        raise option_error("--temperature", temperature, "a number above 0")

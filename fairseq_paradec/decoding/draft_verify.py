@@ -1,0 +1,160 @@
+"""THE loop: propose a chunk of tokens, score it in one pass, accept a start of it, keep that much.
+
+Every method of this package is this loop with its own drafter and acceptance rule. All rows of a
+batch go on independently; a finished row leaves the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .acceptance import ExactMatch
+from .scorer import Scorer
+from .token_rules import TokenRules
+from .trace import PassRecord
+
+
+@dataclass
+class Row:
+    """One sentence on its way.
+
+    Attributes:
+        index: its row in the batch as it came.
+        source: its source tokens, ``</s>`` included, padding left out.
+        limit: the position at which only ``</s>`` may come; the output has at most limit+1 tokens.
+        prefix: tokens that its output must begin with; ``<pad>`` leaves a position free.
+        tokens: what is committed so far.
+        scores: the verifier's log-probability of each committed token.
+        passes: one record per decoder pass that this row took part in.
+        finished: whether the last committed token is ``</s>``.
+    """
+
+    index: int
+    source: list[int]
+    limit: int
+    prefix: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    passes: list[PassRecord] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def room(self) -> int:
+        """How many positions are left to predict, that of the last ``</s>`` included."""
+        return self.limit + 1 - len(self.tokens)
+
+
+class Proposal(NamedTuple):
+    """What a drafter proposes for every row of the batch.
+
+    Attributes:
+        tokens: B lists of drafted tokens; a row may draft fewer than others, or none.
+        rows: B, how many rows of the chunk count for each sentence. The first row predicts the next
+            token; with n drafted tokens there may be n rows, or n+1 if the prediction after the
+            last drafted token (the bonus token) is wanted too; and at least 1.
+    """
+
+    tokens: list[list[int]]
+    rows: list[int]
+
+
+class Drafter(Protocol):
+    """A method's own part: what to guess, and what to learn from the verifier's answer."""
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Guess the tokens that follow each row's committed ones."""
+        ...
+
+    def observe(
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+    ) -> None:
+        """See the verifier's choices for the rows of the chunk that count.
+
+        Args:
+            rows: the same rows as in ``propose``, with this pass's tokens committed.
+            choices: B lists of the verifier's own tokens, one per row of the chunk that counts.
+            num_accepted: B, how many drafted tokens agreed.
+        """
+        ...
+
+
+def draft_and_verify(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    drafter: Drafter,
+    acceptance: ExactMatch,
+    rules: TokenRules,
+    record_tokens: bool = False,
+) -> None:
+    """Decode all rows to their end; fills in their tokens, scores and pass records.
+
+    Args:
+        scorer: the verifier; ``encode`` has been called for these rows, in this order.
+        rows: the sentences, nothing committed yet.
+        drafter: proposes.
+        acceptance: says how much of a proposal holds.
+        rules: what may be chosen at a position (limits, forced tokens), and the first input.
+        record_tokens: keep each pass's tokens and probabilities, for a trace.
+    """
+    live = list(rows)
+    while live:
+        # 1. Propose: B lists of tokens to follow the committed ones.
+        proposal = drafter.propose(live)
+        width = max(proposal.rows)
+        # 2. Score: the chunk is the last committed token and the draft, B×R.
+        last = [row.tokens[-1] if row.tokens else rules.start for row in live]
+        draft = _rectangle(proposal.tokens, rules.pad, rules.device)  # B×K
+        first = torch.tensor(last, device=rules.device)[:, None]
+        chunk = torch.cat((first, draft), dim=1)[:, :width]
+        log_probs = scorer.log_probs(scorer.step(chunk), rules.temperature)  # B×R×V
+        choice_scores, choices = rules.choose(log_probs, live)  # B×R each
+        # 3. Accept.
+        accepted = acceptance.accept(draft, choices).tolist()
+        told = choices.tolist()
+        told = [c[:n] for c, n in zip(told, proposal.rows, strict=True)]
+        scores = choice_scores.tolist()
+        runners_up = log_probs.topk(2) if record_tokens else None
+        # 4. Commit what is final, and keep that much of the cache.
+        for b, row in enumerate(live):
+            drafted = len(proposal.tokens[b])
+            count = acceptance.commit(accepted[b], drafted, proposal.rows[b])
+            record = PassRecord(len(row.tokens), drafted, accepted[b], count)
+            _commit(row, told[b][:count], scores[b], rules.eos)
+            row.passes.append(record)
+            if runners_up is not None:
+                record.add_tokens(
+                    proposal.tokens[b], told[b], scores[b], runners_up.indices[b].tolist(),
+                    runners_up.values[b].tolist(),
+                )  # fmt: skip
+        drafter.observe(live, told, accepted)
+        # 5. Finished rows leave the batch.
+        scorer.keep([len(row.tokens) for row in live])
+        stay = [b for b, row in enumerate(live) if not row.finished]
+        if len(stay) < len(live):
+            live = [live[b] for b in stay]
+            if live:
+                scorer.reorder(torch.tensor(stay, device=rules.device))
+
+
+def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tensor:
+    """Make a B×K tensor of B lists, shorter ones filled up at their end."""
+    width = max(map(len, lists))
+    return torch.tensor(
+        [tokens + [fill] * (width - len(tokens)) for tokens in lists],
+        dtype=torch.long,
+        device=device,
+    )
+
+
+def _commit(row: Row, tokens: list[int], scores: list[float], eos: int) -> None:
+    """Append final tokens to a row, up to its end."""
+    if eos in tokens:
+        tokens = tokens[: tokens.index(eos) + 1]
+        row.finished = True
+    row.tokens += tokens
+    row.scores += scores[: len(tokens)]

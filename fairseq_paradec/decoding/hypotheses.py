@@ -1,0 +1,61 @@
+"""fairseq's hypotheses, as its commands expect them from a generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .draft_verify import Row
+
+
+def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: float) -> dict:
+    """Turn a finished row into a fairseq hypothesis.
+
+    Args:
+        row: a finished row.
+        device: where the tensors are to be.
+        normalise: divide the score by length**len_penalty, as fairseq does by default.
+        len_penalty: fairseq's --lenpen.
+
+    Returns:
+        ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
+        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``history`` (what the
+        output looked like after each pass, if a trace was kept).
+    """
+    positional_scores = torch.tensor(row.scores, device=device)
+    score = positional_scores.sum()
+    if normalise:
+        score = score / len(row.tokens) ** len_penalty
+    return {
+        "tokens": torch.tensor(row.tokens, device=device),
+        "score": score,
+        "positional_scores": positional_scores,
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "steps": len(row.passes),
+        "history": history(row, device),
+    }
+
+
+def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
+    """Return the row's tokens as each pass left them: what was final, then the new guesses."""
+    states = []
+    for record in row.passes:
+        if record.tokens is not None:
+            known = row.tokens[: record.start] + record.tokens.verifier
+            states.append({"tokens": torch.tensor(known, device=device)})
+    return states
+
+
+def empty_hypothesis(eos: int, device: torch.device) -> dict:
+    """Return the hypothesis of a sentence that nothing can be done with: ``</s>`` alone."""
+    return {
+        "tokens": torch.tensor([eos], device=device),
+        "score": torch.tensor(0.0, device=device),
+        "positional_scores": torch.zeros(1, device=device),
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "steps": 0,
+        "history": [],
+    }

@@ -1,0 +1,97 @@
+"""What greedy search may choose, at every position of a chunk.
+
+fairseq's beam search applies its limits at the one position it predicts; here they hold at each
+position of a chunk, or the output would not be greedy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .draft_verify import Row
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """fairseq's limits on greedy search (``SequenceGenerator._generate``).
+
+    Attributes:
+        pad: never chosen.
+        unk: its log-probability is lowered by unk_penalty.
+        eos: ends a row; chosen at a row's limit and nowhere before min_len.
+        start: the decoder's first input.
+        min_len: the first position where ``</s>`` may come.
+        unk_penalty: what ``<unk>`` is lowered by (natural log).
+        temperature: what logits are divided by.
+        forced_len: below this position a row's prefix decides, where it has a token, and min_len
+            does not hold.
+        device: where the model is.
+    """
+
+    pad: int
+    unk: int
+    eos: int
+    start: int
+    min_len: int
+    unk_penalty: float
+    temperature: float
+    forced_len: int
+    device: torch.device
+
+    def choose(self, log_probs: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+        """Apply the rules and choose greedily at every position of a chunk.
+
+        Args:
+            log_probs: B×R×V; written to: what may not be chosen becomes -inf.
+            rows: B rows; chunk row j of row b predicts position ``len(rows[b].tokens) + j``.
+
+        Returns:
+            The choices' log-probabilities and the choices, B×R each.
+        """
+        width = log_probs.size(1)
+        starts = [len(row.tokens) for row in rows]
+        log_probs[:, :, self.pad] = -math.inf
+        if self.unk_penalty != 0:
+            log_probs[:, :, self.unk] -= self.unk_penalty
+        if min(starts) < max(self.min_len, self.forced_len):
+            self._restrict_start(log_probs, self._positions(starts, width), rows)
+        if any(start + width > row.limit for start, row in zip(starts, rows, strict=True)):
+            limits = torch.tensor([row.limit for row in rows], device=self.device)
+            past = self._positions(starts, width) >= limits[:, None]  # B×R
+            end_scores = log_probs[:, :, self.eos].clone()
+            log_probs.masked_fill_(past[:, :, None], -math.inf)
+            log_probs[:, :, self.eos] = end_scores
+        best, choices = log_probs.max(dim=-1)
+        return best, choices
+
+    def _positions(self, starts: list[int], width: int) -> Tensor:
+        """Return which position each chunk row predicts, B×R."""
+        first = torch.tensor(starts, device=self.device)
+        return first[:, None] + torch.arange(width, device=self.device)
+
+    def _restrict_start(self, log_probs: Tensor, positions: Tensor, rows: Sequence[Row]) -> None:
+        """Forbid an early ``</s>``, and leave only the prefix where a row has one.
+
+        As in fairseq, a prefix yields to the length limit, and the minimal length to the width of
+        the batch's prefixes.
+        """
+        early = (positions < self.min_len) & (positions >= self.forced_len)
+        log_probs[:, :, self.eos].masked_fill_(early, -math.inf)
+        if self.forced_len == 0:
+            return
+        filler = [self.pad] * self.forced_len
+        table = torch.tensor([(r.prefix[: r.limit] + filler)[: self.forced_len] for r in rows])
+        where = positions.clamp(max=self.forced_len - 1)
+        forced = table.to(self.device).gather(1, where)  # B×R
+        forced = forced.masked_fill(positions >= self.forced_len, self.pad)
+        kept = log_probs.gather(2, forced[:, :, None])
+        is_forced = forced.ne(self.pad)[:, :, None]
+        log_probs.masked_fill_(is_forced, -math.inf)
+        log_probs.scatter_(2, forced[:, :, None], kept)

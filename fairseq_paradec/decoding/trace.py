@@ -1,0 +1,143 @@
+"""What happened while decoding: one versioned record, filled by every method.
+
+``--stats-file`` and ``--trace-file`` hold one JSON object per line and sentence. Both have the same
+fields; the trace also has ``trace``, a list with one object per decoder pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA = "fairseq_paradec.decoding"
+SCHEMA_VERSION = 1
+
+# Files this process has begun: a second generator goes on where the first one stopped.
+_begun: set[str] = set()
+
+
+@dataclass
+class PassTokens:
+    """The tokens of one pass of one row, for a trace.
+
+    Attributes:
+        draft: the drafted tokens.
+        verifier: the verifier's own tokens, one per chunk row that counts.
+        log_probs: their log-probabilities.
+        runner_up: the second best token at the same positions; None where only one was allowed.
+        runner_up_log_probs: their log-probabilities.
+    """
+
+    draft: list[int]
+    verifier: list[int]
+    log_probs: list[float]
+    runner_up: list[int | None]
+    runner_up_log_probs: list[float | None]
+
+
+@dataclass
+class PassRecord:
+    """One decoder pass of one row.
+
+    Attributes:
+        start: the position of the pass's first prediction.
+        num_drafted: how many tokens were drafted.
+        num_accepted: how many of them the verifier let pass (its own token not counted).
+        num_committed: how many predictions became final (cut at ``</s>`` in the output).
+        tokens: the tokens themselves, if a trace was asked for.
+    """
+
+    start: int
+    num_drafted: int
+    num_accepted: int
+    num_committed: int
+    tokens: PassTokens | None = None
+
+    def add_tokens(
+        self,
+        draft: list[int],
+        verifier: list[int],
+        log_probs: list[float],
+        top: list[list[int]],
+        top_log_probs: list[list[float]],
+    ) -> None:
+        """Remember the pass's tokens; ``top`` are the two best per chunk row, R×2."""
+        runner_up: list[int | None] = []
+        runner_up_log_probs: list[float | None] = []
+        for row in range(len(verifier)):
+            other = 1 if top[row][0] == verifier[row] else 0
+            possible = top_log_probs[row][other] != float("-inf")
+            runner_up.append(top[row][other] if possible else None)
+            runner_up_log_probs.append(top_log_probs[row][other] if possible else None)
+        scores = log_probs[: len(verifier)]
+        self.tokens = PassTokens(draft, verifier, scores, runner_up, runner_up_log_probs)
+
+    def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
+        """Return one entry of the trace, tokens spelled out by ``word``."""
+        entry: dict[str, Any] = {
+            "start": self.start,
+            "num_accepted": self.num_accepted,
+            "num_committed": self.num_committed,
+        }
+        if self.tokens is not None:
+            entry |= {
+                "draft": [word(t) for t in self.tokens.draft],
+                "verifier": [word(t) for t in self.tokens.verifier],
+                "log_probs": self.tokens.log_probs,
+                "runner_up": [None if t is None else word(t) for t in self.tokens.runner_up],
+                "runner_up_log_probs": self.tokens.runner_up_log_probs,
+            }
+        return entry
+
+
+@dataclass
+class DecodingStats:
+    """Totals over the sentences decoded so far.
+
+    Attributes:
+        sentences: how many.
+        tokens: emitted tokens, ``</s>`` counted, forced prefixes too.
+        passes: decoder passes, summed over sentences (a pass over a batch counts for each row that
+            took part in it).
+        seconds: wall time of decoding, encoder included, audits and oracles left out.
+    """
+
+    sentences: int = 0
+    tokens: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, passes: int) -> None:
+        """Count one sentence."""
+        self.sentences += 1
+        self.tokens += tokens
+        self.passes += passes
+
+    def closing_line(self, decoding: str) -> str:
+        """Return what is printed when all is decoded."""
+        return (
+            f"{decoding}: {self.sentences} sentences, {self.tokens} tokens, {self.passes} passes, "
+            f"{self.tokens / max(self.passes, 1):.2f} tokens per pass, {self.seconds:.2f} seconds"
+        )
+
+
+def open_report(path: str) -> Any:
+    """Open a report for writing, line by line.
+
+    The first time in a process that a path is used its old content is dropped; later generators of
+    the same process append.
+    """
+    key = os.path.abspath(path)
+    mode = "a" if key in _begun else "w"
+    _begun.add(key)
+    return open(path, mode, buffering=1, encoding="utf-8")
+
+
+def write_record(file: Any, record: dict[str, Any]) -> None:
+    """Write one sentence's record as a line of JSON, at once."""
+    head = {"schema": SCHEMA, "version": SCHEMA_VERSION}
+    file.write(json.dumps(head | record, ensure_ascii=False, allow_nan=False) + "\n")
+    file.flush()

@@ -1,0 +1,230 @@
+"""What all methods share: a fairseq SequenceGenerator that runs the draft-and-verify loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from ..decoding.acceptance import ExactMatch
+from ..decoding.audit import Audit
+from ..decoding.config import DecodingConfig
+from ..decoding.draft_verify import Drafter, Row, draft_and_verify
+from ..decoding.hypotheses import hypothesis
+from ..decoding.scorer import build_scorer
+from ..decoding.token_rules import TokenRules
+from ..decoding.trace import DecodingStats, open_report, write_record
+from ..errors import UsageError, option_error
+
+logger = logging.getLogger(__name__)
+
+
+class ParallelGenerator(SequenceGenerator):
+    """Base of every method. A subclass names its drafter, and its acceptance rule if not exact.
+
+    fairseq's commands build and call it like their own SequenceGenerator, whose limits
+    (``max_len_a``, ``min_len``, ``unk_penalty``, ...) it takes and keeps.
+
+    Args:
+        models: one model, or several as an ensemble.
+        tgt_dict: the target dictionary.
+        config: how to decode.
+        src_dict: the source dictionary; ``source-copy`` and the reports' source text need it.
+        keep_history: put each pass's tokens into ``history`` (fairseq's --retain-iter-history).
+        kwargs: fairseq's own.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        tgt_dict: Any,
+        config: DecodingConfig,
+        src_dict: Any = None,
+        keep_history: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(models, tgt_dict, **kwargs)
+        self.config = config
+        self.src_dict = src_dict
+        self.scorer = build_scorer(list(models))
+        self.record_tokens = keep_history or config.trace_file is not None
+        self.reports = {
+            kind: open_report(path)
+            for kind, path in (("stats", config.stats_file), ("trace", config.trace_file))
+            if path is not None
+        }
+        self.stats = DecodingStats()
+        self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
+        # Generators have no "end" in fairseq: the closing line comes when this one is let go.
+        weakref.finalize(self, _say_goodbye, config, self.stats, self.audit, self.reports)
+
+    # ---- what a method says of itself ----------------------------------------------------------
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> Drafter:
+        """Return the drafter for one batch; called outside the timer."""
+        raise NotImplementedError
+
+    def acceptance(self) -> ExactMatch:
+        """Return the rule by which drafted tokens are accepted."""
+        return ExactMatch()
+
+    # ---- one batch -----------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """Decode one batch; fairseq's entry point.
+
+        Args:
+            sample: fairseq's, with ``net_input``.
+            prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
+            constraints: refused.
+            bos_token: the decoder's first input, ``</s>`` by default.
+
+        Returns:
+            B lists of one hypothesis each.
+        """
+        if constraints is not None:
+            raise option_error("--constraints", "constraints", "none with this --decoding")
+        net_input = sample["net_input"]
+        rows = self._make_rows(net_input, prefix_tokens)
+        rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
+        drafter = self.make_drafter(rows, net_input, rules)
+        begin = time.perf_counter()
+        self._decode(net_input, rows, drafter, self.acceptance(), rules)
+        seconds = time.perf_counter() - begin
+        self._refuse_nan(rows)
+        hypos = [
+            [hypothesis(row, rules.device, self.normalize_scores, self.len_penalty)] for row in rows
+        ]
+        self.stats.seconds += seconds
+        verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
+        if self.audit is not None:
+            verdicts = self.audit.compare(sample, hypos, prefix_tokens, bos_token)
+        self._report(sample, rows, hypos, seconds, verdicts)
+        return hypos
+
+    def _decode(
+        self,
+        net_input: dict[str, Tensor],
+        rows: Sequence[Row],
+        drafter: Drafter,
+        acceptance: ExactMatch,
+        rules: TokenRules,
+    ) -> None:
+        """Encode and run the loop."""
+        self.scorer.encode(net_input)
+        draft_and_verify(self.scorer, rows, drafter, acceptance, rules, self.record_tokens)
+
+    def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
+        """Make the rows of a batch, each with its own length limit."""
+        src_tokens = net_input["src_tokens"].cpu()
+        sources = [tokens[tokens.ne(self.pad)].tolist() for tokens in src_tokens]
+        prefixes = [[] for _ in sources] if prefix_tokens is None else prefix_tokens.tolist()
+        rows = []
+        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            wanted = int(self.max_len_a * len(source) + self.max_len_b)
+            limit = min(wanted, self.max_len - 1)
+            if limit < self.min_len:
+                raise option_error(
+                    "--min-len", self.min_len, f"at most the length limit, here {limit} tokens"
+                )
+            rows.append(Row(index, source, limit, prefix))
+        return rows
+
+    def _make_rules(
+        self, prefix_tokens: Tensor | None, bos_token: int | None, device: torch.device
+    ) -> TokenRules:
+        """Collect fairseq's limits."""
+        return TokenRules(
+            pad=self.pad,
+            unk=self.unk,
+            eos=self.eos,
+            start=self.eos if bos_token is None else bos_token,
+            min_len=self.min_len,
+            unk_penalty=self.unk_penalty,
+            temperature=self.temperature,
+            forced_len=0 if prefix_tokens is None else prefix_tokens.size(1),
+            device=device,
+        )
+
+    def _refuse_nan(self, rows: Sequence[Row]) -> None:
+        """Stop if a model's probabilities are not numbers: no output could be trusted."""
+        if any(math.isnan(score) for row in rows for score in row.scores):
+            names = ", ".join(type(model).__name__ for model in self.model.models)
+            raise UsageError(
+                f"--path: the model ({names}) gives NaN probabilities; allowed: a model with finite"
+                " weights; in fp16, try fp32"
+            )
+
+    # ---- reports -------------------------------------------------------------------------------
+
+    def _report(
+        self,
+        sample: dict[str, Any],
+        rows: Sequence[Row],
+        hypos: list[list[dict[str, Any]]],
+        seconds: float,
+        verdicts: Sequence[dict[str, Any] | None],
+    ) -> None:
+        """Count the batch and write its records."""
+        ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
+        for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
+            self.stats.add(len(row.tokens), len(row.passes))
+            if not self.reports:
+                continue
+            record = self._record(row, hypo[0], verdict)
+            record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
+            if "stats" in self.reports:
+                write_record(self.reports["stats"], record)
+            if "trace" in self.reports:
+                trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
+                write_record(self.reports["trace"], record | {"trace": trace})
+
+    def _record(
+        self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return one sentence's record, as docs/trace.md describes it."""
+        source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
+        return {
+            "decoding": self.config.decoding,
+            "source": source,
+            "output": [self.tgt_dict[t] for t in row.tokens],
+            "score": float(hypo["score"]),
+            "positional_scores": row.scores,
+            "num_tokens": len(row.tokens),
+            "decoder_passes": len(row.passes),
+            "mean_accepted": len(row.tokens) / len(row.passes),
+            "num_drafted": [p.num_drafted for p in row.passes],
+            "num_accepted": [p.num_accepted for p in row.passes],
+            "audit": verdict,
+        }
+
+
+def _say_goodbye(
+    config: DecodingConfig, stats: DecodingStats, audit: Audit | None, reports: dict[str, Any]
+) -> None:
+    """Close the reports and log the closing lines."""
+    for file in reports.values():
+        file.close()
+    if stats.sentences == 0:
+        return
+    line = stats.closing_line(config.decoding)
+    if config.jacobi_length == "oracle":
+        line += " (oracle lengths, found outside the timer)"
+    logger.info(line)
+    if audit is not None:
+        logger.info(audit.closing_line())

@@ -1,0 +1,188 @@
+"""Jacobi decoding: PJ, PGJ and HGJ (Santilli et al. 2023), for any trained Transformer.
+
+Greedy search solves the triangular system y_i = argmax p(. | y_<i, x) by substitution; here it is
+solved by fixed-point iteration over blocks of positions (section 3.1, equation 4). One pass
+re-predicts every position of a block from the last guesses; the guesses that are predicted again,
+and the prediction after them, are final.
+
+| paper                           | here                                                          |
+|---------------------------------|---------------------------------------------------------------|
+| Algorithm 1, PJ                 | ``pj``: blocks of the source's length, the target doubling    |
+| Algorithm 2, PGJ, block b       | ``pgj``: blocks of ``block_size``                             |
+| Algorithm 3, HGJ, length h      | ``hgj``: the same up to ``hybrid_length``, then single tokens |
+| y^k, an iterate                 | ``_Guess.tokens``, cut as tokens become final                 |
+| INITT, the first guess          | ``_first_guess``                                              |
+| STOPC, equation 5               | the acceptance rule Unchanged (``--jacobi-stop unchanged``)   |
+
+Beyond the paper: ``--jacobi-stop prefix`` does not wait for what is already final, and
+``--jacobi-window sliding`` moves the block on by as many tokens as became final in a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..decoding.acceptance import ExactMatch, Unchanged
+from ..decoding.config import DecodingConfig
+from ..decoding.draft_verify import Proposal, Row
+from ..decoding.token_rules import TokenRules
+from ..errors import option_error
+from .base import ParallelGenerator
+from .greedy import GreedyDrafter
+
+
+@dataclass
+class _Guess:
+    """What is guessed for one row.
+
+    Attributes:
+        tokens: the guesses for the positions after the committed ones.
+        first_window: the length of ``pj``'s first block.
+        seen: every pass's predictions, one after the other, each pass closed by ``<pad>``.
+        latest: for each token that another one followed in ``seen``, where it last stood.
+    """
+
+    first_window: int
+    tokens: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+    latest: dict[int, int] = field(default_factory=dict)
+
+
+class JacobiDrafter:
+    """Proposes the last iterate's tokens for the rest of the block.
+
+    Args:
+        rows: the batch's rows.
+        config: method, block size, window, first guess, stop rule.
+        pad: ``<pad>``; as a guess it is never right, for it is never predicted.
+        start: the decoder's first input, the guess of ``--jacobi-init bos``.
+        first_windows: for ``pj``, the length of each row's first block.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        config: DecodingConfig,
+        pad: int,
+        start: int,
+        first_windows: Sequence[int],
+    ) -> None:
+        self.config = config
+        self.pad = pad
+        self.start = start
+        self.guesses = [_Guess(first_windows[row.index]) for row in rows]
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Propose each row's block: the guesses that are left, then first guesses to its end.
+
+        A block of b positions takes b rows of the chunk: its last guess is no input of the pass,
+        and is only compared. Past ``hybrid_length`` there is no block: nothing is guessed, and one
+        row predicts the next token.
+        """
+        tokens = []
+        for row in rows:
+            guess = self.guesses[row.index]
+            size = min(self._block_end(row, guess) - len(row.tokens), row.room)
+            del guess.tokens[size:]
+            guess.tokens += self._first_guess(row, guess, size - len(guess.tokens))
+            tokens.append(list(guess.tokens))
+        return Proposal(tokens, [max(1, len(t)) for t in tokens])
+
+    def observe(
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+    ) -> None:
+        """Take the predictions as the next iterate, less what is final now."""
+        for row, predicted in zip(rows, choices, strict=True):
+            guess = self.guesses[row.index]
+            num_final = row.passes[-1].num_committed
+            guess.tokens = predicted[num_final:]
+            if self.config.jacobi_init == "ngram":
+                offset = len(guess.seen)
+                guess.latest |= zip(predicted[:-1], range(offset, offset + len(predicted) - 1))
+                guess.seen += [*predicted, self.pad]
+
+    def _block_end(self, row: Row, guess: _Guess) -> int:
+        """Return the position after the block that the row is in."""
+        done = len(row.tokens)
+        size = self.config.block_size
+        if self.config.decoding == "pj":
+            end = guess.first_window
+            while end <= done:
+                end *= 2
+            return end
+        last = self.config.hybrid_length
+        if last is not None and done >= last:
+            return done
+        if self.config.jacobi_window == "sliding":
+            end = done + size
+        else:
+            end = (done // size + 1) * size
+        return end if last is None else min(end, last)
+
+    def _first_guess(self, row: Row, guess: _Guess, count: int) -> list[int]:
+        """Guess ``count`` positions that follow the row's tokens and guesses (INITT)."""
+        known = len(row.tokens) + len(guess.tokens)
+        init = self.config.jacobi_init
+        found: list[int] = []
+        filler = self.pad
+        if init == "bos":
+            filler = self.start
+        elif init == "source-copy":
+            found = row.source[known : known + count]
+            filler = self.start
+        elif init == "ngram" and known > 0:
+            found = self._continue(guess, (guess.tokens or row.tokens)[-1], count)
+        return found + [filler] * (count - len(found))
+
+    def _continue(self, guess: _Guess, key: int, count: int) -> list[int]:
+        """Return what followed ``key`` where an earlier pass of this sentence last predicted it."""
+        where = guess.latest.get(key)
+        if where is None:
+            return []
+        following = guess.seen[where + 1 : where + 1 + count]
+        if self.pad in following:
+            return following[: following.index(self.pad)]
+        return following
+
+
+class JacobiGenerator(ParallelGenerator):
+    """``--decoding pj``, ``pgj`` and ``hgj``.
+
+    Raises:
+        UsageError: ``--jacobi-init source-copy`` without a joined dictionary.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.config.jacobi_init == "source-copy" and self.src_dict != self.tgt_dict:
+            raise option_error(
+                "--jacobi-init",
+                "source-copy",
+                "pad, bos, ngram; a source token can only be a guess where source and target share"
+                " one dictionary",
+            )
+
+    def acceptance(self) -> ExactMatch:
+        """Return the rule that ``--jacobi-stop`` names."""
+        return Unchanged() if self.config.jacobi_stop == "unchanged" else ExactMatch()
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> JacobiDrafter:
+        """Return the drafter; for ``--jacobi-length oracle`` greedy search runs first."""
+        first_windows = [len(row.source) for row in rows]
+        if self.config.jacobi_length == "oracle":
+            first_windows = self._greedy_lengths(rows, net_input, rules)
+        return JacobiDrafter(rows, self.config, rules.pad, rules.start, first_windows)
+
+    def _greedy_lengths(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> list[int]:
+        """Return the lengths of greedy's own outputs, ``</s>`` counted."""
+        twins = [Row(row.index, row.source, row.limit, row.prefix) for row in rows]
+        self._decode(net_input, twins, GreedyDrafter(), ExactMatch(), rules)
+        return [len(twin.tokens) for twin in twins]

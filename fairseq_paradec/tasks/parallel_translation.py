@@ -1,0 +1,276 @@
+"""The plugin's flags and methods on top of fairseq's ``translation`` task."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from fairseq import utils
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import DictConfig, open_dict
+from torch import Tensor
+
+from ..decoding.config import CHOICES, DECODINGS, STOCK_DECODINGS, DecodingConfig
+from ..decoding.config import check_fairseq_options as check_options
+from ..decoding.hypotheses import empty_hypothesis
+from ..decoding.samples import select_rows
+from ..errors import UsageError, option_error
+from ..methods import METHODS
+
+logger = logging.getLogger(__name__)
+
+
+def _flag(help_text: str, default: Any = None) -> Any:
+    """Make a field of the task's configuration, and so a flag of every fairseq command."""
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass
+class ParallelTranslationConfig(TranslationConfig):
+    """fairseq's translation options and the plugin's; None means "the method's default"."""
+
+    decoding: str = _flag(
+        "how to decode: " + ", ".join(DECODINGS) + ". auto: the checkpoint's own way, which for a "
+        "plain Transformer is fairseq's own beam search; beam: that search in any case; greedy: "
+        "its --beam 1 on this plugin's decoder; pj, pgj, hgj: Jacobi decoding, with greedy's "
+        "output, for any trained Transformer",
+        "auto",
+    )
+    block_size: int | None = _flag("pgj, hgj: tokens guessed and re-predicted per pass (default 5)")
+    jacobi_window: str | None = _flag(
+        "pgj, hgj: what follows a pass: " + " or ".join(CHOICES["jacobi_window"]) + ". block (the "
+        "paper's, default): stay until the block is done; sliding: move on by what became final, "
+        "usually in fewer passes"
+    )
+    jacobi_init: str | None = _flag(
+        "pj, pgj, hgj: the first guess for a position: "
+        + ", ".join(CHOICES["jacobi_init"])
+        + " (default pad). bos: the decoder's start symbol; source-copy: the source token there "
+        "(needs a joined dictionary); ngram: what followed the token before it in earlier passes"
+    )
+    jacobi_length: str | None = _flag(
+        "pj: length of the block: grow (default): the source's length, doubled until the sentence "
+        "ends; oracle: greedy's own output length, found outside the timer (the paper's ideal)"
+    )
+    jacobi_stop: str | None = _flag(
+        "pj, pgj, hgj: a block is done when: prefix (default): all of it is final; unchanged: a "
+        "pass changed none of its tokens (the paper's equation 5, for its counts)"
+    )
+    hybrid_length: int | None = _flag(
+        "hgj: decode this many positions in blocks and the rest one by one (default: all in blocks)"
+    )
+    audit: bool = _flag(
+        "compare every output with fairseq's own beam-1 search and report where they part", False
+    )
+    stats_file: str | None = _flag("write one JSON line per sentence here: passes, tokens, scores")
+    trace_file: str | None = _flag(
+        "write one JSON line per sentence here, with every pass: draft, verdict, the verifier's "
+        "tokens, their log-probabilities and the runners-up"
+    )
+
+
+class ParallelDecodingMixin:
+    """Gives a fairseq translation task the plugin's methods; put before it among the bases.
+
+    It also keeps every sentence in the output: fairseq drops a last batch whose size is no multiple
+    of eight, and stops at a sentence that is too long.
+    """
+
+    cfg: Any
+    tgt_dict: Any
+    _has_criterion = False
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
+        """Check flags and data folder before anything is loaded; then as fairseq.
+
+        Raises:
+            UsageError: a flag is wrong, or the data folder or a dictionary is missing.
+        """
+        DecodingConfig.from_options(cfg)
+        _check_data(cfg)
+        return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+
+    def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq; only training and validation come here."""
+        self._has_criterion = True
+        return super().build_criterion(*args, **kwargs)  # type: ignore[misc]
+
+    # ---- no sentence is lost -------------------------------------------------------------------
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq, but for every sentence being in some batch.
+
+        Outside training, batches need not be multiples of eight. When generating, a sentence that
+        is longer than the model's positions comes alone in a batch of its own, and
+        ``inference_step`` gives it an empty output.
+        """
+        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+            kwargs["required_batch_size_multiple"] = 1
+        batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        limits: Any = kwargs.get("max_positions")
+        if self._keeps_all(kwargs.get("ignore_invalid_inputs", False), limits):
+            too_long = np.flatnonzero(dataset.src_sizes > limits[0]).tolist()
+            batches._frozen_batches = (*batches.frozen_batches, *([i] for i in too_long))
+        return batches
+
+    def filter_indices_by_size(
+        self,
+        indices: np.ndarray,
+        dataset: Any,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> np.ndarray:
+        """As fairseq when training; when generating, too long sentences are no error."""
+        if not self._keeps_all(ignore_invalid_inputs, max_positions):
+            return super().filter_indices_by_size(  # type: ignore[misc]
+                indices, dataset, max_positions, ignore_invalid_inputs
+            )
+        return indices[dataset.src_sizes[indices] <= max_positions[0]]
+
+    def _keeps_all(self, skip: bool, max_positions: Any) -> bool:
+        """Say whether too long sentences are to be kept: not in training, nor if told to skip."""
+        return isinstance(max_positions, tuple) and not skip and not self._has_criterion
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: Sequence[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """Translate a batch; rows that cannot be translated get an empty output, and a word why."""
+        src_tokens = sample["net_input"]["src_tokens"]
+        problems = self._problems(models, src_tokens)
+        good = [b for b, problem in enumerate(problems) if problem is None]
+        ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
+        for sample_id, problem in zip(ids, problems, strict=True):
+            if problem is not None:
+                logger.warning(
+                    "%s %s; its output is empty",
+                    "a sentence" if sample_id is None else f"sentence {sample_id}", problem,
+                )  # fmt: skip
+        if len(good) == len(problems):
+            return super().inference_step(  # type: ignore[misc]
+                generator, models, sample, prefix_tokens, constraints
+            )
+        eos = self.tgt_dict.eos()
+        hypos = [[empty_hypothesis(eos, src_tokens.device)] for _ in problems]
+        if good:
+            decoded = super().inference_step(  # type: ignore[misc]
+                generator,
+                models,
+                select_rows(sample, good, self.tgt_dict.pad()),
+                None if prefix_tokens is None else prefix_tokens[good],
+                None if constraints is None else constraints[good],
+            )
+            for b, hypo in zip(good, decoded, strict=True):
+                hypos[b] = hypo
+        return hypos
+
+    def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
+        """Say for each row why it cannot be translated, or None.
+
+        Args:
+            models: the models; their positions limit the source.
+            src_tokens: B×S.
+        """
+        real = src_tokens.ne(self.tgt_dict.pad())
+        lengths = real.sum(dim=1).tolist()
+        words = (real & src_tokens.ne(self.tgt_dict.eos())).sum(dim=1).tolist()
+        own = self.max_positions()  # type: ignore[attr-defined]
+        limit = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
+        problems: list[str | None] = []
+        for length, count in zip(lengths, words, strict=True):
+            if count == 0:
+                problems.append("is empty")
+            elif length > limit:
+                problems.append(f"has {length} tokens, and the model takes {limit}")
+            else:
+                problems.append(None)
+        return problems
+
+    # ---- choosing the method -------------------------------------------------------------------
+
+    def build_generator(
+        self,
+        models: Sequence[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """Build the generator that ``--decoding`` names.
+
+        Args:
+            models: the model, or an ensemble.
+            args: fairseq's generation options, in which the plugin's may stand too (hub calls,
+                ``--eval-bleu-args``) and then win over the command line's.
+            seq_gen_cls: fairseq's; with one given, it is used and not the plugin's.
+            extra_gen_cls_kwargs: fairseq's.
+            prefix_allowed_tokens_fn: fairseq's; only its own search can honour it.
+
+        Raises:
+            UsageError: options that the method cannot honour, or a model that it cannot decode.
+        """
+        config = DecodingConfig.from_options(args, self.cfg)
+        extra = dict(extra_gen_cls_kwargs or {})
+        if config.decoding in STOCK_DECODINGS or seq_gen_cls is not None:
+            return super().build_generator(  # type: ignore[misc]
+                models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
+            )
+        given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
+        given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn or None}
+        check_options(config.decoding, given | {"lm_model": extra.get("lm_model")})
+        _set_beam(args)
+        extra |= {
+            "config": config,
+            "src_dict": self.source_dictionary,  # type: ignore[attr-defined]
+            "keep_history": given.get("retain_iter_history", False),
+        }
+        return super().build_generator(  # type: ignore[misc]
+            models, args, METHODS[config.decoding], extra
+        )
+
+
+def _set_beam(args: Any) -> None:
+    """Say beam 1 where fairseq's default is 5: generate prints it beside the BLEU score."""
+    if isinstance(args, DictConfig):
+        with open_dict(args):
+            args.beam = 1
+    else:
+        args.beam = 1
+
+
+def _check_data(cfg: Any) -> None:
+    """Name a missing data folder or dictionary, and what was looked for."""
+    folders = utils.split_paths(cfg.data)
+    if not folders:
+        raise option_error("DATA", cfg.data, "a folder made by fairseq-preprocess")
+    folder = folders[0]
+    if not os.path.isdir(folder):
+        raise option_error("DATA", folder, "a folder that fairseq-preprocess made; there is none")
+    for name, language in (("-s", cfg.source_lang), ("-t", cfg.target_lang)):
+        path = os.path.join(folder, f"dict.{language}.txt")
+        if language is not None and not os.path.isfile(path):
+            found = sorted(f for f in os.listdir(folder) if f.startswith("dict."))
+            raise UsageError(
+                f"{name}: got {language!r}, but {path} is not there; allowed: a language with a "
+                f"dictionary in DATA, which holds {', '.join(found) or 'none'}"
+            )
+
+
+# A registered name cannot be registered again; the plugin's task takes the place of fairseq's.
+TASK_REGISTRY.pop("translation", None)
+TASK_DATACLASS_REGISTRY.pop("translation", None)
+
+
+@register_task("translation", dataclass=ParallelTranslationConfig)
+class ParallelTranslationTask(ParallelDecodingMixin, TranslationTask):
+    """fairseq's ``translation``, with parallel decoding and no sentence lost."""

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Remake data-bin/demo.en-de from its sources: raw text, BPE codes, dictionaries, a checkpoint.
+set -euo pipefail
+
+usage() {
+    cat <<'EOF'
+usage: scripts/prepare_demo.sh [--checkpoint FILE] [--dest DIR] [--python PYTHON]
+
+Remakes the embedded demo folder from
+    DEST/raw/demo.{en,de}   the sentences, one per line
+    DEST/codes.bpe          the BPE codes
+    DEST/dict.{en,de}.txt   the dictionaries of the model
+    FILE                    a full fairseq checkpoint
+and writes
+    DEST/bpe/demo.{en,de}   normalised, tokenised, split by BPE
+    DEST/test.en-de.*       the same, binarised
+    DEST/model.pt           the checkpoint with fp16 weights and without training state
+
+options:
+    --checkpoint FILE   without it, DEST/model.pt stays as it is
+    --dest DIR          default: data-bin/demo.en-de in this checkout
+    --python PYTHON     default: .venv/bin/python in this checkout, else python3
+EOF
+}
+
+fail() {
+    echo "prepare_demo: $*" >&2
+    exit 2
+}
+
+need_file() {
+    [ -f "$1" ] || fail "missing $2: $1"
+}
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+dest=$root/data-bin/demo.en-de
+checkpoint=
+python=$root/.venv/bin/python
+[ -x "$python" ] || python=python3
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --checkpoint | --dest | --python)
+            [ $# -ge 2 ] || fail "$1 needs a value"
+            declare "${1#--}=$2"
+            shift 2
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        *) fail "unknown argument: $1 (see --help)" ;;
+    esac
+done
+
+command -v "$python" >/dev/null || fail "no such Python: $python (run make setup, or give --python)"
+for module in fairseq sacremoses subword_nmt torch; do
+    "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$module') is None)" ||
+        fail "Python module $module is missing in $python (run make setup)"
+done
+need_file "$dest/codes.bpe" "BPE codes"
+for lang in en de; do
+    need_file "$dest/raw/demo.$lang" "raw text"
+    need_file "$dest/dict.$lang.txt" "dictionary"
+done
+[ -z "$checkpoint" ] || need_file "$checkpoint" "checkpoint (--checkpoint)"
+lines_en=$(wc -l <"$dest/raw/demo.en")
+lines_de=$(wc -l <"$dest/raw/demo.de")
+[ "$lines_en" -eq "$lines_de" ] ||
+    fail "raw/demo.en has $lines_en lines, raw/demo.de has $lines_de; they must be parallel"
+
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+
+moses() { # language, then the sacremoses command and its options
+    "$python" -m sacremoses -q -l "$@"
+}
+
+echo "[1/3] tokenise and split" >&2
+mkdir -p "$dest/bpe"
+for lang in en de; do
+    moses "$lang" normalize <"$dest/raw/demo.$lang" |
+        moses "$lang" tokenize -a |
+        "$python" -m subword_nmt.apply_bpe -c "$dest/codes.bpe" >"$work/demo.$lang"
+    [ "$(wc -l <"$work/demo.$lang")" -eq "$lines_en" ] || fail "lines were lost in $lang"
+    cp -- "$work/demo.$lang" "$dest/bpe/demo.$lang"
+done
+
+echo "[2/3] binarise" >&2
+# In a folder of its own: fairseq-preprocess refuses to write where a dictionary already lies.
+"$python" -m fairseq_cli.preprocess --source-lang en --target-lang de \
+    --testpref "$work/demo" --srcdict "$dest/dict.en.txt" --tgtdict "$dest/dict.de.txt" \
+    --destdir "$work/bin" --workers 1 >"$work/log" 2>&1 || {
+    tail -n 20 "$work/log" >&2
+    fail "fairseq-preprocess failed"
+}
+for lang in en de; do
+    for ext in bin idx; do
+        cp -- "$work/bin/test.en-de.$lang.$ext" "$dest/"
+    done
+done
+
+echo "[3/3] model" >&2
+if [ -n "$checkpoint" ]; then
+    "$python" "$root/scripts/shrink_checkpoint.py" "$checkpoint" "$dest/model.pt"
+else
+    echo "no --checkpoint given: model.pt left as it is" >&2
+fi

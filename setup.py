@@ -1,0 +1,55 @@
+"""Package metadata. requirements.txt pins what the checkout is tested with; here are the ranges."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def read_version() -> str:
+    """Read the version as text: importing the package would need torch and fairseq."""
+    text = (ROOT / "fairseq_paradec" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
+    if match is None:
+        raise RuntimeError("fairseq_paradec/__init__.py does not define __version__")
+    return match.group(1)
+
+
+def read_readme() -> str:
+    """Return the README, or nothing where only part of the checkout was copied."""
+    readme = ROOT / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.is_file() else ""
+
+
+setup(
+    name="fairseq_paradec",
+    version=read_version(),
+    description="Parallel decoding of translations for fairseq, as a plugin",
+    long_description=read_readme(),
+    long_description_content_type="text/markdown",
+    author="the fairseq_paradec authors",
+    license="MIT",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
+    install_requires=[
+        # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
+        'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
+        'fairseq==0.12.2; python_version<"3.11"',
+        "torch>=2.4,<3",
+        "numpy>=1.21,<3",
+        "sacremoses>=0.1,<0.3",
+        "subword-nmt>=0.3.8,<0.4",
+        "tqdm>=4.60,<5",
+    ],
+    extras_require={"test": ["pytest>=8", "sacrebleu>=2.4,<3", "ruff", "mypy"]},
+    entry_points={"console_scripts": ["paradec-demo=fairseq_paradec.cli.demo:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+    ],
+)

@@ -1,0 +1,334 @@
+"""Tiny random fairseq models, tasks and batches for the tests: no data folder, no training.
+
+The models go through fairseq's own architectures, so every variant is one that a stock checkpoint
+can have. They are untrained, but their weights are spread so that greedy's outputs vary: different
+tokens, `</s>` at different steps (also at the first), sometimes only at the length limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModelBase
+
+from fairseq_paradec.tasks.parallel_translation import (
+    ParallelTranslationConfig,
+    ParallelTranslationTask,
+)
+
+#: The data folder and checkpoint that the package's demo runs on.
+DEMO = Path(__file__).resolve().parent.parent / "data-bin" / "demo.en-de"
+
+#: Number of tokens, special symbols included, of the dictionaries made here.
+VOCABULARY = 40
+SOURCE_VOCABULARY = 33
+
+#: Decoder positions of every tiny model: small, so that tests reach the model's own limit.
+MAX_POSITIONS = 24
+
+#: name -> (fairseq architecture, options that differ from the tiny default). No variant has
+#: tie_adaptive_weights: fairseq cannot build such a translation model (it would need adaptive
+#: input, which only language models have).
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "default": ("transformer", {}),
+    "prenorm": (
+        "transformer",
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    ),
+    "no_final_norm": (
+        "transformer",
+        {
+            "encoder_normalize_before": True,
+            "decoder_normalize_before": True,
+            "no_decoder_final_norm": True,
+        },
+    ),
+    "learned_positions": (
+        "transformer",
+        {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    ),
+    "no_positions": ("transformer", {"no_token_positional_embeddings": True}),
+    "share_all": ("transformer", {"share_all_embeddings": True}),
+    "share_decoder": ("transformer", {"share_decoder_input_output_embed": True}),
+    "separate": ("transformer", {"separate_dictionaries": True}),
+    "output_dim": ("transformer", {"decoder_output_dim": 12}),
+    "other_dims": (
+        "transformer",
+        {
+            "encoder_embed_dim": 24,
+            "encoder_ffn_embed_dim": 40,
+            "decoder_embed_dim": 16,
+            "decoder_attention_heads": 4,
+            "encoder_layers": 1,
+            "decoder_layers": 3,
+        },
+    ),
+    "adaptive_softmax": (
+        "transformer",
+        {"adaptive_softmax_cutoff": [12, 24], "adaptive_softmax_factor": 2.0},
+    ),
+    "adaptive_output_dim": (
+        "transformer",
+        {"adaptive_softmax_cutoff": [20], "adaptive_softmax_factor": 2.0, "decoder_output_dim": 12},
+    ),
+    "layernorm_embedding": ("transformer", {"layernorm_embedding": True}),
+    "no_scale": ("transformer", {"no_scale_embedding": True}),
+    "layerdrop": ("transformer", {"encoder_layerdrop": 0.3, "decoder_layerdrop": 0.3}),
+    "gelu": ("transformer", {"activation_fn": "gelu"}),
+    "quant_noise": ("transformer", {"quant_noise_pq": 0.2, "quant_noise_pq_block_size": 8}),
+    "align": ("transformer_align", {"alignment_heads": 1, "alignment_layer": 1}),
+    "bart": ("bart_base", {}),
+    "mbart": ("mbart_base", {"encoder_normalize_before": True, "decoder_normalize_before": True}),
+}
+
+#: Seeds whose models are the most telling: outputs of many lengths, one token and the limit too.
+SEEDS: Mapping[str, int] = {
+    "default": 16,
+    "prenorm": 6,
+    "no_final_norm": 5,
+    "learned_positions": 10,
+    "no_positions": 1,
+    "share_all": 4,
+    "share_decoder": 3,
+    "separate": 10,
+    "output_dim": 4,
+    "other_dims": 8,
+    "adaptive_softmax": 5,
+    "adaptive_output_dim": 0,
+    "layernorm_embedding": 11,
+    "no_scale": 13,
+    "layerdrop": 3,
+    "gelu": 9,
+    "quant_noise": 18,
+    "align": 3,
+    "bart": 19,
+    "mbart": 6,
+}
+
+#: Variants whose embedding is also the output projection: training moves their `<pad>` vector away
+#: from zero, so these models get one that is not zero.
+TIED = ("share_all", "share_decoder", "bart", "mbart")
+
+#: How far the decoder's weights are spread: sharp attention and strong branches make the next
+#: token depend on position, source and ALL the tokens before.
+GAINS: Mapping[str, float] = {
+    "self_attn.q_proj": 2.0,
+    "self_attn.k_proj": 2.0,
+    "self_attn.v_proj": 2.0,
+    "encoder_attn.q_proj": 2.0,
+    "encoder_attn.k_proj": 2.0,
+    "fc1": 2.0,
+    "fc2": 3.0,
+}
+
+
+def dictionary(size: int = VOCABULARY) -> Dictionary:
+    """A dictionary of `size` tokens, fairseq's four special symbols among them."""
+    words = Dictionary()
+    for number in range(size - len(words)):
+        words.add_symbol(f"w{number}")
+    return words
+
+
+def tiny_task(separate_dictionaries: bool = False) -> ParallelTranslationTask:
+    """A translation task with small dictionaries and no data: shared ones, or of two sizes."""
+    target = dictionary()
+    source = dictionary(SOURCE_VOCABULARY) if separate_dictionaries else target
+    return ParallelTranslationTask(ParallelTranslationConfig(), source, target)
+
+
+def task_for(variant: str) -> ParallelTranslationTask:
+    """The task that `variant` is built for: separate dictionaries where the variant asks."""
+    return tiny_task(bool(VARIANTS[variant][1].get("separate_dictionaries")))
+
+
+def tiny_model(
+    task: ParallelTranslationTask,
+    variant: str = "default",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **options: Any,
+) -> TransformerModelBase:
+    """A tiny random model of one of VARIANTS, in evaluation mode.
+
+    Args:
+        options: fairseq model options that override the variant's.
+    """
+    architecture, changes = VARIANTS[variant]
+    settings: dict[str, Any] = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 32,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "max_source_positions": 64,
+        "max_target_positions": MAX_POSITIONS,
+    }
+    settings.update(changes)
+    settings.update(options)
+    settings.pop("separate_dictionaries", None)
+    args = argparse.Namespace(**settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEEDS[variant] + 1000 * seed)
+        ARCH_CONFIG_REGISTRY[architecture](args)
+        model = ARCH_MODEL_REGISTRY[architecture].build_model(args, task)
+        _spread(model, variant, task.target_dictionary)
+    return model.to(dtype).eval()
+
+
+@torch.no_grad()
+def _spread(model: TransformerModelBase, variant: str, words: Dictionary) -> None:
+    """Spread the weights so that greedy's choice depends on source, prefix and position."""
+    decoder = model.decoder
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.bias is not None:
+            torch.nn.init.normal_(module.bias, std=0.1)
+        if isinstance(module, torch.nn.LayerNorm):
+            torch.nn.init.normal_(module.weight, mean=1.0, std=0.2)
+            torch.nn.init.normal_(module.bias, std=0.05)
+    for name, linear in decoder.layers.named_modules():
+        if isinstance(linear, torch.nn.Linear):
+            gain = GAINS.get(name.split(".", 1)[1], 1.0)
+            torch.nn.init.normal_(linear.weight, std=gain * linear.weight.size(1) ** -0.5)
+            # The mean of what comes in (relu) would be the same offset everywhere.
+            linear.weight.sub_(linear.weight.mean(dim=1, keepdim=True))
+    if variant in ("bart", "mbart"):  # BART's init (std 0.02) makes every output the same
+        for tokens in {model.encoder.embed_tokens, decoder.embed_tokens}:
+            torch.nn.init.normal_(tokens.weight, std=0.5)
+        torch.nn.init.normal_(decoder.embed_positions.weight, std=0.5)
+    if decoder.adaptive_softmax is not None:
+        projection = decoder.adaptive_softmax.head.weight
+    else:
+        projection = decoder.output_projection.weight
+    pad = words.pad()
+    projection.mul_(3.0)
+    projection[words.eos()] *= 2.5
+    if variant in TIED:
+        torch.nn.init.normal_(projection[pad : pad + 1], std=0.5)
+
+
+@functools.cache
+def built(
+    variant: str, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[ParallelTranslationTask, TransformerModelBase]:
+    """`task_for(variant)` and its `tiny_model`, built once: leave both as they are."""
+    task = task_for(variant)
+    return task, tiny_model(task, variant, dtype, seed)
+
+
+def sources(
+    task: ParallelTranslationTask, lengths: Sequence[int], seed: int = 0
+) -> list[torch.Tensor]:
+    """Random source sentences of these lengths, `</s>` counted; `<unk>` may occur."""
+    words = task.source_dictionary
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for length in lengths:
+        row = torch.randint(words.unk(), len(words), (length,), generator=generator)
+        row[-1] = words.eos()
+        rows.append(row)
+    return rows
+
+
+def collate(
+    task: ParallelTranslationTask, rows: Sequence[torch.Tensor], left_pad: bool = True
+) -> dict[str, Any]:
+    """The batch that fairseq's own dataset makes of these sources: longest first, padded left."""
+    dataset = LanguagePairDataset(
+        rows,
+        [len(row) for row in rows],
+        task.source_dictionary,
+        left_pad_source=left_pad,
+        shuffle=False,
+    )
+    sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(rows))])
+    return sample
+
+
+def batch(
+    task: ParallelTranslationTask,
+    lengths: Sequence[int],
+    seed: int = 0,
+    left_pad: bool = True,
+) -> dict[str, Any]:
+    """A fairseq batch of random sources (see `sources` and `collate`)."""
+    return collate(task, sources(task, lengths, seed), left_pad)
+
+
+def source_rows(sample: Mapping[str, Any], pad: int = 1) -> list[list[int]]:
+    """The batch's sources without their padding, in the batch's order."""
+    rows: list[list[int]] = sample["net_input"]["src_tokens"].tolist()
+    return [[token for token in row if token != pad] for row in rows]
+
+
+@functools.cache
+def demo(
+    dtype: torch.dtype = torch.float32,
+) -> tuple[ParallelTranslationTask, TransformerModelBase, list[torch.Tensor]]:
+    """The demo's task, its trained model, and its test sentences: leave them as they are."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(DEMO / "model.pt")], arg_overrides={"data": str(DEMO)}
+    )
+    task.load_dataset("test")
+    dataset = task.dataset("test")
+    return task, models[0].to(dtype).eval(), [dataset[i]["source"] for i in range(len(dataset))]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """fairseq's limits, for our flags, for its own generator and for the references."""
+
+    max_len_a: float = 0.0
+    max_len_b: int = 16
+    min_len: int = 1
+    unkpen: float = 0.0
+    temperature: float = 1.0
+    lenpen: float = 1.0
+    unnormalized: bool = False
+
+    def flags(self) -> dict[str, Any]:
+        """As fairseq-generate's arguments."""
+        return asdict(self)
+
+    def stock(self) -> dict[str, Any]:
+        """As arguments of fairseq's SequenceGenerator."""
+        return {
+            "max_len_a": self.max_len_a,
+            "max_len_b": self.max_len_b,
+            "min_len": self.min_len,
+            "unk_penalty": self.unkpen,
+            "temperature": self.temperature,
+            "len_penalty": self.lenpen,
+            "normalize_scores": not self.unnormalized,
+        }
+
+    def reference(self) -> dict[str, Any]:
+        """As arguments of `reference.greedy.rules_for`."""
+        kept = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
+        return {name: value for name, value in self.stock().items() if name in kept}
+
+
+def decode(
+    task: ParallelTranslationTask,
+    models: Sequence[TransformerModelBase],
+    sample: dict[str, Any],
+    limits: Limits,
+    prefix_tokens: torch.Tensor | None = None,
+    **flags: Any,
+) -> list[dict[str, Any]]:
+    """The best hypothesis of each row by the method under test, as fairseq-generate drives it."""
+    args = argparse.Namespace(**limits.flags(), **flags)
+    generator = task.build_generator(list(models), args)
+    hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
+    assert len(hypos) == len(sample["net_input"]["src_tokens"])
+    return [row[0] for row in hypos]

@@ -1,0 +1,20 @@
+"""What every test shares: one thread, and where the tests' own modules and the package lie."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+TESTS = Path(__file__).resolve().parent
+for folder in (TESTS, TESTS.parent):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tiny models: more threads only get in each other's way."""
+    torch.set_num_threads(1)

@@ -1,0 +1,202 @@
+"""Greedy search as fairseq does it, and the full forward pass that every reference stands on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
+from fairseq.sequence_generator import SequenceGenerator
+
+#: Two tokens whose log-probs differ by less than this may swap places by rounding.
+TIE = 1e-4
+
+
+def stock_greedy(
+    task: Any,
+    models: Sequence[TransformerModelBase],
+    sample: dict[str, Any],
+    prefix_tokens: torch.Tensor | None = None,
+    **limits: Any,
+) -> list[dict[str, torch.Tensor]]:
+    """The best hypothesis of each row by fairseq's own SequenceGenerator, beam size 1.
+
+    Args:
+        limits: arguments of SequenceGenerator (max_len_a, max_len_b, min_len, unk_penalty, ...).
+    """
+    generator = SequenceGenerator(list(models), task.target_dictionary, beam_size=1, **limits)
+    with torch.no_grad():
+        hypos = generator.generate(list(models), sample, prefix_tokens=prefix_tokens)
+    return [row[0] for row in hypos]
+
+
+class _PlainPositions(torch.nn.Module):
+    """Positions 0..T-1 for every token, where fairseq's would skip `<pad>`."""
+
+    def __init__(self, embed_positions: torch.nn.Module, not_pad: int) -> None:
+        super().__init__()
+        self.wrapped = [embed_positions]  # in a list: not a submodule of this one
+        self.not_pad = not_pad
+
+    def forward(self, tokens: torch.Tensor, incremental_state: None = None) -> Any:
+        """Ask fairseq's module for a row without any `<pad>`."""
+        return self.wrapped[0](torch.full_like(tokens, self.not_pad))
+
+
+@contextmanager
+def plain_guesses(decoder: TransformerDecoderBase) -> Iterator[None]:
+    """Let `<pad>` be a token like any other in the decoder's input.
+
+    fairseq numbers positions without counting `<pad>` and masks it from self-attention. A guess of
+    a Jacobi iteration may be `<pad>`, and stands at its own position, seen by later ones.
+    """
+    padding_idx, embed_positions = decoder.padding_idx, decoder.embed_positions
+    decoder.padding_idx = -1
+    if embed_positions is not None:
+        decoder.embed_positions = _PlainPositions(embed_positions, not_pad=padding_idx + 1)
+    try:
+        yield
+    finally:
+        decoder.padding_idx, decoder.embed_positions = padding_idx, embed_positions
+
+
+@torch.no_grad()
+def full_log_probs(
+    models: TransformerModelBase | Sequence[TransformerModelBase],
+    source: Sequence[int],
+    prefix: Sequence[int],
+    temperature: float = 1.0,
+    start: int = 2,
+) -> torch.Tensor:
+    """Log-probs of the token after each prefix of `prefix`, the empty one included, for one row.
+
+    One full, non-incremental forward pass of fairseq's own decoder; several models are averaged as
+    fairseq averages them (probabilities, by logsumexp).
+
+    Args:
+        source: source tokens, `</s>` included, without padding.
+        prefix: target tokens after the start symbol; any of them may be `<pad>`.
+        start: the decoder's first input (`</s>` in fairseq).
+
+    Returns:
+        A tensor of shape (len(prefix) + 1, V).
+    """
+    members = [models] if isinstance(models, TransformerModelBase) else list(models)
+    device = next(members[0].parameters()).device
+    src_tokens = torch.tensor([list(source)], device=device)
+    src_lengths = torch.tensor([len(source)], device=device)
+    inputs = torch.tensor([[start, *prefix]], device=device)
+    scores = []
+    for model in members:
+        model.eval()
+        encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
+        with plain_guesses(model.decoder):
+            output, extra = model.decoder(inputs, encoder_out=encoder_out)
+        # fairseq divides the decoder's OUTPUT, which for adaptive softmax are features.
+        output = output / temperature
+        scores.append(model.get_normalized_probs((output, extra), log_probs=True)[0])
+    if len(scores) == 1:
+        return scores[0]
+    return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What greedy may choose at a position: fairseq's limits, for ONE row.
+
+    Attributes:
+        max_len: the last position that can be predicted; only `</s>` is allowed there.
+        min_len: no `</s>` before this position.
+        prefix: forced first tokens; `<pad>` where nothing is forced.
+    """
+
+    pad: int
+    unk: int
+    eos: int
+    max_len: int
+    min_len: int = 1
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    prefix: tuple[int, ...] = ()
+
+    def apply(self, log_probs: torch.Tensor, position: int) -> torch.Tensor:
+        """The scores (V) that greedy ranks at `position`; -inf where it may not go."""
+        scores = log_probs.clone()
+        scores[self.pad] = -math.inf
+        scores[self.unk] -= self.unk_penalty
+        if position >= self.max_len:
+            return self._only(self.eos, scores)
+        if position < len(self.prefix):  # min_len is not asked for here, forced token or not
+            forced = self.prefix[position]
+            return scores if forced == self.pad else self._only(forced, scores)
+        if position < self.min_len:
+            scores[self.eos] = -math.inf
+        return scores
+
+    @staticmethod
+    def _only(token: int, scores: torch.Tensor) -> torch.Tensor:
+        kept = torch.full_like(scores, -math.inf)
+        kept[token] = scores[token]
+        return kept
+
+
+def rules_for(
+    words: Dictionary,
+    models: Sequence[TransformerModelBase],
+    src_length: int,
+    max_len_a: float = 0.0,
+    max_len_b: int = 200,
+    min_len: int = 1,
+    unk_penalty: float = 0.0,
+    temperature: float = 1.0,
+    prefix: Sequence[int] = (),
+) -> Rules:
+    """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
+    positions = min(model.max_decoder_positions() for model in models)
+    return Rules(
+        pad=words.pad(),
+        unk=words.unk(),
+        eos=words.eos(),
+        max_len=min(int(max_len_a * src_length + max_len_b), positions - 1),
+        min_len=min_len,
+        unk_penalty=unk_penalty,
+        temperature=temperature,
+        prefix=tuple(prefix),
+    )
+
+
+def assert_same_or_tie(
+    models: Sequence[TransformerModelBase],
+    source: Sequence[int],
+    rules: Rules,
+    got: Sequence[int],
+    want: Sequence[int],
+) -> int:
+    """Check that `got` are the tokens `want`, or parted from them at a tie.
+
+    Returns:
+        1 where the two part at a tie, 0 where they are the same: tests bound the sum.
+
+    Raises:
+        AssertionError: they differ, and where they part one of the two tokens was not within TIE
+            of the best one by the full forward.
+    """
+    got, want = list(got), list(want)
+    if got == want:
+        return 0
+    at = next(
+        (i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b),
+        min(len(got), len(want)),
+    )
+    assert at < min(len(got), len(want)), f"one output is cut short: got {got}, want {want}"
+    log_probs = full_log_probs(models, source, want[:at], rules.temperature, start=rules.eos)
+    scores = rules.apply(log_probs[at], at)
+    best = float(scores.max())
+    gap = max(best - float(scores[got[at]]), best - float(scores[want[at]]))
+    assert gap < TIE, f"position {at}: got {got}, want {want}, gap {gap:.3g} is no tie"
+    return 1

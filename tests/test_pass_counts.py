@@ -1,0 +1,163 @@
+"""`steps`, the decoder passes of each row, are those of the plain reference."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from builders import Limits, batch, built, collate, decode, demo, source_rows
+from reference.greedy import rules_for
+from reference.jacobi import Sentence, greedy, reference, sentence
+from test_methods_exact import GRID, METHODS, RAGGED, Flags, name
+
+#: Models whose pass counts lie anywhere between two and greedy's.
+TELLING = ("learned_positions", "mbart")
+LIMITS = Limits()
+
+
+@cache
+def known(
+    variant: str, row: tuple[int, ...], limits: Limits = LIMITS, prefix: tuple[int, ...] = ()
+) -> Sentence:
+    """The reference's view of a sentence; kept, because it remembers what it has computed."""
+    task, model = built(variant)
+    rules = rules_for(
+        task.target_dictionary, [model], len(row), prefix=prefix, **limits.reference()
+    )
+    return sentence([model], row, rules)
+
+
+@cache
+def known_demo(row: tuple[int, ...], limits: Limits) -> Sentence:
+    """The same for the demo's model."""
+    task, model, _ = demo(torch.float64)
+    rules = rules_for(task.target_dictionary, [model], len(row), **limits.reference())
+    return sentence([model], row, rules)
+
+
+@pytest.mark.parametrize("flags", METHODS[:1] + GRID, ids=name)
+@pytest.mark.parametrize("variant", TELLING)
+def test_every_combination_of_flags(variant: str, flags: Flags) -> None:
+    """Tokens and passes of every row, batch = single = reference."""
+    task, model = built(variant)
+    sample = batch(task, RAGGED, seed=2)
+    together = decode(task, [model], sample, LIMITS, **flags)
+    for i, (hypo, row) in enumerate(zip(together, source_rows(sample), strict=True)):
+        x = known(variant, tuple(row))
+        want = reference(x, **flags)
+        assert hypo["tokens"].tolist() == want.tokens
+        assert hypo["steps"] == want.num_passes
+        if flags.get("jacobi_stop") != "unchanged":
+            assert hypo["steps"] <= greedy(x).num_passes
+        if i < 2:
+            (alone,) = decode(task, [model], collate(task, [torch.tensor(row)]), LIMITS, **flags)
+            assert alone["tokens"].tolist() == want.tokens
+            assert alone["steps"] == want.num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+@pytest.mark.parametrize(
+    "variant", ["default", "no_positions", "separate", "adaptive_softmax", "share_all", "bart"]
+)
+def test_other_models(variant: str, flags: Flags) -> None:
+    """Guesses that are `<pad>` mean the same to every kind of model.
+
+    In tied models the vector of `<pad>` is not zero, without positions nothing but the mask tells
+    guesses apart.
+    """
+    task, model = built(variant)
+    sample = batch(task, RAGGED, seed=1)
+    for hypo, row in zip(
+        decode(task, [model], sample, LIMITS, **flags), source_rows(sample), strict=True
+    ):
+        assert hypo["steps"] == reference(known(variant, tuple(row)), **flags).num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_len_b=4),
+        Limits(max_len_b=200),
+        Limits(min_len=9),
+        Limits(min_len=0),
+        Limits(max_len_a=1.0, max_len_b=1),
+        Limits(unkpen=-6.0, temperature=1.4),
+    ],
+    ids=lambda limits: f"{limits.max_len_a}x+{limits.max_len_b}-min{limits.min_len}",
+)
+def test_limits(limits: Limits, flags: Flags) -> None:
+    """Limits decide what hidden guesses become, and so how often the decoder runs."""
+    task, model = built("learned_positions")
+    sample = batch(task, RAGGED, seed=1)
+    for hypo, row in zip(
+        decode(task, [model], sample, limits, **flags), source_rows(sample), strict=True
+    ):
+        want = reference(known("learned_positions", tuple(row), limits), **flags)
+        assert hypo["tokens"].tolist() == want.tokens
+        assert hypo["steps"] == want.num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+def test_prefix_tokens(flags: Flags) -> None:
+    """Forced tokens are predictions like others: a pass finds them out, none is saved or added."""
+    task, model = built("learned_positions")
+    prefixes = [[5, 9, 11, 4], [6, 1, 1, 1], [8, 39, 2, 1]]
+    sample = batch(task, RAGGED[:3], seed=1)
+    hypos = decode(task, [model], sample, LIMITS, torch.tensor(prefixes), **flags)
+    for hypo, row, prefix in zip(hypos, source_rows(sample), prefixes, strict=True):
+        x = known("learned_positions", tuple(row), LIMITS, tuple(prefix))
+        want = reference(x, **flags)
+        assert hypo["tokens"].tolist() == want.tokens
+        assert hypo["steps"] == want.num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+def test_ensembles(flags: Flags) -> None:
+    """An ensemble's pass counts once."""
+    task, model = built("default")
+    models = [model, built("other_dims")[1]]
+    sample = batch(task, RAGGED[:3], seed=1)
+    for hypo, row in zip(
+        decode(task, models, sample, LIMITS, **flags), source_rows(sample), strict=True
+    ):
+        rules = rules_for(task.target_dictionary, models, len(row), **LIMITS.reference())
+        assert hypo["steps"] == reference(sentence(models, row, rules), **flags).num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+@pytest.mark.parametrize("init", ["pad", "bos"])
+def test_wholly_wrong_first_guess(init: str, flags: Flags) -> None:
+    """Not one guess right at first, greedy's output all the same.
+
+    `<pad>` is never predicted; `</s>`, the start symbol, not before min_len, here the limit.
+    """
+    task, model = built("mbart")
+    limits = Limits(max_len_b=12, min_len=12)
+    flags = {**flags, "jacobi_init": init} if flags["decoding"] != "greedy" else flags
+    sample = batch(task, RAGGED[:3], seed=5)
+    for hypo, row in zip(
+        decode(task, [model], sample, limits, **flags), source_rows(sample), strict=True
+    ):
+        x = known("mbart", tuple(row), limits)
+        want = reference(x, **flags)
+        first = want.passes[0]
+        assert all(a != b for a, b in zip(first.guesses[:12], first.predictions, strict=False))
+        assert hypo["tokens"].tolist() == greedy(x).tokens
+        assert hypo["steps"] == want.num_passes
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+def test_demo_model(flags: Flags) -> None:
+    """A trained model, in float64, because hidden guesses may tie too."""
+    task, model, rows = demo(torch.float64)
+    limits = Limits(max_len_b=60)
+    sample = collate(task, rows[:8])
+    for hypo, row in zip(
+        decode(task, [model], sample, limits, **flags), source_rows(sample), strict=True
+    ):
+        x = known_demo(tuple(row), limits)
+        assert hypo["steps"] == reference(x, **flags).num_passes
+        if flags.get("jacobi_stop") != "unchanged":
+            assert hypo["steps"] <= len(hypo["tokens"])

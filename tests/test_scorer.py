@@ -1,0 +1,308 @@
+"""ChunkScorer against fairseq's own full forward, in float64, on every kind of Transformer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from builders import VARIANTS, batch, built, task_for, tiny_model
+
+from fairseq_paradec.decoding.scorer import ChunkScorer, EnsembleScorer, build_scorer
+from fairseq_paradec.errors import UsageError
+
+TOLERANCE = 1e-10  # float64, two layers: far under any real difference
+LENGTHS = [9, 6, 3, 1]
+TOKENS = 13
+
+
+@pytest.fixture(autouse=True)
+def exact_oracle(monkeypatch):
+    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
+    monkeypatch.setattr(
+        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
+    )
+    with torch.no_grad():
+        yield
+
+
+def inputs_for(task, seed=1):
+    """B×TOKENS decoder inputs without <pad>, which fairseq's forward would treat specially."""
+    generator = torch.Generator().manual_seed(seed)
+    low = task.target_dictionary.unk()
+    size = (len(LENGTHS), TOKENS)
+    return torch.randint(low, len(task.target_dictionary), size, generator=generator)
+
+
+def full_forward(model, sample, inputs):
+    """fairseq's log-probs at every position, B×T×V, without any cache."""
+    net_input = sample["net_input"]
+    output = model(net_input["src_tokens"], net_input["src_lengths"], inputs)
+    if model.decoder.adaptive_softmax is not None:
+        return model.decoder.adaptive_softmax.get_log_prob(output[0], None)
+    return torch.log_softmax(output[0], dim=-1)
+
+
+def difference(a, b):
+    """The largest difference, with equal infinities no difference."""
+    return float((a - b).abs().nan_to_num(nan=math.inf).max())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("widths", [(13,), (1,) * 13, (1, 5, 2, 5), (8, 5)], ids=str)
+def test_chunks_equal_the_full_forward(variant, widths):
+    task, model = built(variant)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    done, parts = 0, []
+    for width in widths:
+        parts.append(scorer.log_probs(scorer.step(inputs[:, done : done + width])))
+        done += width
+        scorer.keep([done] * len(LENGTHS))
+    want = full_forward(model, sample, inputs)
+    assert want.std() > 0.5, "the model is too flat to show an error"
+    assert difference(torch.cat(parts, dim=1), want) < TOLERANCE
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_at_their_own_lengths_and_rolled_back(variant):
+    """Junk is scored and rolled back, each row to its own length: as if it had never run."""
+    task, model = built(variant)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    junk = inputs_for(task, seed=2)
+    want = full_forward(model, sample, inputs)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    scorer.step(inputs[:, :6])
+    kept = [6, 2, 5, 0]
+    scorer.keep(kept)
+    scorer.step(junk[:, :7])
+    scorer.keep(kept)
+    width = 4
+    chunk = torch.stack([row[k : k + width] for row, k in zip(inputs, kept, strict=True)])
+    got = scorer.log_probs(scorer.step(chunk))
+    for row, k in enumerate(kept):
+        assert difference(got[row], want[row, k : k + width]) < TOLERANCE, (row, k)
+
+
+@pytest.mark.parametrize("index", [[2, 0], [3, 3, 1, 0, 0], [1]], ids=str)
+def test_reorder_is_as_if_the_rows_had_always_been_so(index):
+    task, model = built("default")
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    want = full_forward(model, sample, inputs)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    kept = [5, 3, 6, 1]
+    scorer.step(inputs[:, :6])
+    scorer.keep(kept)
+    scorer.reorder(torch.tensor(index))
+    chunk = torch.stack([inputs[row, kept[row] : kept[row] + 3] for row in index])
+    got = scorer.log_probs(scorer.step(chunk))
+    for new, row in enumerate(index):
+        assert difference(got[new], want[row, kept[row] : kept[row] + 3]) < TOLERANCE
+
+
+def test_batch_equals_single():
+    task, model = built("learned_positions")
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    got = scorer.log_probs(scorer.step(inputs))
+    for row, tokens in enumerate(sample["net_input"]["src_tokens"]):
+        source = tokens[tokens.ne(task.target_dictionary.pad())][None]
+        alone = {"src_tokens": source, "src_lengths": torch.tensor([source.numel()])}
+        scorer.encode(alone)
+        single = scorer.log_probs(scorer.step(inputs[row : row + 1]))
+        assert difference(single[0], got[row]) < TOLERANCE
+
+
+def test_a_hidden_token_changes_nothing_before_it():
+    task, model = built("default")
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = ChunkScorer(model)
+    changed = inputs.clone()
+    changed[:, 8] = (changed[:, 8] - 2) % 30 + 4
+    assert changed[:, 8].ne(inputs[:, 8]).all()
+    outputs = []
+    for tokens in (inputs, changed):
+        scorer.encode(sample["net_input"])
+        outputs.append(scorer.log_probs(scorer.step(tokens)))
+    assert torch.equal(outputs[0][:, :8], outputs[1][:, :8])
+    assert difference(outputs[0][:, 8:], outputs[1][:, 8:]) > 0.01
+
+
+def test_pad_is_a_token_like_any_other():
+    """A <pad> guess takes a position and is seen; fairseq would mask it and shift positions.
+
+    The oracle is fairseq's forward with a twin word, whose embedding is <pad>'s, in its place.
+    """
+    task = task_for("default")
+    model = tiny_model(task)
+    pad, twin = task.target_dictionary.pad(), 17
+    model.decoder.embed_tokens.weight[twin] = model.decoder.embed_tokens.weight[pad]
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    inputs[:, 3:6] = twin
+    want = full_forward(model, sample, inputs)
+    inputs[:, 3:6] = pad
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    assert difference(scorer.log_probs(scorer.step(inputs)), want) < TOLERANCE
+
+
+def test_own_positions_and_mask():
+    """Positions 0..4 scored in another order, each seeing only what a left-to-right pass would."""
+    task, model = built("default")
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    want = full_forward(model, sample, inputs)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    scorer.step(inputs[:, :4])
+    scorer.keep([4] * len(LENGTHS))
+    positions = (4 + order).expand(len(LENGTHS), -1)
+    mask = order[:, None] >= order[None, :]
+    got = scorer.log_probs(scorer.step(inputs[:, 4 + order], positions, mask))
+    assert difference(got, want[:, 4 + order]) < TOLERANCE
+
+
+def test_cache_grows():
+    """Beyond the first capacity, and beyond the first table of sinusoids."""
+    task = task_for("default")
+    model = tiny_model(task, max_target_positions=300)
+    length = 200
+    model.decoder.embed_positions.weights = model.decoder.embed_positions.weights[:60].clone()
+    sample = batch(task, LENGTHS)
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randint(4, 40, (len(LENGTHS), length), generator=generator)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    parts = []
+    for start in range(0, length, 8):
+        parts.append(scorer.log_probs(scorer.step(inputs[:, start : start + 8])))
+        scorer.keep([start + 8] * len(LENGTHS))
+    assert difference(torch.cat(parts, 1), full_forward(model, sample, inputs)) < TOLERANCE
+
+
+def test_ensemble_averages_probabilities():
+    task, first = built("default")
+    second = tiny_model(task, "prenorm", seed=4)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = build_scorer([first, second])
+    assert isinstance(scorer, EnsembleScorer)
+    scorer.encode(sample["net_input"])
+    scorer.step(inputs[:, :5])
+    kept = [5, 4, 2, 3]
+    scorer.keep(kept)
+    scorer.reorder(torch.tensor([2, 1]))
+    chunk = torch.stack([inputs[row, kept[row] : kept[row] + 3] for row in (2, 1)])
+    got = scorer.log_probs(scorer.step(chunk), temperature=1.0)
+    mean = sum(full_forward(m, sample, inputs).exp() for m in (first, second)) / 2
+    for new, row in enumerate((2, 1)):
+        assert difference(got[new].exp(), mean[row, kept[row] : kept[row] + 3]) < TOLERANCE
+
+
+@pytest.mark.parametrize("variant", ["default", "adaptive_softmax"])
+def test_temperature(variant):
+    task, model = built(variant)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    hidden = scorer.step(inputs)
+    net_input = sample["net_input"]
+    out = model(net_input["src_tokens"], net_input["src_lengths"], inputs, features_only=True)
+    if variant == "default":
+        want = torch.log_softmax(model.decoder.output_layer(out[0]) / 1.7, dim=-1)
+    else:
+        want = model.decoder.adaptive_softmax.get_log_prob(out[0] / 1.7, None)
+    assert difference(scorer.log_probs(hidden, 1.7), want) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 0.2), (torch.bfloat16, 1.5)]
+)
+def test_lower_precision(dtype, tolerance):
+    """Scores are fp32, and off by rounding alone (the models' logits reach about 50)."""
+    task = task_for("default")
+    model = tiny_model(task)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    want = full_forward(model, sample, inputs)
+    model.to(dtype)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    parts = []
+    for start in (0, 5):
+        parts.append(scorer.log_probs(scorer.step(inputs[:, start : start + 5])))
+        scorer.keep([5] * len(LENGTHS))
+    got = torch.cat(parts, dim=1)
+    assert got.dtype == torch.float32
+    assert difference(got.double(), want[:, :10]) < tolerance
+
+
+def test_weights_are_read_anew_while_training():
+    """--eval-bleu decodes between updates, and fairseq's optimisers write to .data."""
+    task = task_for("default")
+    model = tiny_model(task)
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    scorer = ChunkScorer(model)
+    scorer.encode(sample["net_input"])
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+    scorer.encode(sample["net_input"])
+    got = scorer.log_probs(scorer.step(inputs))
+    assert difference(got, full_forward(model, sample, inputs)) < TOLERANCE
+
+
+def spoil_layer(model):
+    class OwnLayer(type(model.decoder.layers[0])):
+        pass
+
+    model.decoder.layers[1].__class__ = OwnLayer
+    return "OwnLayer"
+
+
+def spoil_decoder(model):
+    class OwnDecoder(type(model.decoder)):
+        pass
+
+    model.decoder.__class__ = OwnDecoder
+    return "OwnDecoder"
+
+
+def spoil_linear(model):
+    class OwnLinear(torch.nn.Linear):
+        pass
+
+    model.decoder.layers[0].fc1.__class__ = OwnLinear
+    return "OwnLinear"
+
+
+def spoil_heads(model):
+    model.decoder.layers[0].c_attn = torch.nn.Parameter(torch.ones(2))
+    return "NormFormer"
+
+
+@pytest.mark.parametrize("spoil", [spoil_layer, spoil_decoder, spoil_linear, spoil_heads])
+def test_strange_models_are_refused_by_name(spoil):
+    model = tiny_model(task_for("default"))
+    name = spoil(model)
+    with pytest.raises(UsageError, match=name):
+        ChunkScorer(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"cross_self_attention": True, "no_cross_attention": True}, "cross-self-attention"),
+        ({"no_cross_attention": True}, "no-cross-attention"),
+    ],
+)
+def test_other_attention_is_refused(options, name):
+    model = tiny_model(task_for("default"), **options)
+    with pytest.raises(UsageError, match=name):
+        ChunkScorer(model)
+
+
+def test_other_models_are_refused():
+    with pytest.raises(UsageError, match="Linear"):
+        build_scorer([torch.nn.Linear(2, 2)])
