@@ -15,6 +15,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -353,15 +354,13 @@ class _TranslatedToResults(logging.Filter):
 
         Only the running function knows it: a second opening would overwrite what stands there.
         """
-        frame = sys._getframe()
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
-            if (frame.f_globals.get("__name__"), frame.f_code.co_name) == (
-                "fairseq_cli.generate",
-                "_main",
-            ):
-                output = frame.f_locals.get("output_file")
+            # The module is __main__ under "python -m fairseq_cli.generate": its name is no guide.
+            if frame.f_code.co_name == "_main" and "output_file" in frame.f_locals:
+                output = frame.f_locals["output_file"]
                 return None if output is sys.stdout else output
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return None
 
 

@@ -90,20 +90,18 @@ def decoders(block_size: int) -> list[Decoder]:
         block_size: positions per pass of the blocked decoders and of the sliding window.
     """
 
-    def jacobi(label: str, decoding: str, window: str = "block") -> Decoder:
-        options = dict(
-            beam=1, decoding=decoding, block_size=block_size, jacobi_window=window
-        )
-        return Decoder(label, options, promises_greedy=True)
+    def row(label: str, exact: bool = True, beam: int = 1, **options: Any) -> Decoder:
+        return Decoder(label, dict(beam=beam, **options), promises_greedy=exact)
 
+    size = dict(block_size=block_size)
     return [
-        Decoder("fairseq beam 5", dict(beam=5, decoding="beam"), promises_greedy=False),
-        Decoder("fairseq greedy", dict(beam=1, decoding="beam"), promises_greedy=True),
-        Decoder("greedy", dict(beam=1, decoding="greedy"), promises_greedy=True),
-        jacobi("pj", "pj"),
-        jacobi(f"pgj, block {block_size}", "pgj"),
-        jacobi(f"hgj, block {block_size}", "hgj"),
-        jacobi(f"hgj, sliding {block_size}", "hgj", "sliding"),
+        row("fairseq beam 5", exact=False, beam=5, decoding="beam"),
+        row("fairseq greedy", decoding="beam"),
+        row("greedy", decoding="greedy"),
+        row("pj", decoding="pj"),
+        row(f"pgj, block {block_size}", decoding="pgj", jacobi_window="block", **size),
+        row(f"hgj, block {block_size}", decoding="hgj", jacobi_window="block", **size),
+        row(f"hgj, sliding {block_size}", decoding="hgj", jacobi_window="sliding", **size),
     ]
 
 

@@ -83,6 +83,7 @@ class Drafter(Protocol):
         ...
 
 
+@torch.inference_mode()
 def draft_and_verify(
     scorer: Scorer,
     rows: Sequence[Row],

@@ -64,21 +64,30 @@ class _Norm(NamedTuple):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+class _Linear(NamedTuple):
+    """A linear map's weights; without the overhead of calling a module."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 class _Layer(NamedTuple):
-    """One decoder layer's weights, with query, key and value projections in one matrix."""
+    """One decoder layer's weights."""
 
     heads: int
     pre_norm: bool
     self_norm: _Norm
-    qkv_weight: Tensor  # 3D×D
-    qkv_bias: Tensor | None
-    self_out: nn.Linear
+    qkv: _Linear  # query, key and value in one matrix, 3D×D
+    self_out: _Linear
     cross_norm: _Norm
-    cross_query: nn.Linear
-    cross_out: nn.Linear
+    cross_query: _Linear
+    cross_out: _Linear
     ffn_norm: _Norm
-    fc1: nn.Linear
-    fc2: nn.Linear
+    fc1: _Linear
+    fc2: _Linear
     activation: Any
 
 
@@ -181,10 +190,7 @@ class ChunkScorer:
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
         attentions = [layer.encoder_attn for layer in decoder.layers]
-        projections = [p for a in attentions for p in (a.k_proj, a.v_proj)]
-        self.cross_weight = torch.cat([p.weight for p in projections]).detach()  # L·2·D×C
-        biases = [p.bias for p in projections]
-        self.cross_bias = None if biases[0] is None else torch.cat(biases).detach()
+        self.cross_kv = _join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
         self.final_norm = None if decoder.layer_norm is None else _gather_norm(decoder.layer_norm)
         self.positions = self._position_table(0)
         self.future = torch.empty(0, 0, dtype=kind[0], device=kind[1])
@@ -214,14 +220,14 @@ class ChunkScorer:
         encoder_out = self.model.encoder.forward_torchscript(net_input)
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
         batch, source = states.shape[:2]
-        projected = F.linear(states, self.cross_weight, self.cross_bias)  # B×S×(L·2·D)
+        projected = self.cross_kv(states)  # B×S×(L·2·D)
         shape = (batch, source, len(self.layers), 2, self.heads, self.head_dim)
         self.cross = projected.view(shape).permute(2, 3, 0, 4, 1, 5).contiguous()  # L×2×B×H×S×Dh
         padding = encoder_out["encoder_padding_mask"]
-        self.cross_bias_mask: Tensor | None = None
+        self.source_bias: Tensor | None = None
         if len(padding) > 0 and bool(padding[0].any()):
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
-            self.cross_bias_mask = blank.masked_fill_(padding[0][:, None, None], -math.inf)
+            self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
         self.lengths = [0] * batch
         self.cache = self._empty_cache(batch, INITIAL_CAPACITY, states)
 
@@ -342,8 +348,7 @@ class ChunkScorer:
         residual = x
         if layer.pre_norm:
             x = layer.self_norm(x)
-        qkv = F.linear(x, layer.qkv_weight, layer.qkv_bias)
-        qkv = qkv.view(batch, width, 3, self.heads, self.head_dim)
+        qkv = layer.qkv(x).view(batch, width, 3, self.heads, self.head_dim)
         cache = self.cache[index]  # B×T×2×H×Dh
         if slots is None:
             cache[:, start:end] = qkv[:, :, 1:]
@@ -361,7 +366,7 @@ class ChunkScorer:
             x = layer.cross_norm(x)
         query = layer.cross_query(x).view(batch, width, self.heads, self.head_dim).transpose(1, 2)
         key, value = self.cross[index]
-        x = F.scaled_dot_product_attention(query, key, value, attn_mask=self.cross_bias_mask)
+        x = F.scaled_dot_product_attention(query, key, value, attn_mask=self.source_bias)
         x = residual + layer.cross_out(x.transpose(1, 2).reshape(batch, width, dim))
         if not layer.pre_norm:
             x = layer.cross_norm(x)
@@ -408,8 +413,8 @@ class ChunkScorer:
         self.cache = self._empty_cache(index.numel(), capacity, chosen)
         self.cache[:, :, :used] = chosen
         self.cross = self.cross.index_select(2, index)
-        if self.cross_bias_mask is not None:
-            self.cross_bias_mask = self.cross_bias_mask.index_select(0, index)
+        if self.source_bias is not None:
+            self.source_bias = self.source_bias.index_select(0, index)
         self.lengths = [self.lengths[i] for i in index.tolist()]
 
 
@@ -461,23 +466,30 @@ def _gather_norm(norm: Any) -> _Norm:
     return _Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
+def _join(linears: Sequence[Any]) -> _Linear:
+    """Make one linear map of several that have the same input."""
+    weights = [linear.weight.detach() for linear in linears]
+    if len(weights) == 1:
+        return _Linear(weights[0], None if linears[0].bias is None else linears[0].bias.detach())
+    has_bias = linears[0].bias is not None
+    bias = torch.cat([linear.bias.detach() for linear in linears]) if has_bias else None
+    return _Linear(torch.cat(weights), bias)
+
+
 def _gather_layer(layer: Any) -> _Layer:
-    """Take one decoder layer's weights, self-attention's three input projections as one."""
-    attention = layer.self_attn
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    has_bias = attention.q_proj.bias is not None
+    """Take one decoder layer's weights."""
+    attention, cross = layer.self_attn, layer.encoder_attn
     return _Layer(
         heads=attention.num_heads,
         pre_norm=layer.normalize_before,
         self_norm=_gather_norm(layer.self_attn_layer_norm),
-        qkv_weight=torch.cat([p.weight for p in projections]).detach(),
-        qkv_bias=torch.cat([p.bias for p in projections]).detach() if has_bias else None,
-        self_out=attention.out_proj,
+        qkv=_join([attention.q_proj, attention.k_proj, attention.v_proj]),
+        self_out=_join([attention.out_proj]),
         cross_norm=_gather_norm(layer.encoder_attn_layer_norm),
-        cross_query=layer.encoder_attn.q_proj,
-        cross_out=layer.encoder_attn.out_proj,
+        cross_query=_join([cross.q_proj]),
+        cross_out=_join([cross.out_proj]),
         ffn_norm=_gather_norm(layer.final_layer_norm),
-        fc1=layer.fc1,
-        fc2=layer.fc2,
+        fc1=_join([layer.fc1]),
+        fc2=_join([layer.fc2]),
         activation=layer.activation_fn,
     )
