@@ -22,7 +22,7 @@ TRAINING = (
     "--decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
     "--encoder-attention-heads 2 --decoder-attention-heads 2 --optimizer adam --lr 0.01 "
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 500 "
-    "--no-epoch-checkpoints --cpu --no-progress-bar --eval-bleu --best-checkpoint-metric bleu "
+    "--no-epoch-checkpoints --no-progress-bar --eval-bleu --best-checkpoint-metric bleu "
     "--maximize-best-checkpoint-metric"
 ).split()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
 import os
@@ -37,6 +38,7 @@ from omegaconf import OmegaConf
 from fairseq_paradec import compat
 from fairseq_paradec.errors import UsageError
 
+WITH_PLUGIN = ("--user-dir", PLUGIN, "--cpu")
 NUMPY1 = Path(__file__).parent / "fixtures" / "numpy1.pt"
 
 
@@ -50,12 +52,8 @@ class Micro:
 
     def train(self, save_dir: Path, updates: int) -> subprocess.CompletedProcess[str]:
         """Train, or go on training from the checkpoint in the folder."""
-        return succeed(
-            fairseq(
-                "train", self.data, "--user-dir", PLUGIN, *TRAINING,
-                "--save-dir", save_dir, "--max-update", updates,
-            )  # fmt: skip
-        )
+        until = ("--save-dir", save_dir, "--max-update", updates)
+        return succeed(fairseq("train", self.data, *WITH_PLUGIN, *TRAINING, *until))
 
     def state(self) -> dict[str, Any]:
         """Read the checkpoint, for a test to spoil it."""
@@ -285,41 +283,45 @@ def test_only_the_known_warnings_are_silent() -> None:
     ]
 
 
-@pytest.fixture
-def root_logger() -> Iterator[logging.Logger]:
-    """Give the root logger, with nothing set up."""
+@contextlib.contextmanager
+def bare_root_logger() -> Iterator[logging.Logger]:
+    """Give the root logger with nothing set up; pytest's own handlers are away meanwhile."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []
-    yield root
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    try:
+        yield root
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 @pytest.mark.parametrize("wanted, level", [(None, "INFO"), ("warning", "WARNING")])
 def test_the_log_level_is_what_loglevel_says(
-    wanted: str | None,
-    level: str,
-    root_logger: logging.Logger,
-    monkeypatch: pytest.MonkeyPatch,
+    wanted: str | None, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOGLEVEL", raising=False)
     if wanted is not None:
         monkeypatch.setenv("LOGLEVEL", wanted)
     stream = io.StringIO()
-    logging.basicConfig(level=logging.DEBUG, stream=stream)  # as wav2vec2_classification.py does
-    compat.set_log_level()
-    assert logging.getLevelName(root_logger.level) == level
-    logging.getLogger("a").debug("unwanted")
-    logging.getLogger("a").warning("wanted")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| WARNING \| a \| wanted\n", stream.getvalue())
+    with bare_root_logger() as root:
+        logging.basicConfig(level=logging.DEBUG, stream=stream)  # as wav2vec2_classification.py
+        compat.set_log_level()
+        assert logging.getLevelName(root.level) == level
+        logging.getLogger("a").debug("unwanted")
+        logging.getLogger("a").warning("wanted")
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(time + r" \| WARNING \| a \| wanted\n", stream.getvalue())
 
 
-def test_a_root_logger_set_up_by_somebody_else_is_left_alone(root_logger: logging.Logger) -> None:
-    logging.basicConfig(level=logging.DEBUG, format="mine: %(message)s", stream=io.StringIO())
-    compat.set_log_level()
-    assert root_logger.level == logging.DEBUG
-    assert root_logger.handlers[0].formatter._fmt == "mine: %(message)s"  # type: ignore[union-attr]
+def test_a_root_logger_set_up_by_somebody_else_is_left_alone() -> None:
+    stream = io.StringIO()
+    with bare_root_logger() as root:
+        logging.basicConfig(level=logging.DEBUG, format="mine: %(message)s", stream=stream)
+        compat.set_log_level()
+        assert root.level == logging.DEBUG
+        logging.getLogger("a").debug("wanted")
+    assert stream.getvalue() == "mine: wanted\n"
 
 
 # ---- the command line ---------------------------------------------------------------------------
@@ -327,12 +329,8 @@ def test_a_root_logger_set_up_by_somebody_else_is_left_alone(root_logger: loggin
 
 def generate(micro: Micro, *args: object) -> subprocess.CompletedProcess[str]:
     """Translate the test set through the plugin of the checkout."""
-    return succeed(
-        fairseq(
-            "generate", micro.data, "--user-dir", PLUGIN, "--path", micro.path,
-            "--max-len-b", 15, "--beam", 2, "--cpu", *args,
-        )  # fmt: skip
-    )
+    search = ("--path", micro.path, "--max-len-b", 15, "--beam", 2)
+    return succeed(fairseq("generate", micro.data, *WITH_PLUGIN, *search, *args))
 
 
 def check_quiet(stderr: str) -> None:
@@ -341,7 +339,7 @@ def check_quiet(stderr: str) -> None:
 
 
 def test_generate_gives_every_sentence_and_reports_it(micro: Micro) -> None:
-    result = generate(micro, "--batch-size", 1)
+    result = generate(micro, "--batch-size", 1, "--tokenizer", "moses")  # without -s and -t
     assert len(lines_of(result.stdout, "H")) == TEST_SENTENCES
     assert f"| fairseq_cli.generate | Translated {TEST_SENTENCES} sentences" in result.stderr
     assert "Translated" not in result.stdout and " | INFO | " not in result.stdout
@@ -369,12 +367,8 @@ def test_training_resumes(micro: Micro, tmp_path: Path) -> None:
 
 
 def test_validate_needs_no_task(micro: Micro) -> None:
-    result = succeed(
-        fairseq(
-            "validate", micro.data, "--user-dir", PLUGIN, "--path", micro.path,
-            "--batch-size", 5, "--cpu",
-        )  # fmt: skip
-    )
+    model = ("--path", micro.path, "--batch-size", 5)
+    result = succeed(fairseq("validate", micro.data, *WITH_PLUGIN, *model))
     assert re.search(r"valid on 'valid' subset \| loss \d", result.stdout + result.stderr)
     check_quiet(result.stderr)
 

@@ -57,17 +57,35 @@ class Audit:
         # With max_len_a, fairseq's limit for a row depends on its neighbours: judge rows alone.
         size = len(hypos)
         groups = [list(range(size))] if self.judge.max_len_a == 0 else [[b] for b in range(size)]
-        verdicts = []
+        wanted = []
         for group in groups:
             part = select_rows(sample, group, self.judge.pad)
             prefix = None if prefix_tokens is None else prefix_tokens[group]
-            wanted = self.judge.generate(
+            wanted += self.judge.generate(
                 self.models, part, prefix_tokens=prefix, bos_token=bos_token
             )
-            for b, want in zip(group, wanted, strict=True):
-                ours, theirs = hypos[b][0]["tokens"], want[0]["tokens"].to(hypos[b][0]["tokens"])
-                verdicts.append(self._verdict(select_rows(sample, [b], self.judge.pad), ours,
-                                              theirs, bos_token))  # fmt: skip
+        return self.compare_with(sample, hypos, wanted, bos_token)
+
+    def compare_with(
+        self,
+        sample: dict[str, Any],
+        hypos: list[list[dict[str, Any]]],
+        wanted: list[list[dict[str, Any]]],
+        bos_token: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Compare with what fairseq's search gave before; see ``compare``.
+
+        Args:
+            sample: the batch.
+            hypos: the method's B lists of hypotheses.
+            wanted: fairseq's B lists of hypotheses.
+            bos_token: the decoder's first input, ``</s>`` by default.
+        """
+        verdicts = []
+        for b, (ours, theirs) in enumerate(zip(hypos, wanted, strict=True)):
+            tokens = ours[0]["tokens"]
+            row = select_rows(sample, [b], self.judge.pad)
+            verdicts.append(self._verdict(row, tokens, theirs[0]["tokens"].to(tokens), bos_token))
         return verdicts
 
     def _verdict(

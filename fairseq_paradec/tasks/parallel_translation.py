@@ -1,12 +1,14 @@
 """The plugin's flags and methods on top of fairseq's ``translation`` task."""
 
-from __future__ import annotations
+# No "from __future__ import annotations" and no "int | None" in the configuration: fairseq reads
+# the types of its fields, and knows Optional only.
+# ruff: noqa: UP045
 
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from fairseq import utils
@@ -41,34 +43,38 @@ class ParallelTranslationConfig(TranslationConfig):
         "output, for any trained Transformer",
         "auto",
     )
-    block_size: int | None = _flag("pgj, hgj: tokens guessed and re-predicted per pass (default 5)")
-    jacobi_window: str | None = _flag(
+    block_size: Optional[int] = _flag(
+        "pgj, hgj: tokens guessed and re-predicted per pass (default 5)"
+    )
+    jacobi_window: Optional[str] = _flag(
         "pgj, hgj: what follows a pass: " + " or ".join(CHOICES["jacobi_window"]) + ". block (the "
         "paper's, default): stay until the block is done; sliding: move on by what became final, "
         "usually in fewer passes"
     )
-    jacobi_init: str | None = _flag(
+    jacobi_init: Optional[str] = _flag(
         "pj, pgj, hgj: the first guess for a position: "
         + ", ".join(CHOICES["jacobi_init"])
         + " (default pad). bos: the decoder's start symbol; source-copy: the source token there "
         "(needs a joined dictionary); ngram: what followed the token before it in earlier passes"
     )
-    jacobi_length: str | None = _flag(
+    jacobi_length: Optional[str] = _flag(
         "pj: length of the block: grow (default): the source's length, doubled until the sentence "
         "ends; oracle: greedy's own output length, found outside the timer (the paper's ideal)"
     )
-    jacobi_stop: str | None = _flag(
+    jacobi_stop: Optional[str] = _flag(
         "pj, pgj, hgj: a block is done when: prefix (default): all of it is final; unchanged: a "
         "pass changed none of its tokens (the paper's equation 5, for its counts)"
     )
-    hybrid_length: int | None = _flag(
+    hybrid_length: Optional[int] = _flag(
         "hgj: decode this many positions in blocks and the rest one by one (default: all in blocks)"
     )
     audit: bool = _flag(
         "compare every output with fairseq's own beam-1 search and report where they part", False
     )
-    stats_file: str | None = _flag("write one JSON line per sentence here: passes, tokens, scores")
-    trace_file: str | None = _flag(
+    stats_file: Optional[str] = _flag(
+        "write one JSON line per sentence here: passes, tokens, scores"
+    )
+    trace_file: Optional[str] = _flag(
         "write one JSON line per sentence here, with every pass: draft, verdict, the verifier's "
         "tokens, their log-probabilities and the runners-up"
     )
@@ -112,11 +118,13 @@ class ParallelDecodingMixin:
         """
         if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
             kwargs["required_batch_size_multiple"] = 1
-        batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         limits: Any = kwargs.get("max_positions")
-        if self._keeps_all(kwargs.get("ignore_invalid_inputs", False), limits):
-            too_long = np.flatnonzero(dataset.src_sizes > limits[0]).tolist()
-            batches._frozen_batches = (*batches.frozen_batches, *([i] for i in too_long))
+        if not self._keeps_all(kwargs.get("ignore_invalid_inputs", False), limits):
+            return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
+        batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        too_long = np.flatnonzero(dataset.src_sizes > limits[0]).tolist()
+        batches._frozen_batches = (*batches.frozen_batches, *([i] for i in too_long))
         return batches
 
     def filter_indices_by_size(

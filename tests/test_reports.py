@@ -1,0 +1,239 @@
+"""--audit, --stats-file, --trace-file and the closing line, on the demo model and tiny ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+
+import pytest
+import torch
+from builders import Limits, batch, built, decode, source_rows
+from reference.greedy import full_log_probs
+
+from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.decoding.config import FLAGS_OF_METHOD
+from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+
+LENGTHS = [8, 5, 3]
+BASE = {
+    "schema",
+    "version",
+    "decoding",
+    "source",
+    "output",
+    "score",
+    "positional_scores",
+    "num_tokens",
+    "decoder_passes",
+    "mean_accepted",
+    "num_drafted",
+    "num_accepted",
+    "audit",
+    "id",
+    "batch_size",
+    "batch_seconds",
+}
+PASS = {
+    "start",
+    "num_accepted",
+    "num_committed",
+    "draft",
+    "verifier",
+    "log_probs",
+    "runner_up",
+    "runner_up_log_probs",
+}
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def run(tmp_path, **flags):
+    """Decode a ragged batch of three with both reports; the hypotheses and the two files."""
+    task, model = built("share_all")
+    sample = batch(task, LENGTHS)
+    stats, trace = tmp_path / "stats.jsonl", tmp_path / "trace.jsonl"
+    hypos = decode(
+        task, [model], sample, Limits(), stats_file=str(stats), trace_file=str(trace), **flags
+    )
+    return task, model, sample, hypos, read(stats), read(trace)
+
+
+@pytest.mark.parametrize("decoding", FLAGS_OF_METHOD)
+def test_every_method_fills_the_schema(tmp_path, decoding):
+    task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
+    assert len(stats) == len(trace) == len(LENGTHS)
+    for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
+        assert set(short) == BASE
+        assert set(long) == BASE | {"trace"}
+        assert (short["schema"], short["version"]) == (SCHEMA, SCHEMA_VERSION)
+        words = task.target_dictionary
+        assert short["output"] == [words[t] for t in hypo["tokens"]]
+        assert short["source"] == [words[t] for t in source_rows(sample)[row]]
+        assert short["num_tokens"] == len(hypo["tokens"])
+        assert short["decoder_passes"] == hypo["steps"] == len(long["trace"])
+        assert short["mean_accepted"] == pytest.approx(len(hypo["tokens"]) / hypo["steps"])
+        assert short["score"] == pytest.approx(float(hypo["score"]))
+        assert short["id"] == sample["id"][row]
+        assert short["batch_size"] == len(LENGTHS)
+        assert short["audit"] is None
+        assert [p["num_accepted"] for p in long["trace"]] == short["num_accepted"]
+        assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
+        assert all(set(p) == PASS for p in long["trace"])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"decoding": "greedy"},
+        {"decoding": "pgj", "block_size": 4},
+        {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"},
+        {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"},
+    ],
+)
+def test_the_trace_tells_what_happened(tmp_path, flags):
+    """Replayed, its passes give the output; its numbers are a full forward's."""
+    task, model, sample, _, _, traces = run(tmp_path, **flags)
+    words = task.target_dictionary
+    for row, trace in enumerate(traces):
+        output = []
+        for one in trace["trace"]:
+            assert one["start"] == len(output)
+            agree = [d == v for d, v in zip(one["draft"], one["verifier"], strict=False)]
+            accepted = agree.index(False) if False in agree else len(agree)
+            assert one["num_accepted"] == accepted
+            chunk = [words.index(w) for w in [*output, *one["draft"]]]
+            chunk = chunk[: one["start"] + len(one["verifier"]) - 1]
+            log_probs = full_log_probs(model, source_rows(sample)[row], chunk)[one["start"] :]
+            for j, token in enumerate(one["verifier"]):
+                at_limit = one["start"] + j == Limits().max_len_b
+                allowed = log_probs[j].double().clone()
+                allowed[words.pad()] = -torch.inf
+                if one["start"] + j < 1:
+                    allowed[words.eos()] = -torch.inf
+                if not at_limit:
+                    best = allowed.topk(2)
+                    assert words[int(best.indices[0])] == token
+                    assert one["log_probs"][j] == pytest.approx(float(best.values[0]), abs=1e-4)
+                    assert words[int(best.indices[1])] == one["runner_up"][j]
+                    assert one["runner_up_log_probs"][j] == pytest.approx(
+                        float(best.values[1]), abs=1e-4
+                    )
+                else:
+                    assert (token, one["runner_up"][j]) == ("</s>", None)
+            output += one["verifier"][: one["num_committed"]]
+            if "</s>" in output:
+                output = output[: output.index("</s>") + 1]
+        assert output == trace["output"]
+
+
+def test_reports_of_one_process_go_on(tmp_path):
+    """A hub user builds a generator per call: the second must not wipe out the first's lines."""
+    task, model = built("share_all")
+    path = tmp_path / "stats.jsonl"
+    path.write_text("old\n")
+    for seed in (1, 2):
+        sample = batch(task, LENGTHS, seed=seed)
+        decode(task, [model], sample, Limits(), decoding="greedy", stats_file=str(path))
+    assert len(read(path)) == 2 * len(LENGTHS)
+
+
+def test_history_for_retain_iter_history():
+    task, model = built("share_all")
+    flags = {"decoding": "pgj", "block_size": 4, "retain_iter_history": True}
+    for hypo in decode(task, [model], batch(task, LENGTHS), Limits(), **flags):
+        assert len(hypo["history"]) == hypo["steps"]
+        last = hypo["history"][-1]["tokens"].tolist()
+        assert last[: len(hypo["tokens"])] == hypo["tokens"].tolist()
+
+
+def test_closing_line(caplog):
+    task, model = built("share_all")
+    with caplog.at_level(logging.INFO):
+        hypos = decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")
+    tokens = sum(len(h["tokens"]) for h in hypos)
+    passes = sum(h["steps"] for h in hypos)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("pgj:")]
+    assert len(lines) == 1
+    wanted = f"pgj: 3 sentences, {tokens} tokens, {passes} passes, {tokens / passes:.2f} tokens"
+    assert lines[0].startswith(wanted)
+    assert lines[0].endswith("seconds")
+
+
+def test_audit_passes_what_is_right(tmp_path, caplog):
+    task, model = built("share_all")
+    path = tmp_path / "stats.jsonl"
+    flags = {"decoding": "hgj", "audit": True, "stats_file": str(path)}
+    with caplog.at_level(logging.INFO):
+        decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
+    assert [record["audit"] for record in read(path)] == [{"identical": True}] * 3
+    assert "audit: 3 of 3 sentences identical" in caplog.text
+    assert "0 differ from a tie on (gap < 0.0001), 0 beyond ties" in caplog.text
+
+
+@pytest.mark.parametrize("max_len_a", [0.0, 1.5])
+def test_audit_finds_what_is_wrong(caplog, max_len_a):
+    """One token of one row is changed: the audit says which row, where, and how far apart."""
+    task, model = built("share_all")
+    limits = Limits(max_len_a=max_len_a, max_len_b=4)
+    sample = batch(task, LENGTHS)
+    # fairseq's limit depends on the batch's width: only single sentences are comparable.
+    hypos = [[h] for h in decode(task, [model], sample, limits, decoding="greedy")]
+    row, position = 1, 2
+    right = int(hypos[row][0]["tokens"][position])
+    wrong = 9 if right != 9 else 10
+    hypos[row][0]["tokens"][position] = wrong
+    audit = Audit([model], task.target_dictionary, max_len_a=max_len_a, max_len_b=4)
+    verdicts = audit.compare(sample, hypos)
+    assert [v["identical"] for v in verdicts] == [True, False, True]
+    prefix = hypos[row][0]["tokens"][:position].tolist()
+    log_probs = full_log_probs(model, source_rows(sample)[row], prefix)[-1]
+    assert verdicts[row]["position"] == position
+    assert verdicts[row]["gap"] == pytest.approx(float(log_probs[right] - log_probs[wrong]), 1e-3)
+    assert not verdicts[row]["tie"]
+    assert "2 of 3 sentences identical" in audit.closing_line()
+    assert "1 beyond ties" in audit.closing_line()
+    assert "NOT a tie" in caplog.text
+
+
+def test_audit_knows_a_tie():
+    """Two words with one embedding tie exactly; choosing the other is no divergence."""
+    task, model = built("share_decoder")
+    sample = batch(task, [6])
+    hypos = [[h] for h in decode(task, [model], sample, Limits(), decoding="greedy")]
+    position = 1
+    token = int(hypos[0][0]["tokens"][position])
+    twin = 9 if token != 9 else 10
+    weight = model.decoder.output_projection.weight
+    kept = weight[twin].clone()
+    with torch.no_grad():
+        weight[twin] = weight[token]
+        args = argparse.Namespace(**Limits().flags(), decoding="greedy")
+        generator = task.build_generator([model], args)
+        hypos = task.inference_step(generator, [model], sample)
+        audit = Audit([model], task.target_dictionary, max_len_b=16)
+        tokens = hypos[0][0]["tokens"]
+        chosen = int(tokens[position])
+        tokens[position] = twin if chosen == token else token
+        (verdict,) = audit.compare(sample, hypos)
+        weight[twin] = kept
+    assert verdict["tie"]
+    assert verdict["gap"] < 1e-6
+    assert audit.ties == 1
+
+
+def test_nan_is_refused():
+    from fairseq_paradec.errors import UsageError
+
+    task, model = built("gelu")
+    bias = model.decoder.layers[1].fc2.bias
+    kept = bias.detach().clone()
+    with torch.no_grad():
+        bias[0] = float("nan")
+        try:
+            with pytest.raises(UsageError, match="TransformerModel.*NaN"):
+                decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")
+        finally:
+            bias.copy_(kept)
