@@ -12,6 +12,7 @@ from builders import Limits, batch, built, decode, sources, tiny_task
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from helpers_cli import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
+from fairseq_paradec.decoding.config import METHOD_FLAGS, REPORT_FLAGS, flag
 from fairseq_paradec.errors import UsageError
 
 METHODS = ("beam", "greedy", "hgj")
@@ -191,3 +192,11 @@ def test_a_missing_dictionary_is_named(tmp_path):
     result = fairseq("generate", tmp_path, *GENERATE[1:], "-s", "en", "-t", "de")
     assert result.returncode != 0
     assert "dict.en.txt is not there" in result.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["generate", "train"])
+def test_help_teaches_the_flags(command):
+    result = succeed(fairseq(command, "--user-dir", PLUGIN, "--help"))
+    for name in (*METHOD_FLAGS, *REPORT_FLAGS, "decoding"):
+        assert f"\n  {flag(name)} " in result.stdout
+    assert "each pass predicts a whole block" in " ".join(result.stdout.split())

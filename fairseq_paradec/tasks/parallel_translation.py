@@ -4,14 +4,18 @@
 # the types of its fields, and knows Optional only.
 # ruff: noqa: UP045
 
+import functools
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy as np
-from fairseq import utils
+from fairseq import options, utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
@@ -33,8 +37,8 @@ def _flag(help_text: str, default: Any = None) -> Any:
 
 
 @dataclass
-class ParallelTranslationConfig(TranslationConfig):
-    """fairseq's translation options and the plugin's; None means "the method's default"."""
+class ParallelDecodingOptions(FairseqDataclass):
+    """The plugin's flags; None means "the method's default"."""
 
     decoding: str = _flag(
         "how to decode: " + ", ".join(DECODINGS) + ". auto: the checkpoint's own way, which for a "
@@ -49,7 +53,7 @@ class ParallelTranslationConfig(TranslationConfig):
     jacobi_window: Optional[str] = _flag(
         "pgj, hgj: what follows a pass: " + " or ".join(CHOICES["jacobi_window"]) + ". block (the "
         "paper's, default): stay until the block is done; sliding: move on by what became final, "
-        "usually in fewer passes"
+        "so that each pass predicts a whole block"
     )
     jacobi_init: Optional[str] = _flag(
         "pj, pgj, hgj: the first guess for a position: "
@@ -78,6 +82,11 @@ class ParallelTranslationConfig(TranslationConfig):
         "write one JSON line per sentence here, with every pass: draft, verdict, the verifier's "
         "tokens, their log-probabilities and the runners-up"
     )
+
+
+@dataclass
+class ParallelTranslationConfig(TranslationConfig, ParallelDecodingOptions):
+    """fairseq's translation options and the plugin's."""
 
 
 class ParallelDecodingMixin:
@@ -273,6 +282,26 @@ def _check_data(cfg: Any) -> None:
                 f"dictionary in DATA, which holds {', '.join(found) or 'none'}"
             )
 
+
+def show_flags_in_help() -> None:
+    """Let ``--help`` of every fairseq command list the plugin's flags.
+
+    fairseq prints the help before it asks the task for its flags, so that they are missing there.
+    """
+    original = options.parse_args_and_arch
+
+    @functools.wraps(original)
+    def parse(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given = sys.argv[1:] if input_args is None else input_args
+        if {"-h", "--help"} & set(given):
+            group = parser.add_argument_group("fairseq_paradec (parallel decoding)")
+            gen_parser_from_dataclass(group, ParallelDecodingOptions())
+        return original(parser, input_args, *args, **kwargs)
+
+    options.parse_args_and_arch = parse
+
+
+show_flags_in_help()
 
 # A registered name cannot be registered again; the plugin's task takes the place of fairseq's.
 TASK_REGISTRY.pop("translation", None)
