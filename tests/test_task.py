@@ -73,6 +73,15 @@ def test_an_iterator_asked_for_twice_has_every_sentence_once():
         assert sorted(i for b in batches.frozen_batches for i in b) == [0, 1, 2]
 
 
+def test_a_sentence_beyond_max_tokens_comes_alone():
+    task = tiny_task()
+    rows = sources(task, [6, 30, 3, 4])
+    dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
+    batches = task.get_batch_iterator(dataset, max_tokens=13, max_positions=(64, 24))
+    assert [1] in [list(b) for b in batches.frozen_batches]
+    assert sorted(i for b in batches.frozen_batches for i in b) == [0, 1, 2, 3]
+
+
 def test_min_len_beyond_the_limit_is_named():
     task, model = built("default")
     with pytest.raises(UsageError, match="--min-len: got 9.*limit, here 5"):

@@ -99,6 +99,7 @@ class ParallelDecodingMixin:
     cfg: Any
     tgt_dict: Any
     _has_criterion = False
+    _alone: Optional[np.ndarray] = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -122,37 +123,30 @@ class ParallelDecodingMixin:
         """As fairseq, but for every sentence being in some batch.
 
         Outside training, batches need not be multiples of eight. When generating, a sentence that
-        is longer than the model's positions comes alone in a batch of its own, and
-        ``inference_step`` gives it an empty output.
+        is longer than the model's positions or than ``--max-tokens`` comes alone in a batch of its
+        own; ``inference_step`` gives the former an empty output.
         """
         if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
             kwargs["required_batch_size_multiple"] = 1
         limits: Any = kwargs.get("max_positions")
-        if not self._keeps_all(kwargs.get("ignore_invalid_inputs", False), limits):
+        skip = kwargs.get("ignore_invalid_inputs", False)
+        if self._has_criterion or skip or not isinstance(limits, tuple):
             return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        sizes = dataset.num_tokens_vec(np.arange(len(dataset)))
+        max_tokens = kwargs.get("max_tokens") or sys.maxsize
+        self._alone = (dataset.src_sizes > limits[0]) | (sizes > max_tokens)
         kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
         batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
-        too_long = np.flatnonzero(dataset.src_sizes > limits[0]).tolist()
-        batches._frozen_batches = (*batches.frozen_batches, *([i] for i in too_long))
+        more = ([i] for i in np.flatnonzero(self._alone).tolist())
+        batches._frozen_batches = (*batches.frozen_batches, *more)
+        self._alone = None
         return batches
 
-    def filter_indices_by_size(
-        self,
-        indices: np.ndarray,
-        dataset: Any,
-        max_positions: Any = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> np.ndarray:
-        """As fairseq when training; when generating, too long sentences are no error."""
-        if not self._keeps_all(ignore_invalid_inputs, max_positions):
-            return super().filter_indices_by_size(  # type: ignore[misc]
-                indices, dataset, max_positions, ignore_invalid_inputs
-            )
-        return indices[dataset.src_sizes[indices] <= max_positions[0]]
-
-    def _keeps_all(self, skip: bool, max_positions: Any) -> bool:
-        """Say whether too long sentences are to be kept: not in training, nor if told to skip."""
-        return isinstance(max_positions, tuple) and not skip and not self._has_criterion
+    def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As fairseq in training; when generating, leave out what comes in batches of its own."""
+        if self._alone is None:
+            return super().filter_indices_by_size(indices, *args, **kwargs)  # type: ignore[misc]
+        return indices[~self._alone[indices]]
 
     def inference_step(
         self,
