@@ -37,14 +37,22 @@ setup(
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
         'fairseq==0.12.2; python_version<"3.11"',
-        "torch>=2.4,<3",
+        # From 2.6 on torch loads checkpoints safely by default.
+        "torch>=2.6,<3",
         "numpy>=1.21,<3",
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
         "tqdm>=4.60,<5",
     ],
     extras_require={"test": ["pytest>=8", "sacrebleu>=2.4,<3", "ruff", "mypy"]},
-    entry_points={"console_scripts": ["paradec-demo=fairseq_paradec.cli.demo:main"]},
+    entry_points={
+        "console_scripts": [
+            "paradec-demo=fairseq_paradec.cli.demo:main",
+            "paradec-engine=fairseq_paradec.cli.engine:main",
+            "paradec-lossless=fairseq_paradec.cli.lossless:main",
+            "paradec-results=fairseq_paradec.cli.results:main",
+        ]
+    },
     classifiers=[
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.11",

@@ -13,19 +13,21 @@ import logging
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import UsageError
+import torch
+from sacremoses import MosesDetokenizer
+from torch import Tensor
+from tqdm import tqdm
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from ..decoding.audit import Audit
+from ..errors import option_error
+from . import measure
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
-
-# Two tokens whose log-probs lie closer than this may swap when a pass rounds differently.
-TIE = 1e-4
 
 # Places in `decoders`: the speed-up's 1.0, the judge of tokens, the one whose output is shown.
 BASELINE, JUDGE, SHOWN = 0, 1, -1
@@ -43,7 +45,7 @@ class Decoder:
 
     label: str
     options: dict[str, Any]
-    promises_greedy: bool
+    promises_greedy: bool = True
 
 
 @dataclass
@@ -51,36 +53,19 @@ class Record:
     """What one decoder did, by sentence.
 
     Attributes:
-        tokens: best hypothesis of each sentence, ``</s>`` included.
+        hypos: best hypothesis of each sentence, as fairseq's dict.
         passes: decoder passes of each sentence.
         seconds: every timed translation, all sentences and rounds together.
     """
 
-    tokens: list[list[int]] = field(default_factory=list)
+    hypos: list[dict[str, Any]] = field(default_factory=list)
     passes: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class Divergence:
-    """A sentence that an exact decoder translated otherwise than fairseq's greedy search.
-
-    Attributes:
-        label: the decoder.
-        sentence: 0-based index in the test set.
-        position: 0-based index of the first differing token.
-        gap: log-prob of the best token there minus that of the worse of the two chosen ones.
-    """
-
-    label: str
-    sentence: int
-    position: int
-    gap: float
-
     @property
-    def is_tie(self) -> bool:
-        """Whether rounding explains the difference."""
-        return self.gap < TIE
+    def tokens(self) -> list[list[int]]:
+        """The output of each sentence, ``</s>`` included."""
+        return [hypo["tokens"].tolist() for hypo in self.hypos]
 
 
 def decoders(block_size: int) -> list[Decoder]:
@@ -89,24 +74,21 @@ def decoders(block_size: int) -> list[Decoder]:
     Args:
         block_size: positions per pass of the blocked decoders and of the sliding window.
     """
-
-    def row(label: str, exact: bool = True, beam: int = 1, **options: Any) -> Decoder:
-        return Decoder(label, dict(beam=beam, **options), promises_greedy=exact)
-
-    size: dict[str, Any] = dict(block_size=block_size)
+    block = {"block_size": block_size, "jacobi_window": "block"}
+    sliding = {"block_size": block_size, "jacobi_window": "sliding"}
     return [
-        row("fairseq beam 5", exact=False, beam=5, decoding="beam"),
-        row("fairseq greedy", decoding="beam"),
-        row("greedy", decoding="greedy"),
-        row("pj", decoding="pj"),
-        row(f"pgj block {block_size}", decoding="pgj", jacobi_window="block", **size),
-        row(f"hgj block {block_size}", decoding="hgj", jacobi_window="block", **size),
-        row(f"hgj sliding {block_size}", decoding="hgj", jacobi_window="sliding", **size),
+        Decoder("fairseq beam 5", {"decoding": "beam", "beam": 5}, promises_greedy=False),
+        Decoder("fairseq greedy", {"decoding": "beam", "beam": 1}),
+        Decoder("greedy", {"decoding": "greedy"}),
+        Decoder("pj", {"decoding": "pj"}),
+        Decoder(f"pgj block {block_size}", {"decoding": "pgj", **block}),
+        Decoder(f"hgj block {block_size}", {"decoding": "hgj", **block}),
+        Decoder(f"hgj sliding {block_size}", {"decoding": "hgj", **sliding}),
     ]
 
 
 class Translator:
-    """A model with its test set, read through fairseq's public functions."""
+    """A model with its test set, one sentence a batch, in the order of the text."""
 
     def __init__(self, data: Path, path: Path, sentences: int) -> None:
         """Load the model and at most ``sentences`` sentences.
@@ -117,85 +99,44 @@ class Translator:
             sentences: upper limit of sentences.
 
         Raises:
-            UsageError: a file is missing.
+            UsageError: a file is missing, or is not what it should be.
         """
-        check_files(data, path)
-        from fairseq import checkpoint_utils
+        if not data.is_dir():
+            raise option_error("--data", str(data), "a folder made by fairseq-preprocess")
+        if not any(data.glob("test.*")):
+            raise option_error("--data", str(data), "a folder with a `test` subset")
+        if not path.is_file():
+            raise option_error("--path", str(path), "a fairseq checkpoint")
+        self.models, self.task = measure.load(str(data), str(path))
+        samples = measure.batches(self.task, "test", 1, sentences)
+        self.samples = sorted(samples, key=lambda sample: int(sample["id"]))
 
-        # fairseq configures logging while it is imported; the table is all the demo should say.
-        logging.disable(logging.INFO)
-        self.models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(data)}
-        )
-        for model in self.models:
-            model.float().eval()
-            model.prepare_for_inference_(cfg)
-        self.task.load_dataset("test")
-        dataset = self.task.dataset("test")
-        self.samples = [dataset.collater([dataset[i]]) for i in range(min(sentences, len(dataset)))]
-
-    def generator(self, options: dict[str, Any]) -> Any:
-        """Build the search that ``options`` ask for."""
-        return self.task.build_generator(self.models, argparse.Namespace(**options))
+    def generator(self, decoder: Decoder) -> Any:
+        """Build a decoder's search."""
+        return measure.generator(self.task, self.models, **decoder.options)
 
     def translate(self, generator: Any, sentence: int) -> dict[str, Any]:
         """Return the best hypothesis of one sentence, as fairseq's dict."""
         return self.task.inference_step(generator, self.models, self.samples[sentence])[0][0]
 
-    def texts(self, sentence: int, tokens: list[int]) -> tuple[str, str, str]:
+    def texts(self, sentence: int, hypo: dict[str, Any]) -> tuple[str, str, str]:
         """Return source, translation and reference of a sentence as plain text.
 
         Args:
-            sentence: its index.
-            tokens: ids of the translation.
+            sentence: its place among the samples.
+            hypo: its translation.
         """
-        import torch
-
         sample, task = self.samples[sentence], self.task
-        source = readable(sample["net_input"]["src_tokens"][0], task.source_dictionary)
         reference = sample.get("target")
         return (
-            source,
-            readable(torch.tensor(tokens), task.target_dictionary),
+            readable(sample["net_input"]["src_tokens"][0], task.source_dictionary),
+            readable(hypo["tokens"], task.target_dictionary),
             "-" if reference is None else readable(reference[0], task.target_dictionary),
         )
 
-    def gap(self, sentence: int, prefix: list[int], chosen: tuple[int, int]) -> float:
-        """Return how far the worse of two tokens lies behind the best one, in log-prob.
-
-        fairseq's full forward is asked, without any cache, so neither decoder is its own judge.
-
-        Args:
-            sentence: its index.
-            prefix: tokens before the place in question.
-            chosen: the two tokens.
-        """
-        import torch
-
-        net_input = dict(self.samples[sentence]["net_input"])
-        dictionary = self.task.target_dictionary
-        net_input["prev_output_tokens"] = torch.tensor([[dictionary.eos(), *prefix]])
-        with torch.no_grad():
-            model = self.models[0]
-            lprobs = model.get_normalized_probs(model(**net_input), log_probs=True)[0, -1]
-        lprobs[dictionary.pad()] = -float("inf")
-        if not prefix:
-            lprobs[dictionary.eos()] = -float("inf")
-        return float(lprobs.max() - lprobs[list(chosen)].min())
-
-
-def check_files(data: Path, path: Path) -> None:
-    """Raise UsageError unless the data folder and the checkpoint are there."""
-    if not data.is_dir():
-        raise UsageError(f"--data: got {str(data)!r}; allowed: a folder made by fairseq-preprocess")
-    if not any(data.glob("test.*")):
-        raise UsageError(f"--data: got {str(data)!r}; allowed: a folder with a `test` subset")
-    if not path.is_file():
-        raise UsageError(f"--path: got {str(path)!r}; allowed: a fairseq checkpoint")
-
 
 def readable(tokens: Tensor, dictionary: Any) -> str:
-    """Return ids as text: sub-words joined, Moses tokens joined where sacremoses is installed.
+    """Return ids as text: sub-words and Moses tokens joined.
 
     Args:
         tokens: ids (T).
@@ -204,12 +145,7 @@ def readable(tokens: Tensor, dictionary: Any) -> str:
     tokens = tokens[tokens.ne(dictionary.pad())]
     if any(symbol.startswith("\u2581") for symbol in dictionary.symbols):
         return dictionary.string(tokens, "sentencepiece")
-    text = dictionary.string(tokens, "subword_nmt")
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError:
-        return text
-    return MosesDetokenizer().detokenize(text.split())
+    return MosesDetokenizer().detokenize(dictionary.string(tokens, "subword_nmt").split())
 
 
 def count_stock_passes(generator: Any) -> list[int]:
@@ -228,24 +164,23 @@ def count_stock_passes(generator: Any) -> list[int]:
     return calls
 
 
-def observe(translator: Translator, decoder: Decoder, sentences: int, progress: Any) -> Record:
+def observe(translator: Translator, decoder: Decoder, progress: Any) -> Record:
     """Translate every sentence once, untimed: tokens and passes. It is the warm-up, too.
 
     Args:
         translator: model and sentences.
         decoder: which decoder.
-        sentences: how many sentences.
         progress: tqdm bar, advanced by one a sentence.
     """
-    generator = translator.generator(decoder.options)
+    generator = translator.generator(decoder)
     stock = decoder.options["decoding"] == "beam"
     calls = count_stock_passes(generator) if stock else [0]
     record = Record()
-    for sentence in range(sentences):
+    for sentence in range(len(translator.samples)):
         calls[0] = 0
-        hypothesis = translator.translate(generator, sentence)
-        record.tokens.append(hypothesis["tokens"].tolist())
-        record.passes.append(calls[0] if stock else int(hypothesis["steps"]))
+        hypo = translator.translate(generator, sentence)
+        record.hypos.append(hypo)
+        record.passes.append(calls[0] if stock else int(hypo["steps"]))
         progress.update()
     return record
 
@@ -267,7 +202,7 @@ def time_rounds(
         progress: tqdm bar, advanced by one a translation.
     """
     # Fresh generators: those of the untimed round carry the counter.
-    generators = [translator.generator(row.options) for row in rows]
+    generators = [translator.generator(row) for row in rows]
     for turn in range(rounds):
         for sentence in range(len(translator.samples)):
             for place in range(len(rows)):
@@ -281,25 +216,25 @@ def time_rounds(
 
 def divergences(
     translator: Translator, rows: list[Decoder], records: list[Record]
-) -> list[Divergence]:
-    """Return every place where a decoder that promises greedy's tokens left them."""
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the decoder and the verdict wherever one that promises greedy's tokens left them.
+
+    Args:
+        translator: model and sentences.
+        rows: the decoders.
+        records: theirs, in the same order.
+    """
     found = []
     for decoder, record in zip(rows, records, strict=True):
         if not decoder.promises_greedy:
             continue
-        pairs = zip(records[JUDGE].tokens, record.tokens, strict=True)
-        for sentence, (expected, got) in enumerate(pairs):
-            if expected == got:
-                continue
-            length = min(len(expected), len(got))
-            differs = (i for i in range(length) if expected[i] != got[i])
-            # No differing token: one output is the beginning of the other, and no tie explains it.
-            position = next(differs, length)
-            gap = float("inf")
-            if position < length:
-                chosen = (expected[position], got[position])
-                gap = translator.gap(sentence, expected[:position], chosen)
-            found.append(Divergence(decoder.label, sentence, position, gap))
+        audit = Audit(translator.models, translator.task.target_dictionary)
+        triples = zip(translator.samples, record.hypos, records[JUDGE].hypos, strict=True)
+        for sample, ours, theirs in triples:
+            with torch.no_grad():
+                (verdict,) = audit.compare_with(sample, [[ours]], [[theirs]])
+            if not verdict["identical"]:
+                found.append((decoder.label, verdict | {"id": int(sample["id"])}))
     return found
 
 
@@ -346,70 +281,67 @@ def examples(translator: Translator, record: Record) -> str:
     lines = []
     for share in (0.1, 0.5, 0.9):
         sentence = order[int(share * (len(order) - 1))]
-        source, translation, reference = translator.texts(sentence, record.tokens[sentence])
+        source, translation, reference = translator.texts(sentence, record.hypos[sentence])
         lines += ["", f"source       {source}", f"translation  {translation}"]
         lines += [f"reference    {reference}"]
     return "\n".join(lines)
 
 
-def describe(found: list[Divergence], names: list[str]) -> str:
+def describe(found: list[tuple[str, dict[str, Any]]], rows: list[Decoder]) -> str:
     """Say in plain words which sentences are not greedy's.
 
     Args:
         found: the divergences.
-        names: labels of all decoders that promise greedy's tokens.
+        rows: the decoders.
     """
     if not found:
+        names = [r.label for i, r in enumerate(rows) if r.promises_greedy and i != JUDGE]
         return f"Every sentence identical, token for token, to fairseq greedy: {', '.join(names)}."
     lines = []
-    for item in found:
-        verdict = "a tie" if item.is_tie else "NOT A TIE"
+    for label, verdict in found:
+        gap = "the outputs' lengths differ"
+        if verdict["gap"] is not None:
+            gap = f"gap of the two tokens there {verdict['gap']:.1e}"
         lines.append(
-            f"{item.label}: sentence {item.sentence} differs from fairseq greedy at token "
-            f"{item.position}; top-2 gap there {item.gap:.1e}: {verdict}"
+            f"{label}: sentence {verdict['id']} differs from fairseq greedy at token "
+            f"{verdict['position']}; {gap}: {'a tie' if verdict['tie'] else 'NOT A TIE'}"
         )
     return "\n".join(lines)
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns 1 if an exact decoder diverged beyond ties, 2 for a mistake."""
     parser = argparse.ArgumentParser(
         prog="paradec-demo",
         description="Translate the same sentences by every decoder, one at a time on the CPU, "
         "and print one table: passes, time, and whether the output is greedy's.",
     )
-    add = parser.add_argument
+    add, number = parser.add_argument, measure.whole_number
     add("--data", type=Path, default=DEFAULT_DATA, help="fairseq data-bin folder, `test` subset")
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
-    add("--sentences", type=int, default=100, help="use at most so many (default: 100)")
-    add("--rounds", type=int, default=1, help="timed rounds (default: 1)")
-    add("--block-size", type=int, default=5, help="positions per pass (default: 5)")
-    add("--threads", type=int, default=1, help="CPU threads (default: 1, enough for a tiny model)")
+    add("--sentences", type=number, default=100, help="at most so many (default: 100)")
+    add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
+    add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
+    add("--threads", type=number, default=1, help="CPU threads (default: 1, enough for a tiny one)")
     args = parser.parse_args(argv)
-    for name in ("sentences", "rounds", "block_size", "threads"):
-        value = getattr(args, name)
-        if value < 1:
-            parser.error(f"--{name.replace('_', '-')}: got {value}; allowed: 1 or more")
-    return args
+    # The table is all the demo should say: no closing line of each decoder, no audit's warning.
+    logging.disable(logging.WARNING)
+    try:
+        return measure.run("paradec-demo", lambda: _run(args))
+    finally:
+        logging.disable(logging.NOTSET)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Run the demo; return 1 if an exact decoder diverged beyond ties, else 0."""
-    path = args.path or args.data / "model.pt"
-    check_files(args.data, path)
-    print("loading fairseq and the model ...", file=sys.stderr)
-    import torch
-    from tqdm import tqdm
-
     torch.set_num_threads(args.threads)
-    translator = Translator(args.data, path, args.sentences)
+    translator = Translator(args.data, args.path or args.data / "model.pt", args.sentences)
     rows, count = decoders(args.block_size), len(translator.samples)
     work = len(rows) * count * (1 + args.rounds)
     with tqdm(total=work, desc="translating", unit="sentence", leave=False) as progress:
-        records = [observe(translator, row, count, progress) for row in rows]
+        records = [observe(translator, row, progress) for row in rows]
         time_rounds(translator, rows, records, args.rounds, progress)
     found = divergences(translator, rows, records)
-    promising = [row.label for i, row in enumerate(rows) if row.promises_greedy and i != JUDGE]
 
     print(
         f"{count} sentences, batch 1, fp32, CPU, {args.threads} thread(s); "
@@ -418,19 +350,9 @@ def run(args: argparse.Namespace) -> int:
     )
     print(table(rows, records))
     print("\nidentical: token for token as fairseq greedy. Times depend on this machine.")
-    print(describe(found, promising))
+    print(describe(found, rows))
     print(examples(translator, records[SHOWN]))
-    return int(not all(item.is_tie for item in found))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Console entry point; returns the exit status, 2 for a mistake on the command line."""
-    args = parse_args(argv)
-    try:
-        return run(args)
-    except UsageError as error:
-        print(f"paradec-demo: error: {error}", file=sys.stderr)
-        return 2
+    return int(not all(verdict["tie"] for _, verdict in found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
 from tqdm import tqdm
 
+from ..errors import option_error
 from . import measure
 
 # The lengths of an untrained model's outputs mean nothing: all are given this one, with </s>.
@@ -24,11 +27,18 @@ UNTRAINED_LENGTH = 14
 
 
 def untrained(task: Any, arch: str) -> Any:
-    """Build a model of a named architecture with random weights; time does not depend on them."""
+    """Build a model of a named architecture with random weights; time does not depend on them.
+
+    Raises:
+        UsageError: the name is not one of a plain Transformer.
+    """
+    plain = [name for name, model in ARCH_MODEL_REGISTRY.items() if model is TransformerModel]
+    if arch not in plain:
+        raise option_error("--arch", arch, ", ".join(sorted(plain)))
     args = argparse.Namespace(share_all_embeddings=task.source_dictionary == task.target_dictionary)
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(1)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    model = TransformerModel.build_model(args, task)
     model.eval()
     model.make_generation_fast_()
     return model
@@ -85,40 +95,42 @@ def compare(
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(prog="paradec-engine", description=__doc__)
-    parser.add_argument("data", metavar="DATA", help="fairseq data folder with a `test` subset")
-    parser.add_argument("--path", required=True, help="checkpoint of a plain Transformer")
-    parser.add_argument("--arch", default="transformer", help="timed with random weights, too")
-    parser.add_argument("--sentences", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds (default: 5)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    add, number = parser.add_argument, measure.whole_number
+    add("data", metavar="DATA", help="fairseq data folder with a `test` subset")
+    add("--path", required=True, help="checkpoint of a plain Transformer")
+    add("--arch", default="transformer", help="timed with random weights, too")
+    add("--sentences", type=number, default=100, help="how many (default: 100)")
+    add("--rounds", type=number, default=5, help="timed rounds (default: 5)")
+    add("--threads", type=number, default=2, help="CPU threads (default: 2)")
+    add("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
+    return measure.run("paradec-engine", lambda: _run(args, argv))
+
+
+def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Time the checkpoint and the untrained model, and write the table."""
     torch.set_num_threads(args.threads)
     models, task = measure.load(args.data, args.path)
-    everything = list(measure.batches(task, "test", 1, None))
-    samples = everything[:: max(1, len(everything) // args.sentences)][: args.sentences]
+    random = [untrained(task, args.arch)]
+    samples = list(measure.batches(task, "test", 1, args.sentences))
     fixed = {"min_len": UNTRAINED_LENGTH - 1, "max_len_b": UNTRAINED_LENGTH - 1}
+    own, other = Path(args.path).resolve().parent.name, f"{args.arch}, random weights"
     rows = [
-        compare(task, models, samples, args.rounds, {}, Path(args.path).parent.name),
-        compare(
-            task,
-            [untrained(task, args.arch)],
-            samples,
-            args.rounds,
-            fixed,
-            f"{args.arch}, random weights",
-        ),
+        compare(task, models, samples, args.rounds, {}, own),
+        compare(task, random, samples, args.rounds, fixed, other),
     ]
     notes = [
         f"Batch 1, fp32, CPU, {args.threads} thread(s), encoder included; each number is the median"
         " over the rounds of the median over the sentences.",
         "With random weights every output has the same number of tokens, set by the limits.",
     ]
-    measure.save(args.out, "Engine: greedy search on the lean scorer and in fairseq", notes, rows)
+    title = "Engine: greedy search on the lean scorer and in fairseq"
+    measure.save(args.out, title, notes, rows, measure.circumstances("engine", argv))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

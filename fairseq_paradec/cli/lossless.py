@@ -6,6 +6,7 @@ Exactness is counted, not timed: the command may run beside other work.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,16 @@ from . import measure
 BLOCK_SIZES = (3, 5, 8)
 
 
-def variants() -> list[dict[str, Any]]:
-    """List every method with every first guess, window, stop rule and block size measured."""
+def variants(joined: bool) -> list[dict[str, Any]]:
+    """List every method with every first guess, window, stop rule and block size measured.
+
+    Args:
+        joined: source and target share a dictionary; ``source-copy`` needs that.
+    """
     found: list[dict[str, Any]] = [{"decoding": "greedy"}]
     for init in CHOICES["jacobi_init"]:
+        if init == "source-copy" and not joined:
+            continue
         whole = {"decoding": "pj", "jacobi_init": init}
         found += [whole, whole | {"jacobi_stop": "unchanged"}, whole | {"jacobi_length": "oracle"}]
         for size in BLOCK_SIZES:
@@ -34,62 +41,44 @@ def variants() -> list[dict[str, Any]]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="paradec-lossless", description=__doc__)
-    parser.add_argument("data", metavar="DATA", help="fairseq data folder")
-    parser.add_argument("--path", required=True, help="checkpoint of a plain Transformer")
-    parser.add_argument("--subsets", default="test", help="comma-separated (default: test)")
-    parser.add_argument("--batch-sizes", default="1,64", help="comma-separated (default: 1,64)")
-    parser.add_argument("--limit", type=int, help="sentences per subset (default: all)")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    models, task = measure.load(args.data, args.path)
-    sizes = [int(size) for size in args.batch_sizes.split(",")]
-    samples = {
-        size: [
-            sample
-            for subset in args.subsets.split(",")
-            for sample in measure.batches(task, subset, size, args.limit)
-        ]
-        for size in sizes
-    }
-    rows = []
-    for size, options in tqdm([(s, o) for s in sizes for o in variants()], unit="variant"):
-        rows.append(judge(task, models, samples[size], size, options))
-    notes = [
-        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
-        "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
-        "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
-    ]
-    measure.save(args.out, "Lossless: every Jacobi variant against fairseq greedy", notes, rows)
-
-
-_judged: dict[int, list[list[dict[str, Any]]]] = {}
-
-
 def judge(
     task: Any,
     models: Sequence[Any],
     samples: Sequence[dict[str, Any]],
-    batch_size: int,
+    wanted: Sequence[list[list[dict[str, Any]]]],
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Decode all samples by one variant and compare with fairseq's outputs.
 
+    Args:
+        task: with the dictionaries.
+        models: the model, or an ensemble.
+        samples: the batches.
+        wanted: for each, what fairseq's search gave.
+        options: the variant.
+
     Returns:
-        One row of the table.
+        The counts of one row of the table.
     """
     generator = measure.generator(task, models, **options)
     audit = Audit(list(models), task.target_dictionary)
-    if batch_size not in _judged:
-        _judged[batch_size] = [audit.judge.generate(models, sample) for sample in samples]
     passes = 0
-    for sample, wanted in zip(samples, _judged[batch_size], strict=True):
+    for sample, theirs in zip(samples, wanted, strict=True):
         hypos = task.inference_step(generator, models, sample)
         passes += sum(hypo[0]["steps"] for hypo in hypos)
-        audit.compare_with(sample, hypos, wanted)
+        with torch.no_grad():
+            audit.compare_with(sample, hypos, theirs)
+    return {
+        "sentences": audit.sentences,
+        "identical": audit.identical,
+        "ties": audit.ties,
+        "beyond ties": audit.sentences - audit.identical - audit.ties,
+        "passes": round(passes / audit.sentences, 3),
+    }
+
+
+def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that say which variant a row is about."""
     return {
         "batch size": batch_size,
         "decoder": options["decoding"],
@@ -101,13 +90,58 @@ def judge(
             for name in ("jacobi_length", "jacobi_stop", "hybrid_length")
             if name in options
         ),
-        "sentences": audit.sentences,
-        "identical": audit.identical,
-        "ties": audit.ties,
-        "beyond ties": audit.sentences - audit.identical - audit.ties,
-        "passes": round(passes / audit.sentences, 3),
     }
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Read an argument that is a list of whole numbers with commas between them."""
+    return [measure.whole_number(part) for part in text.split(",")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="paradec-lossless", description=__doc__)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="fairseq data folder")
+    add("--path", required=True, help="checkpoint of a plain Transformer")
+    add("--subsets", default="test", help="comma-separated (default: test)")
+    add("--batch-sizes", type=whole_numbers, default=[1, 64], help="(default: 1,64)")
+    add("--limit", type=measure.whole_number, help="sentences per subset (default: all)")
+    add("--out", type=Path, required=True, help="JSON file to write")
+    args = parser.parse_args(argv)
+    return measure.run("paradec-lossless", lambda: _run(args, argv))
+
+
+def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Decode everything by everything, and write the table."""
+    torch.set_num_threads(1)
+    models, task = measure.load(args.data, args.path)
+    joined = task.source_dictionary == task.target_dictionary
+    search = Audit(models, task.target_dictionary).judge
+    rows = []
+    with tqdm(total=len(args.batch_sizes) * len(variants(joined)), unit="variant") as progress:
+        for size in args.batch_sizes:
+            samples = [
+                sample
+                for subset in args.subsets.split(",")
+                for sample in measure.batches(task, subset, size, args.limit)
+            ]
+            wanted = [search.generate(models, sample) for sample in samples]
+            for options in variants(joined):
+                counts = judge(task, models, samples, wanted, options)
+                rows.append(labels(size, options) | counts)
+                progress.update()
+    notes = [
+        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
+        "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
+        "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
+    ]
+    if not joined:
+        notes.append("First guess source-copy: not run; source and target have a dictionary each.")
+    title = "Lossless: every Jacobi variant against fairseq greedy"
+    measure.save(args.out, title, notes, rows, measure.circumstances("lossless", argv))
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What every measuring command shares: loading, the machine's description, tables as JSON."""
+"""What the commands share: arguments, loading, the machine's description, tables as JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,43 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
+
+from ..errors import UsageError
+
+# Of the JSON files: another version is another meaning of their keys.
+SCHEMA, VERSION = "fairseq_paradec.table", 1
+
+
+def whole_number(text: str) -> int:
+    """Read an argument that is a whole number from 1 up.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 up")
+    return int(text)
+
+
+def run(name: str, command: Callable[[], int]) -> int:
+    """Run a command; return its exit status, which is 2 for a user's mistake.
+
+    Args:
+        name: as typed, for the message.
+        command: what to do.
+    """
+    try:
+        return command()
+    except UsageError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return 2
 
 
 def load(data: str, path: str) -> tuple[list[Any], Any]:
@@ -37,17 +67,32 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
 
 
 def batches(task: Any, subset: str, batch_size: int, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Yield a subset's batches in fairseq's order (by length), up to ``limit`` sentences."""
+    """Yield a subset's batches in fairseq's order, by length.
+
+    Args:
+        task: with the data folder.
+        subset: its name, for example ``test``.
+        batch_size: sentences per batch; the last one holds the rest.
+        limit: how many sentences, evenly chosen from short to long whatever the batch size; None
+            for all.
+
+    Raises:
+        UsageError: there is no such subset.
+    """
     if subset not in task.datasets:
-        task.load_dataset(subset)
+        try:
+            task.load_dataset(subset)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"DATA: got {task.cfg.data!r}, without a subset {subset!r}; allowed: a folder that "
+                "fairseq-preprocess made, and its subsets"
+            ) from error
     dataset = task.dataset(subset)
-    count = 0
-    iterator = task.get_batch_iterator(dataset, max_sentences=batch_size)
-    for sample in iterator.next_epoch_itr(shuffle=False):
-        if limit is not None and count >= limit:
-            return
-        count += sample["nsentences"]
-        yield sample
+    order = dataset.ordered_indices().tolist()
+    if limit is not None:
+        order = order[:: max(1, len(order) // limit)][:limit]
+    for start in range(0, len(order), batch_size):
+        yield dataset.collater([dataset[i] for i in order[start : start + batch_size]])
 
 
 def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
@@ -55,8 +100,13 @@ def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
     return task.build_generator(list(models), argparse.Namespace(**options))
 
 
-def circumstances() -> dict[str, Any]:
-    """Describe command, date, machine and versions, for the head of a result."""
+def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Describe command, date, machine and versions, for the head of a result.
+
+    Args:
+        command: the module's name.
+        argv: its arguments; None means the process's own.
+    """
     names = ("torch", "numpy", "fairseq-fixed", "fairseq")
     versions = {"python": platform.python_version()}
     for name in names:
@@ -64,9 +114,9 @@ def circumstances() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    program = Path(sys.argv[0])
+    arguments = shlex.join(sys.argv[1:] if argv is None else argv)
     return {
-        "command": f"python -m fairseq_paradec.cli.{program.stem} " + shlex.join(sys.argv[1:]),
+        "command": f"python -m fairseq_paradec.cli.{command} {arguments}",
         "date": datetime.date.today().isoformat(),
         "machine": {
             "processor": _processor(),
@@ -89,7 +139,13 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def save(path: Path, title: str, notes: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+def save(
+    path: Path,
+    title: str,
+    notes: Sequence[str],
+    rows: Sequence[dict[str, Any]],
+    made_by: dict[str, Any],
+) -> None:
     """Write a table as JSON; ``paradec-results`` renders it.
 
     Args:
@@ -97,13 +153,14 @@ def save(path: Path, title: str, notes: Sequence[str], rows: Sequence[dict[str, 
         title: the section's title.
         notes: what a reader must know to read the numbers right.
         rows: one dict per row, all with the same keys, which are the columns.
+        made_by: the ``circumstances``.
     """
     document = {
-        "schema": "fairseq_paradec.table",
-        "version": 1,
+        "schema": SCHEMA,
+        "version": VERSION,
         "title": title,
         "notes": list(notes),
-        **circumstances(),
+        **made_by,
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,180 @@
+"""paradec-results: render RESULTS.md from the tables that the measuring commands wrote as JSON.
+
+Nothing is measured here, and nothing is edited in RESULTS.md by hand: ``--check`` fails if the page
+is not what the tables render to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, option_error
+from . import measure
+
+HEAD = """\
+# Results
+
+Rendered by `paradec-results` (`python -m fairseq_paradec.cli.results`) from `results/*.json`, which
+the commands below wrote. Change a number by running its command again, not here.
+"""
+
+# What a table holds, and as what.
+FIELDS: dict[str, type] = {
+    "title": str,
+    "notes": list,
+    "command": str,
+    "date": str,
+    "machine": dict,
+    "versions": dict,
+    "rows": list,
+}
+
+# Lines of the difference that --check shows.
+DIFF_LINES = 20
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a table and check that it is one.
+
+    Args:
+        path: a file that ``measure.save`` wrote.
+
+    Raises:
+        UsageError: it is no JSON, no table, of another version, or names a path that exists on one
+            machine only.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
+    keys = ("schema", "version")
+    given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
+    if given != [measure.SCHEMA, measure.VERSION]:
+        raise UsageError(
+            f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
+            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}"
+        )
+    for name, kind in FIELDS.items():
+        if not isinstance(table.get(name), kind):
+            raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
+    rows = table["rows"]
+    if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
+        raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
+    for word in re.split(r"[\s=:'\"]+", table["command"]):
+        if os.path.isabs(word):
+            raise UsageError(
+                f"{path}: the command names {word!r}; allowed: paths relative to the checkout"
+            )
+    return table
+
+
+def cell(value: Any) -> str:
+    """Return a value as text for a Markdown table; None is a run that was not done."""
+    if value is None:
+        return "not run"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows; columns of numbers are aligned to the right.
+
+    Args:
+        rows: all with the same keys.
+    """
+    columns = list(rows[0])
+    numeric = [all(type(row[c]) in (int, float) for row in rows) for c in columns]
+    lines = [
+        [cell(c) for c in columns],
+        ["--:" if right else "---" for right in numeric],
+        *([cell(row[c]) for c in columns] for row in rows),
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def section(name: str, table: dict[str, Any]) -> str:
+    """Render one table with its circumstances.
+
+    Args:
+        name: of its file, which tells tables of the same title apart.
+        table: as read.
+    """
+    machine = table["machine"]
+    about = [
+        table["date"],
+        f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} used, "
+        f"accelerator: {machine['accelerator']}",
+        ", ".join(f"{package} {version}" for package, version in table["versions"].items()),
+    ]
+    parts = [
+        f"## {table['title']} ({name})",
+        "; ".join(about),
+        f"```\n{table['command']}\n```",
+        "\n".join(f"- {note}" for note in table["notes"]),
+        markdown_table(table["rows"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def render(folder: Path) -> str:
+    """Render all tables of a folder, by file name.
+
+    Raises:
+        UsageError: there is none, or one is wrong.
+    """
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise option_error("--tables", str(folder), "a folder with tables, *.json")
+    return "\n".join([HEAD, *(section(file.stem, read_table(file)) for file in files)])
+
+
+def check(page: Path, text: str) -> int:
+    """Say whether a page is what it should be; return 1 and show where not.
+
+    Args:
+        page: the file; a missing one differs.
+        text: what it should hold.
+    """
+    found = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if found == text:
+        return 0
+    lines = list(
+        difflib.unified_diff(
+            found.splitlines(), text.splitlines(), str(page), "rendered", n=0, lineterm=""
+        )
+    )
+    print("\n".join(lines[:DIFF_LINES]))
+    print(f"{page} is not what the tables render to: run paradec-results", file=sys.stderr)
+    return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="paradec-results", description=__doc__)
+    add = parser.add_argument
+    add("--tables", type=Path, default=Path("results"), help="their folder (default: results)")
+    add("--out", type=Path, default=Path("RESULTS.md"), help="the page (default: RESULTS.md)")
+    add("--check", action="store_true", help="write nothing; exit 1 if the page differs")
+    args = parser.parse_args(argv)
+
+    def command() -> int:
+        text = render(args.tables)
+        if args.check:
+            return check(args.out, text)
+        args.out.write_text(text, encoding="utf-8")
+        return 0
+
+    return measure.run("paradec-results", command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

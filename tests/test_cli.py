@@ -1,0 +1,377 @@
+"""The commands: what they print and write, their exit status, and that they notice a wrong output.
+
+All run in this process, on a few sentences of the demo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers_cli import DEMO, ROOT
+
+from fairseq_paradec.cli import demo, engine, lossless, measure, results
+from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.errors import UsageError
+
+MODEL = DEMO / "model.pt"
+ENTRY_POINTS = re.findall(
+    r'"(paradec-[\w-]+)=([\w.]+):(\w+)"', (ROOT / "setup.py").read_text(encoding="utf-8")
+)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """The commands set the number of threads."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def commits_unverified(monkeypatch):
+    """Break the acceptance rule: all predictions of a pass are committed, whatever they saw."""
+    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
+
+
+# ---- all of them -------------------------------------------------------------------------------
+
+
+def test_every_command_has_an_entry_point():
+    modules = {path.stem for path in Path(demo.__file__).parent.glob("*.py")}
+    assert {module.rpartition(".")[2] for _, module, _ in ENTRY_POINTS} == modules - {
+        "__init__",
+        "measure",
+    }
+
+
+@pytest.mark.parametrize(("name", "module", "function"), ENTRY_POINTS)
+def test_help(name, module, function, capsys):
+    with pytest.raises(SystemExit) as end:
+        getattr(importlib.import_module(module), function)(["--help"])
+    assert end.value.code == 0
+    assert f"usage: {name} " in capsys.readouterr().out
+
+
+TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        (demo, ["--sentences", "0"], ["--sentences", "'0'", "from 1 up"]),
+        (demo, ["--rounds", "many"], ["--rounds", "'many'", "from 1 up"]),
+        (demo, ["--block-size", "-1"], ["--block-size", "'-1'", "from 1 up"]),
+        (demo, ["--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
+        (demo, ["--data", "fairseq_paradec"], ["--data", "`test` subset"]),
+        (demo, ["--path", "no.pt"], ["--path", "'no.pt'", "checkpoint"]),
+        (demo, ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        (engine, [*TABLE, "--arch", "lstm"], ["--arch", "'lstm'", "transformer_tiny"]),
+        (engine, [*TABLE, "--threads", "0"], ["--threads", "'0'", "from 1 up"]),
+        (lossless, [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
+        (lossless, [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
+        (results, ["--tables", "no/such"], ["--tables", "'no/such'", "*.json"]),
+    ],
+)
+def test_a_mistake_is_named(command, arguments, words, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    try:
+        status = command.main(arguments)
+    except SystemExit as end:
+        status = end.code
+    captured = capsys.readouterr()
+    assert status == 2
+    message = captured.err.strip().splitlines()[-1]
+    assert all(word in message for word in words), message
+    assert captured.out == ""
+    assert not Path("never-written.json").exists()
+
+
+# ---- the demo ----------------------------------------------------------------------------------
+
+
+def run_demo(capsys, *arguments):
+    """Return the demo's exit status, its table as {decoder: cells}, and all lines."""
+    status = demo.main(["--sentences", "6", *arguments])
+    lines = capsys.readouterr().out.splitlines()
+    rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
+    body = lines[rule + 1 : lines.index("", rule)]
+    cells = [re.split(r"\s{2,}", line) for line in body]
+    return status, {row[0]: row[1:] for row in cells}, lines
+
+
+def test_the_demo_compares_all_decoders(capsys):
+    status, table, lines = run_demo(capsys, "--block-size", "3")
+    assert status == 0
+    assert logging.root.manager.disable == logging.NOTSET  # as it was
+    assert list(table) == [
+        "fairseq beam 5", "fairseq greedy", "greedy", "pj", "pgj block 3", "hgj block 3",
+        "hgj sliding 3",
+    ]  # fmt: skip
+    exact = [cells for name, cells in table.items() if name != "fairseq beam 5"]
+    assert {cells[4] for cells in exact} == {"6/6"}
+    assert table["fairseq beam 5"][3] == "1.00x"
+    greedy = float(table["greedy"][0])
+    assert table["fairseq greedy"][:2] == table["greedy"][:2] == [f"{greedy:.2f}", "1.00"]
+    for passes, tokens_per_pass, _, _, _ in exact:
+        assert float(passes) <= greedy
+        assert float(passes) * float(tokens_per_pass) == pytest.approx(greedy, rel=0.01)
+    for _, _, milliseconds, speed_up, _ in table.values():
+        baseline = float(table["fairseq beam 5"][2])
+        assert float(speed_up[:-1]) == pytest.approx(baseline / float(milliseconds), rel=0.03)
+    (verdict,) = (line for line in lines if line.startswith("Every sentence identical"))
+    assert verdict.endswith("greedy, pj, pgj block 3, hgj block 3, hgj sliding 3.")
+    for kind in ("source", "translation", "reference"):
+        texts = [line for line in lines if line.startswith(f"{kind} ")]
+        assert len(texts) == len(set(texts)) == 3
+        assert not any("@@" in text for text in texts)
+
+
+def test_the_demo_notices_a_wrong_output(capsys, commits_unverified):
+    status, table, lines = run_demo(capsys)
+    assert status == 1
+    assert table["greedy"][4] == "6/6"
+    assert table["pgj block 5"][4] != "6/6"
+    wrong = [line for line in lines if "differs from fairseq greedy at token" in line]
+    assert any(line.startswith("pgj block 5: sentence ") for line in wrong)
+    assert any(line.endswith(": NOT A TIE") for line in wrong)
+    assert not any(line.startswith("Every sentence identical") for line in lines)
+
+
+def test_ties_alone_are_no_failure():
+    found = [("pj", {"id": 7, "position": 3, "gap": 2e-5, "tie": True})]
+    line = demo.describe(found, demo.decoders(5))
+    assert line == (
+        "pj: sentence 7 differs from fairseq greedy at token 3; gap of the two tokens there "
+        "2.0e-05: a tie"
+    )
+    found[0][1].update(gap=None, tie=False)
+    assert demo.describe(found, []).endswith("the outputs' lengths differ: NOT A TIE")
+
+
+# ---- what the measuring commands share ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Any:
+    """The demo's models and task."""
+    return measure.load(str(DEMO), str(MODEL))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_batches_are_those_of_fairseq(loaded, size):
+    _, task = loaded
+    found = [batch["id"].tolist() for batch in measure.batches(task, "test", size, None)]
+    iterator = task.get_batch_iterator(
+        task.dataset("test"), max_sentences=size, disable_iterator_cache=True
+    )
+    assert found == [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
+    assert len(found) == -(-100 // size)
+
+
+def test_a_limit_takes_the_same_sentences_at_each_batch_size(loaded):
+    _, task = loaded
+    ids, lengths = [], []
+    for size in (1, 4):
+        samples = list(measure.batches(task, "test", size, 10))
+        ids.append([i for sample in samples for i in sample["id"].tolist()])
+        lengths += [int(sample["net_input"]["src_lengths"].max()) for sample in samples]
+    assert sorted(ids[0]) == sorted(ids[1])
+    assert len(set(ids[0])) == 10
+    assert max(lengths) > 2 * min(lengths)
+
+
+# ---- lossless ----------------------------------------------------------------------------------
+
+
+def count_divergences(folder: Path, *arguments: str) -> dict[str, Any]:
+    out = folder / "lossless.json"
+    given = [str(DEMO), "--path", str(MODEL), "--limit", "3", "--out", str(out), *arguments]
+    assert lossless.main(given) == 0
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def test_lossless_counts_every_variant(tmp_path):
+    table = count_divergences(tmp_path, "--batch-sizes", "1,2")
+    rows = table["rows"]
+    assert len(rows) == 2 * len(lossless.variants(joined=True))
+    variants = [tuple(list(row.values())[:6]) for row in rows]
+    assert len(set(variants)) == len(rows)
+    assert {row["batch size"] for row in rows} == {1, 2}
+    assert {row["sentences"] for row in rows} == {3}
+    assert all(row["identical"] + row["ties"] == 3 and row["beyond ties"] == 0 for row in rows)
+    greedy = [row["passes"] for row in rows if row["decoder"] == "greedy"]
+    assert greedy[0] == greedy[1]
+    assert all(row["passes"] <= greedy[0] for row in rows if "stop=" not in row["other"])
+    assert table["command"].startswith("python -m fairseq_paradec.cli.lossless ")
+    assert table["command"].endswith("--batch-sizes 1,2")
+
+
+def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypatch):
+    few = [{"decoding": "greedy"}, {"decoding": "pgj", "block_size": 3}]
+    monkeypatch.setattr(lossless, "variants", lambda joined: few)
+    greedy, broken = count_divergences(tmp_path, "--batch-sizes", "2")["rows"]
+    assert (greedy["identical"], greedy["beyond ties"]) == (3, 0)
+    assert broken["beyond ties"] > 0
+    assert broken["identical"] + broken["ties"] + broken["beyond ties"] == 3
+
+
+def test_separate_dictionaries_leave_source_copy_out():
+    inits = [{v.get("jacobi_init") for v in lossless.variants(joined)} for joined in (True, False)]
+    assert inits[0] - inits[1] == {"source-copy"}
+    assert len(inits[1]) == 4  # greedy has none
+
+
+# ---- engine ------------------------------------------------------------------------------------
+
+
+def test_engine_times_a_checkpoint_and_an_architecture(tmp_path):
+    out = tmp_path / "new" / "engine.json"
+    arguments = [str(DEMO), "--path", str(MODEL), "--arch", "transformer_tiny", "--sentences", "2"]
+    assert engine.main([*arguments, "--rounds", "1", "--threads", "1", "--out", str(out)]) == 0
+    table = json.loads(out.read_text(encoding="utf-8"))
+    assert list(table) == [
+        "schema", "version", "title", "notes", "command", "date", "machine", "versions", "rows",
+    ]  # fmt: skip
+    assert table["machine"]["threads"] == 1
+    assert {"python", "torch", "numpy"} <= set(table["versions"])
+    assert [row["model"] for row in table["rows"]] == [
+        "demo.en-de",
+        "transformer_tiny, random weights",
+    ]
+    for row in table["rows"]:
+        assert row["identical"] == "2/2"
+        ratio = row["fairseq --beam 1, ms"] / row["greedy, ms"]
+        assert row["speed-up"] == pytest.approx(ratio, abs=0.05)
+        assert row["spread over rounds"] == f"{row['speed-up']:.2f}-{row['speed-up']:.2f}"
+    assert table["rows"][1]["tokens per sentence"] == engine.UNTRAINED_LENGTH
+
+
+class TimedTask:
+    """Stands for a task; its clock tells what its searches cost, by search and turn."""
+
+    def __init__(self, seconds: dict[str, list[float]]) -> None:
+        self.now = 0.0
+        self.turns = {decoding: iter(costs) for decoding, costs in seconds.items()}
+
+    def build_generator(self, models: Any, options: argparse.Namespace) -> str:
+        return options.decoding
+
+    def inference_step(self, generator: str, models: Any, sample: int) -> Any:
+        self.now += next(self.turns[generator])
+        tokens = [5, 5 + (sample == 1 and generator == "beam"), 2]
+        return [[{"tokens": torch.tensor(tokens)}]]
+
+
+def test_engine_takes_medians_of_rounds_and_leaves_the_warm_up_out(monkeypatch):
+    warm_up = [500.0] * 3
+    ours = [0.001, 0.002, 0.009, 0.002, 0.004, 0.018, 0.003, 0.003, 0.003]
+    stock = [0.003, 0.009, 0.004, 0.004, 0.004, 0.004, 0.009, 0.009, 0.009]
+    task = TimedTask({"greedy": warm_up + ours, "beam": warm_up + stock})
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: task.now))
+    row = engine.compare(task, [], [0, 1, 2], rounds=3, limits={}, name="timed")
+    # Medians over the sentences: 2, 4, 3 ms and 4, 4, 9 ms.
+    assert row["greedy, ms"] == 3.0
+    assert row["fairseq --beam 1, ms"] == 4.0
+    assert row["speed-up"] == 2.0
+    assert row["spread over rounds"] == "1.00-3.00"
+    assert row["identical"] == "2/3"
+    assert row["tokens per sentence"] == 3.0
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
+    """Write a table as the commands do, with changes to it."""
+    rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
+    path = folder / f"{name}.json"
+    made_by = measure.circumstances("engine", ["DATA", "--out", "results/some.json"])
+    measure.save(path, "A table", ["A note."], rows, made_by)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
+    return path
+
+
+def test_the_committed_page_is_what_the_tables_render_to(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert results.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_the_page_holds_no_absolute_path():
+    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert not re.findall(r"(?:^|[\s`'\"=(:])/\w[^\s]*", text)
+
+
+def test_a_table_renders_with_its_circumstances(tmp_path):
+    write_table(tmp_path, "b")
+    write_table(tmp_path, "a", title="The first")
+    out = tmp_path / "page.md"
+    assert results.main(["--tables", str(tmp_path), "--out", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert re.findall("^## .*", text, re.MULTILINE) == ["## The first (a)", "## A table (b)"]
+    assert "`paradec-results`" in text
+    assert f"torch {torch.__version__}" in text
+    assert "\n- A note.\n" in text
+    command = "python -m fairseq_paradec.cli.engine DATA --out results/some.json"
+    assert f"\n```\n{command}\n```\n" in text
+    table = """
+| model | ms | done | gain | note |
+| --- | --: | --- | --- | --- |
+| a\\|b | 1.5 | yes | not run |  |
+"""
+    assert text.count(table) == 2
+
+
+def test_check_shows_where_a_page_differs(tmp_path, capsys):
+    write_table(tmp_path)
+    out = tmp_path / "page.md"
+    arguments = ["--tables", str(tmp_path), "--out", str(out)]
+    assert results.main([*arguments, "--check"]) == 1
+    assert not out.exists()
+    assert results.main(arguments) == 0
+    assert results.main([*arguments, "--check"]) == 0
+    edited = out.read_text(encoding="utf-8").replace("1.5", "1.4")
+    out.write_text(edited, encoding="utf-8")
+    capsys.readouterr()
+    assert results.main([*arguments, "--check"]) == 1
+    captured = capsys.readouterr()
+    assert "-| a\\|b | 1.4 |" in captured.out
+    assert "+| a\\|b | 1.5 |" in captured.out
+    assert "run paradec-results" in captured.err
+    assert out.read_text(encoding="utf-8") == edited
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": "other"}, ["schema 'other'", "fairseq_paradec.table"]),
+        ({"version": 2}, ["version 2", "allowed"]),
+        ({"notes": None}, ["'notes'", "list"]),
+        ({"rows": []}, ["'rows'", "one or more"]),
+        ({"rows": [{"a": 1}, {"b": 1}]}, ["'rows'", "same columns"]),
+        ({"command": "python -m x --out=/root/x.json"}, ["/root/x.json", "relative"]),
+    ],
+)
+def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
+    path = write_table(tmp_path, "wrong", **changes)
+    with pytest.raises(UsageError) as error:
+        results.read_table(path)
+    assert all(word in str(error.value) for word in [str(path), *words])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
+def test_what_is_no_table_is_refused_by_file(tmp_path, content, capsys):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    arguments = ["--tables", str(tmp_path), "--out", str(tmp_path / "page.md")]
+    assert results.main(arguments) == 2
+    assert f"paradec-results: error: {path}: " in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
