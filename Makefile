@@ -13,7 +13,7 @@ VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
-MYPY_PATHS := fairseq_paradec/decoding $(wildcard fairseq_paradec/target_order.py)
+MYPY_PATHS := fairseq_paradec
 
 # Run by the interpreter the user picked, which may be of any age: no modern syntax here.
 define CHECK_MACHINE

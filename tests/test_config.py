@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from builders import built
+import torch
+from builders import batch, built
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_paradec.decoding.config import (
     DECODINGS,
@@ -46,9 +48,25 @@ def test_defaults():
     assert config(decoding="hgj").block_size == 5
 
 
-def test_the_first_source_wins():
-    call, task = argparse.Namespace(decoding="pgj"), argparse.Namespace(decoding="pj", block_size=2)
-    assert DecodingConfig.from_options(call, task) == DecodingConfig("pgj", block_size=2)
+def test_a_call_overrides_the_task():
+    task = argparse.Namespace(decoding="hgj", block_size=3, audit=True)
+
+    def of(**call):
+        return DecodingConfig.from_options(argparse.Namespace(**call), task)
+
+    assert of() == of(decoding="hgj") == DecodingConfig("hgj", block_size=3, audit=True)
+    assert of(audit=False) == DecodingConfig("hgj", block_size=3)
+    assert of(decoding="greedy") == DecodingConfig("greedy", audit=True)
+    assert of(decoding="pgj") == DecodingConfig("pgj", audit=True)
+    assert of(decoding="beam") == DecodingConfig("beam")
+    with pytest.raises(UsageError, match="--block-size"):
+        of(decoding="greedy", block_size=2)
+
+
+def test_one_file_cannot_hold_both_reports(tmp_path):
+    path = str(tmp_path / "x")
+    with pytest.raises(UsageError, match="--trace-file.*--stats-file"):
+        config(decoding="greedy", stats_file=path, trace_file=path)
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
@@ -127,9 +145,28 @@ def test_what_a_method_cannot_honour_is_refused(decoding, name, value):
         task.build_generator([model], argparse.Namespace(decoding=decoding, **{name: value}))
 
 
+def test_idle_values_are_no_wish():
+    task, model = built("default")
+    idle = {"print_alignment": False, "constraints": False, "replace_unk": "", "beam": 1}
+    idle |= {"diverse_beam_groups": -1, "diversity_rate": -1.0, "nbest": 1}
+    task.build_generator([model], argparse.Namespace(decoding="greedy", **idle))
+
+
+def test_constraints_are_refused_while_decoding():
+    task, model = built("default")
+    generator = task.build_generator([model], argparse.Namespace(decoding="greedy"))
+    sample = batch(task, [4])
+    with pytest.raises(UsageError, match="--constraints"):
+        generator.generate([model], sample, constraints=torch.ones(1, 1))
+
+
 def test_prefix_function_and_language_model_are_refused():
     task, model = built("default")
     args = argparse.Namespace(decoding="greedy")
+    with pytest.raises(UsageError, match="--tokens-to-suppress"):
+        task.build_generator([model], args, extra_gen_cls_kwargs={"tokens_to_suppress": ("w1",)})
+    with pytest.raises(UsageError, match="--seq-gen-cls"):
+        task.build_generator([model], args, seq_gen_cls=SequenceGenerator)
     with pytest.raises(UsageError, match="--prefix-allowed-tokens-fn"):
         task.build_generator([model], args, prefix_allowed_tokens_fn=lambda b, t: [4])
     with pytest.raises(UsageError, match="--lm-model"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import time
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from reference.greedy import full_log_probs
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.config import FLAGS_OF_METHOD
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+from fairseq_paradec.methods.greedy import GreedyDrafter
 
 LENGTHS = [8, 5, 3]
 BASE = {
     "schema",
     "version",
     "decoding",
+    "flags",
     "source",
     "output",
     "score",
@@ -65,6 +68,7 @@ def run(tmp_path, **flags):
 def test_every_method_fills_the_schema(tmp_path, decoding):
     task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
     assert len(stats) == len(trace) == len(LENGTHS)
+    assert list(stats[0]["flags"]) == list(FLAGS_OF_METHOD[decoding])
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE
         assert set(long) == BASE | {"trace"}
@@ -196,6 +200,59 @@ def test_audit_finds_what_is_wrong(caplog, max_len_a):
     assert "2 of 3 sentences identical" in audit.closing_line()
     assert "1 beyond ties" in audit.closing_line()
     assert "NOT a tie" in caplog.text
+
+
+@pytest.mark.parametrize("members", [("share_all",), ("share_all", "prenorm")])
+def test_audit_judges_by_the_same_limits(members):
+    """Under every limit at once its judge agrees, and its gap is the limits' own."""
+    task, _ = built("share_all")
+    models = [built(member)[1] for member in members]
+    limits = Limits(unkpen=3.0, temperature=1.4, min_len=4)
+    sample = batch(task, LENGTHS)
+    prefix = torch.tensor([[7, 9], [8, 1], [11, 12]])
+    args = argparse.Namespace(**limits.flags(), decoding="pgj")
+    generator = task.build_generator(models, args)
+    hypos = generator.generate(models, sample, prefix_tokens=prefix, bos_token=5)
+    audit = Audit(models, task.target_dictionary, **limits.stock())
+    assert all(v["identical"] for v in audit.compare(sample, hypos, prefix, 5))
+    assert [h[0]["tokens"][0].item() for h in hypos] == [7, 8, 11]
+    # Without any of them, outputs differ: the agreement above is no accident.
+    others = [{"prefix_tokens": prefix}, {"bos_token": 5}]
+    for other in others:
+        assert any(
+            a[0]["tokens"].tolist() != b[0]["tokens"].tolist()
+            for a, b in zip(hypos, generator.generate(models, sample, **other), strict=True)
+        )
+    unk, position = task.target_dictionary.unk(), 5
+    tokens = hypos[0][0]["tokens"]
+    right = int(tokens[position])
+    assert right != unk
+    tokens[position] = unk
+    verdict = audit.compare(sample, hypos, prefix, 5)[0]
+    source = source_rows(sample)[0]
+    log_probs = full_log_probs(models, source, tokens[:position].tolist(), 1.4, start=5)[-1]
+    gap = float(log_probs[right] - (log_probs[unk] - 3.0))
+    assert verdict["position"] == position
+    assert verdict["gap"] == pytest.approx(abs(gap), abs=1e-3)
+
+
+def test_oracle_lengths_are_labelled_and_not_timed(caplog, monkeypatch, tmp_path):
+    """Greedy's run, which tells the oracle's length, is slowed down: the clock must not see it."""
+    task, model = built("share_all")
+    original = GreedyDrafter.propose
+
+    def slow(self, rows):
+        time.sleep(0.2)
+        return original(self, rows)
+
+    monkeypatch.setattr(GreedyDrafter, "propose", slow)
+    path = tmp_path / "stats.jsonl"
+    flags = {"decoding": "pj", "jacobi_length": "oracle", "stats_file": str(path)}
+    with caplog.at_level(logging.INFO):
+        decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
+    assert "oracle lengths, found outside the timer" in caplog.text
+    assert all(r["flags"]["jacobi_length"] == "oracle" for r in read(path))
+    assert all(r["batch_seconds"] < 0.2 for r in read(path))
 
 
 def test_audit_knows_a_tie():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,14 @@ import torch
 from builders import Limits, batch, built, decode, sources, tiny_task
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from helpers_cli import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
+from omegaconf import OmegaConf
 
-from fairseq_paradec.decoding.config import METHOD_FLAGS, REPORT_FLAGS, flag
+from fairseq_paradec.decoding.config import METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.tasks.parallel_translation import (
+    ParallelTranslationConfig,
+    ParallelTranslationTask,
+)
 
 METHODS = ("beam", "greedy", "hgj")
 GENERATE = (DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--cpu")
@@ -82,11 +90,51 @@ def test_a_sentence_beyond_max_tokens_comes_alone():
     assert sorted(i for b in batches.frozen_batches for i in b) == [0, 1, 2, 3]
 
 
-def test_min_len_beyond_the_limit_is_named():
+@pytest.mark.parametrize("limits", [{"max_len_b": 5}, {"max_len_a": 2.0, "max_len_b": 200}])
+def test_min_len_beyond_the_limit_is_named_before_decoding(limits):
+    task, model = built("default")  # 24 positions
+    args = argparse.Namespace(min_len=29, decoding="greedy", **limits)
+    with pytest.raises(UsageError, match="--min-len: got 29.*limit, here"):
+        task.build_generator([model], args)
+
+
+def test_a_short_sentence_with_max_len_a_does_not_stop_the_others():
     task, model = built("default")
-    with pytest.raises(UsageError, match="--min-len: got 9.*limit, here 5"):
-        limits = Limits(min_len=9, max_len_b=5)
-        decode(task, [model], batch(task, [4]), limits, decoding="greedy")
+    limits = Limits(max_len_a=1.0, max_len_b=0, min_len=4)
+    hypos = decode(task, [model], batch(task, [9, 2]), limits, decoding="pgj")
+    assert len(hypos[1]["tokens"]) == 5
+    assert 5 <= len(hypos[0]["tokens"]) <= 10
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8])
+def test_no_sentence_of_the_training_set_is_dropped_when_generating(batch_size):
+    """Distillation translates the training set; fairseq keeps multiples of eight there."""
+    task = tiny_task()
+    rows = sources(task, [5] * 13)
+    dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
+    task.datasets["train"] = dataset
+
+    def count():
+        limits = {"max_positions": (64, 24), "required_batch_size_multiple": 8}
+        batches = task.get_batch_iterator(dataset, max_sentences=batch_size, **limits)
+        return sum(len(b) for b in batches.frozen_batches)
+
+    task.cfg.train_subset = "train"
+    assert count() == 13
+
+
+def test_how_a_model_was_decoded_in_training_is_forgotten(tmp_path):
+    """A checkpoint must not write to, or ask for, the report files of its training."""
+    for language in ("en", "de"):
+        shutil.copy(DEMO / f"dict.{language}.txt", tmp_path)
+    gone = str(tmp_path / "gone" / "stats.jsonl")
+    options = {"data": str(tmp_path), "source_lang": "en", "target_lang": "de"}
+    options |= {"decoding": "hgj", "block_size": 3, "audit": True, "stats_file": gone}
+    cfg = OmegaConf.structured(ParallelTranslationConfig(**options))
+    with pytest.raises(UsageError, match="--stats-file"):
+        ParallelTranslationTask.setup_task(cfg)
+    task = ParallelTranslationTask.setup_task(cfg, from_checkpoint=True)
+    assert DecodingConfig.from_options(task.cfg) == DecodingConfig()
 
 
 @pytest.mark.parametrize("decoding", METHODS)
@@ -134,21 +182,47 @@ def test_generate_answers_every_line(hard_data, decoding):
     assert "sentence 2 has" in result.stderr
 
 
-def test_the_card_commands_run_as_written():
-    """`fairseq-generate DATA --user-dir fairseq_paradec --path M --decoding hgj`, in the checkout.
+def commands_of(page: Path) -> list[str]:
+    """The fairseq commands in a page's code blocks."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith(("fairseq-", "echo ")) and "DATA" not in line]
 
-    And what it gives is what fairseq's own search gives.
-    """
+
+@pytest.mark.parametrize("page", ["README.md", "data-bin/demo.en-de/README.md"])
+def test_the_commands_of_a_page_run_as_written(page):
+    """In the checkout, with fairseq's own scripts on the path; text for those that read some."""
+    root = PLUGIN.parent
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    commands = commands_of(root / page)
+    assert any("fairseq-interactive" in command for command in commands)
+    for command in commands:
+        result = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=root,
+            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
+            input="A dog runs across the grass.\n",
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
+        wanted = 1 if "interactive" in command else 100
+        assert len(lines_of(result.stdout, "H")) == wanted
+
+
+def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
     root = PLUGIN.parent
     data, model = "data-bin/demo.en-de", "data-bin/demo.en-de/model.pt"
-    given = (data, "--user-dir", "fairseq_paradec", "--path", model)
-    ours = succeed(fairseq("generate", *given, "--decoding", "hgj", "--audit", cwd=root))
+    given = (data, "--user-dir", "fairseq_paradec", "--path", model, "--prefix-size", "1")
+    ours = succeed(
+        fairseq("generate", *given, "--decoding", "hgj", "--audit", "--print-step", cwd=root)
+    )
     stock = succeed(fairseq("generate", *given, "--beam", "1", cwd=root))
     hypotheses = [
         {line.split("\t")[0]: line.split("\t")[2] for line in lines_of(r.stdout, "H")}
         for r in (ours, stock)
     ]
-    assert len(hypotheses[0]) == 100
+    assert len(hypotheses[0]) == len(lines_of(ours.stdout, "I")) == 100
     assert hypotheses[0] == hypotheses[1]
     assert "audit: 100 of 100 sentences identical" in ours.stderr
     assert "hgj: 100 sentences" in ours.stderr

@@ -59,23 +59,31 @@ class DecodingConfig:
 
     @classmethod
     def from_options(cls, *sources: Any) -> DecodingConfig:
-        """Collect the plugin's options; the first source that has one set wins.
+        """Collect the plugin's options; the first source that has one wins.
 
         Args:
             sources: objects whose attributes are options, for example the arguments of one hub
-                call and then the task's configuration. None (or False) means not given.
+                call and then the task's configuration. None means not given. A source that names
+                another method than a later one makes that one's method flags void.
 
         Raises:
             UsageError: an option is wrong, or does not belong to the method.
         """
         given: dict[str, Any] = {}
-        for name in (field.name for field in fields(cls)):
-            values = (getattr(source, name, None) for source in sources)
-            value = next((v for v in values if v is not None and v is not False), None)
-            if value is not None:
-                given[name] = value
+        for source in sources:
+            options = {f.name: getattr(source, f.name, None) for f in fields(cls)}
+            named = given.get("decoding")
+            if named not in (None, options["decoding"]):
+                kept = () if named in STOCK_DECODINGS else REPORT_FLAGS
+                options = {name: options[name] for name in kept}
+            given = {name: v for name, v in options.items() if v is not None} | given
+        given = {name: value for name, value in given.items() if value is not False}
         _check_given(given)
         return cls(**given)
+
+    def method_flags(self) -> dict[str, Any]:
+        """Return what the method's own flags stand at."""
+        return {name: getattr(self, name) for name in FLAGS_OF_METHOD.get(self.decoding, ())}
 
 
 def flag(name: str) -> str:
@@ -105,6 +113,9 @@ def _check_given(given: dict[str, Any]) -> None:
     for name in ("stats_file", "trace_file"):
         if name in given:
             _check_writable(flag(name), given[name])
+    paths = [os.path.abspath(given[n]) for n in ("stats_file", "trace_file") if n in given]
+    if len(paths) == 2 and paths[0] == paths[1]:
+        raise option_error("--trace-file", given["trace_file"], "another file than --stats-file's")
 
 
 def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
@@ -148,6 +159,8 @@ _REFUSED = {
     "score_reference": (False, "no scoring of references"),
     "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
     "lm_model": (None, "no language model"),
+    "tokens_to_suppress": ((), "none"),
+    "seq_gen_cls": (None, "no generator class of your own"),
 }
 
 
@@ -163,7 +176,8 @@ def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
     """
     for name, (idle, allowed) in _REFUSED.items():
         value = options.get(name)
-        if value is not None and value != idle:
+        off = not value or (isinstance(value, (int, float)) and value < 0)
+        if not off and value != idle:
             raise UsageError(
                 f"{flag(name)}: got {value!r}, which --decoding {decoding} cannot honour; "
                 f"allowed: {allowed}, or --decoding beam"

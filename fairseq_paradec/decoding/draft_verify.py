@@ -139,7 +139,7 @@ def draft_and_verify(
         if len(stay) < len(live):
             live = [live[b] for b in stay]
             if live:
-                scorer.reorder(torch.tensor(stay, device=rules.device))
+                scorer.reorder(stay)
 
 
 def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tensor:

@@ -12,22 +12,19 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
     """Make a smaller batch of some rows.
 
     Args:
-        sample: fairseq's, with ``net_input.src_tokens`` B×S and ``net_input.src_lengths`` B.
+        sample: fairseq's, with ``net_input.src_tokens`` B×S.
         rows: which rows, in the order wanted.
         pad: the padding symbol; columns that only hold it are cut off.
 
     Returns:
-        A sample with ``net_input`` and, if there were any, ``id``.
+        A sample with ``net_input`` and, if there were any, source lengths and ``id``.
     """
     index = list(rows)
     src_tokens: Tensor = sample["net_input"]["src_tokens"][index]
     used = src_tokens.ne(pad).any(dim=0)  # S
-    part: dict[str, Any] = {
-        "net_input": {
-            "src_tokens": src_tokens[:, used],
-            "src_lengths": sample["net_input"]["src_lengths"][index],
-        }
-    }
+    part: dict[str, Any] = {"net_input": {"src_tokens": src_tokens[:, used]}}
+    if "src_lengths" in sample["net_input"]:
+        part["net_input"]["src_lengths"] = sample["net_input"]["src_lengths"][index]
     if "id" in sample:
         part["id"] = sample["id"][index]
     return part

@@ -18,7 +18,11 @@ from fairseq.models.transformer import (
     TransformerDecoderBase,
     TransformerModelBase,
 )
-from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
+from fairseq.modules import (
+    LearnedPositionalEmbedding,
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+)
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayer,
     TransformerDecoderLayerBase,
@@ -49,7 +53,7 @@ class Scorer(Protocol):
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll each row back to its own length."""
 
-    def reorder(self, index: Tensor) -> None:
+    def reorder(self, index: Sequence[int]) -> None:
         """Pick rows."""
 
 
@@ -101,6 +105,9 @@ def build_scorer(models: Sequence[Any]) -> Scorer:
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
 
 
+_POSITIONS = (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
+
+
 def refuse_unknown(model: Any) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
@@ -115,8 +122,12 @@ def refuse_unknown(model: Any) -> None:
         reason = f"its decoder is a {type(decoder).__name__}, not the stock Transformer decoder"
     elif decoder.cross_self_attention:
         reason = "it uses cross-self-attention (--cross-self-attention)"
+    elif type(model).get_normalized_probs is not TransformerModelBase.get_normalized_probs:
+        reason = "it normalises probabilities in its own way (get_normalized_probs)"
     elif type(decoder.embed_tokens) is not nn.Embedding:
         reason = f"its target embedding is a {type(decoder.embed_tokens).__name__}"
+    elif type(decoder.embed_positions) not in _POSITIONS:
+        reason = f"its positions are a {type(decoder.embed_positions).__name__}"
     else:
         reason = next(filter(None, map(_why_layer_unknown, decoder.layers)), None)
     if reason is not None:
@@ -159,7 +170,8 @@ class ChunkScorer:
     each row stay cached, ``reorder`` picks rows. Slots of the cache are written in place at each
     row's own offset; rolling back is by length alone and moves nothing. While a model is still
     being trained its weights change between calls, so they are gathered anew by every ``encode``;
-    a model prepared for inference is gathered once.
+    a model prepared for inference is gathered once, and must not be changed after that. A scorer
+    holds one batch's cache: threads need one each.
 
     Args:
         model: a stock fairseq Transformer in evaluation mode.
@@ -200,13 +212,13 @@ class ChunkScorer:
         module = self.decoder.embed_positions
         if module is None:
             return None
-        first = module.padding_idx + 1
+        first, like = module.padding_idx + 1, self.decoder.embed_tokens.weight
         if not isinstance(module, SinusoidalPositionalEmbedding):
             return module.weight[first:].detach()
         if module.weights.size(0) < first + size:
             table = module.get_embedding(first + size, module.embedding_dim, module.padding_idx)
-            return table.to(module.weights)[first:]
-        return module.weights[first:]
+            return table.to(like)[first:]
+        return module.weights[first:].to(like)
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -401,21 +413,17 @@ class ChunkScorer:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
 
-    def reorder(self, index: Tensor) -> None:
-        """Make row ``index[b]`` the new row b, for all b; rows may be dropped or repeated.
-
-        Args:
-            index: B', int64.
-        """
-        used = max(self.lengths)
-        capacity = self.cache.size(2)
-        chosen = self.cache[:, :, :used].index_select(1, index)
-        self.cache = self._empty_cache(index.numel(), capacity, chosen)
+    def reorder(self, index: Sequence[int]) -> None:
+        """Make row ``index[b]`` the new row b, for all b; rows may be dropped or repeated."""
+        picked = torch.tensor(index, device=self.cache.device)
+        self.lengths = [self.lengths[i] for i in index]
+        used, capacity = max(self.lengths), self.cache.size(2)
+        chosen = self.cache[:, :, :used].index_select(1, picked)
+        self.cache = self._empty_cache(len(index), capacity, chosen)
         self.cache[:, :, :used] = chosen
-        self.cross = self.cross.index_select(2, index)
+        self.cross = self.cross.index_select(2, picked)
         if self.source_bias is not None:
-            self.source_bias = self.source_bias.index_select(0, index)
-        self.lengths = [self.lengths[i] for i in index.tolist()]
+            self.source_bias = self.source_bias.index_select(0, picked)
 
 
 class EnsembleScorer:
@@ -450,7 +458,7 @@ class EnsembleScorer:
         for scorer in self.scorers:
             scorer.keep(lengths)
 
-    def reorder(self, index: Tensor) -> None:
+    def reorder(self, index: Sequence[int]) -> None:
         """Pick rows of every cache; see ChunkScorer.reorder."""
         for scorer in self.scorers:
             scorer.reorder(index)

@@ -7,6 +7,7 @@ fields; the trace also has ``trace``, a list with one object per decoder pass.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class PassRecord:
         runner_up_log_probs: list[float | None] = []
         for row in range(len(verifier)):
             other = 1 if top[row][0] == verifier[row] else 0
-            possible = top_log_probs[row][other] != float("-inf")
+            possible = math.isfinite(top_log_probs[row][other])
             runner_up.append(top[row][other] if possible else None)
             runner_up_log_probs.append(top_log_probs[row][other] if possible else None)
         scores = log_probs[: len(verifier)]
@@ -86,7 +87,7 @@ class PassRecord:
             entry |= {
                 "draft": [word(t) for t in self.tokens.draft],
                 "verifier": [word(t) for t in self.tokens.verifier],
-                "log_probs": self.tokens.log_probs,
+                "log_probs": [p if math.isfinite(p) else None for p in self.tokens.log_probs],
                 "runner_up": [None if t is None else word(t) for t in self.tokens.runner_up],
                 "runner_up_log_probs": self.tokens.runner_up_log_probs,
             }

@@ -55,14 +55,11 @@ class ParallelGenerator(SequenceGenerator):
         self.src_dict = src_dict
         self.scorer = build_scorer(list(models))
         self.record_tokens = keep_history or config.trace_file is not None
-        self.reports = {
-            kind: open_report(path)
-            for kind, path in (("stats", config.stats_file), ("trace", config.trace_file))
-            if path is not None
-        }
+        self.reports: dict[str, Any] = {}
         self.stats = DecodingStats()
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
         # Generators have no "end" in fairseq: the closing line comes when this one is let go.
+        self._check_min_len()
         weakref.finalize(self, _say_goodbye, config, self.stats, self.audit, self.reports)
 
     # ---- what a method says of itself ----------------------------------------------------------
@@ -137,13 +134,22 @@ class ParallelGenerator(SequenceGenerator):
         rows = []
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             wanted = int(self.max_len_a * len(source) + self.max_len_b)
-            limit = min(wanted, self.max_len - 1)
-            if limit < self.min_len:
-                raise option_error(
-                    "--min-len", self.min_len, f"at most the length limit, here {limit} tokens"
-                )
+            limit = min(max(wanted, self.min_len), self.max_len - 1)
             rows.append(Row(index, source, limit, prefix))
         return rows
+
+    def _check_min_len(self) -> None:
+        """Refuse a minimal length beyond the limit, or the model's positions.
+
+        With max_len_a the limit is a sentence's own, and yields to the minimal length.
+        """
+        limit = self.max_len - 1
+        if self.max_len_a == 0:
+            limit = min(limit, self.max_len_b)
+        if self.min_len > limit:
+            raise option_error(
+                "--min-len", self.min_len, f"at most the length limit, here {limit} tokens"
+            )
 
     def _make_rules(
         self, prefix_tokens: Tensor | None, bos_token: int | None, device: torch.device
@@ -181,6 +187,7 @@ class ParallelGenerator(SequenceGenerator):
         verdicts: Sequence[dict[str, Any] | None],
     ) -> None:
         """Count the batch and write its records."""
+        self._open_reports()
         ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
         for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
             self.stats.add(len(row.tokens), len(row.passes))
@@ -194,6 +201,13 @@ class ParallelGenerator(SequenceGenerator):
                 trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
                 write_record(self.reports["trace"], record | {"trace": trace})
 
+    def _open_reports(self) -> None:
+        """Open the reports at the first batch: a generator that decodes nothing leaves no trace."""
+        paths = {"stats": self.config.stats_file, "trace": self.config.trace_file}
+        for kind, path in paths.items():
+            if path is not None and kind not in self.reports:
+                self.reports[kind] = open_report(path)
+
     def _record(
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
     ) -> dict[str, Any]:
@@ -201,6 +215,7 @@ class ParallelGenerator(SequenceGenerator):
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {
             "decoding": self.config.decoding,
+            "flags": self.config.method_flags(),
             "source": source,
             "output": [self.tgt_dict[t] for t in row.tokens],
             "score": float(hypo["score"]),

@@ -14,6 +14,9 @@ and the prediction after them, are final.
 | INITT, the first guess          | ``_first_guess``                                              |
 | STOPC, equation 5               | the acceptance rule Unchanged (``--jacobi-stop unchanged``)   |
 
+Where it differs: Algorithms 1 and 2 also end a block of b positions after b passes; here
+``unchanged`` waits for equation 5 alone, which can take one pass more.
+
 Beyond the paper: ``--jacobi-stop prefix`` does not wait for what is already final, and
 ``--jacobi-window sliding`` moves the block on by as many tokens as became final in a pass.
 """
@@ -87,7 +90,6 @@ class JacobiDrafter:
         for row in rows:
             guess = self.guesses[row.index]
             size = min(self._block_end(row, guess) - len(row.tokens), row.room)
-            del guess.tokens[size:]
             guess.tokens += self._first_guess(row, guess, size - len(guess.tokens))
             tokens.append(list(guess.tokens))
         return Proposal(tokens, [max(1, len(t)) for t in tokens])
@@ -174,7 +176,7 @@ class JacobiGenerator(ParallelGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> JacobiDrafter:
         """Return the drafter; for ``--jacobi-length oracle`` greedy search runs first."""
-        first_windows = [len(row.source) for row in rows]
+        first_windows = [max(1, len(row.source)) for row in rows]
         if self.config.jacobi_length == "oracle":
             first_windows = self._greedy_lengths(rows, net_input, rules)
         return JacobiDrafter(rows, self.config, rules.pad, rules.start, first_windows)

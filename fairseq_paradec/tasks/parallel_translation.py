@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 import numpy as np
@@ -105,9 +105,16 @@ class ParallelDecodingMixin:
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """Check flags and data folder before anything is loaded; then as fairseq.
 
+        How a model was decoded while it was trained is no property of it: with
+        ``from_checkpoint`` the plugin's options of that command are forgotten.
+
         Raises:
             UsageError: a flag is wrong, or the data folder or a dictionary is missing.
         """
+        if kwargs.get("from_checkpoint"):
+            for option in fields(ParallelDecodingOptions):
+                if option.name in cfg:
+                    cfg[option.name] = option.default
         DecodingConfig.from_options(cfg)
         _check_data(cfg)
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
@@ -122,11 +129,12 @@ class ParallelDecodingMixin:
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """As fairseq, but for every sentence being in some batch.
 
-        Outside training, batches need not be multiples of eight. When generating, a sentence that
-        is longer than the model's positions or than ``--max-tokens`` comes alone in a batch of its
-        own; ``inference_step`` gives the former an empty output.
+        Outside training, batches need not be multiples of eight. When generating, also from the
+        training set, a sentence that is longer than the model's positions or than ``--max-tokens``
+        comes alone in a batch of its own; ``inference_step`` gives the former an empty output.
         """
-        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+        train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
+        if not self._has_criterion or dataset is not train:
             kwargs["required_batch_size_multiple"] = 1
         limits: Any = kwargs.get("max_positions")
         skip = kwargs.get("ignore_invalid_inputs", False)
@@ -136,10 +144,12 @@ class ParallelDecodingMixin:
         max_tokens = kwargs.get("max_tokens") or sys.maxsize
         self._alone = (dataset.src_sizes > limits[0]) | (sizes > max_tokens)
         kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
-        batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
-        more = ([i] for i in np.flatnonzero(self._alone).tolist())
+        more = [[i] for i in np.flatnonzero(self._alone).tolist()]
+        try:
+            batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._alone = None
         batches._frozen_batches = (*batches.frozen_batches, *more)
-        self._alone = None
         return batches
 
     def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -223,7 +233,7 @@ class ParallelDecodingMixin:
             models: the model, or an ensemble.
             args: fairseq's generation options, in which the plugin's may stand too (hub calls,
                 ``--eval-bleu-args``) and then win over the command line's.
-            seq_gen_cls: fairseq's; with one given, it is used and not the plugin's.
+            seq_gen_cls: fairseq's; refused beside a method of the plugin's.
             extra_gen_cls_kwargs: fairseq's.
             prefix_allowed_tokens_fn: fairseq's; only its own search can honour it.
 
@@ -232,13 +242,14 @@ class ParallelDecodingMixin:
         """
         config = DecodingConfig.from_options(args, self.cfg)
         extra = dict(extra_gen_cls_kwargs or {})
-        if config.decoding in STOCK_DECODINGS or seq_gen_cls is not None:
+        if config.decoding in STOCK_DECODINGS:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
         given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
-        given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn or None}
-        check_options(config.decoding, given | {"lm_model": extra.get("lm_model")})
+        given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
+        given |= {name: extra.get(name) for name in ("lm_model", "tokens_to_suppress")}
+        check_options(config.decoding, given)
         _set_beam(args)
         extra |= {
             "config": config,
