@@ -23,7 +23,8 @@ HEAD = """\
 # Results
 
 Rendered by `paradec-results` (`python -m fairseq_paradec.cli.results`) from `results/*.json`, which
-the commands below wrote. Change a number by running its command again, not here.
+the commands below wrote. Change a number by running its command again, not here. What was aimed at,
+and what came of it, is written by hand in `results/targets.md`.
 """
 
 # What a table holds, and as what.
@@ -126,7 +127,7 @@ def section(name: str, table: dict[str, Any]) -> str:
 
 
 def render(folder: Path) -> str:
-    """Render all tables of a folder, by file name.
+    """Render all tables of a folder, by file name, after its ``targets.md`` if it has one.
 
     Raises:
         UsageError: there is none, or one is wrong.
@@ -134,7 +135,9 @@ def render(folder: Path) -> str:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise option_error("--tables", str(folder), "a folder with tables, *.json")
-    return "\n".join([HEAD, *(section(file.stem, read_table(file)) for file in files)])
+    targets = folder / "targets.md"
+    head = [HEAD, targets.read_text(encoding="utf-8")] if targets.is_file() else [HEAD]
+    return "\n".join([*head, *(section(file.stem, read_table(file)) for file in files)])
 
 
 def check(page: Path, text: str) -> int:
