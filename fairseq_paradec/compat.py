@@ -45,6 +45,7 @@ def apply() -> None:
     default_validation_task()
     infer_moses_languages()
     honour_bf16()
+    print_usage_errors()
 
 
 # ---- checkpoints --------------------------------------------------------------------------------
@@ -143,6 +144,13 @@ def _models_problem(
         )
         if problem is not None:
             return problem
+    if isinstance(error, RuntimeError) and "state_dict" in str(error):
+        first = " ".join(str(error).split())[:200]
+        return _checkpoint_error(
+            ", ".join(filenames),
+            f"whose weights do not fit its architecture ({first} ...)",
+            "an undamaged checkpoint, and --model-overrides that fit it",
+        )
     return None
 
 
@@ -459,6 +467,27 @@ def honour_bf16() -> None:
         return prepare_for_inference_
 
     _wrap_once(BaseFairseqModel, "prepare_for_inference_", wrap)
+
+
+def print_usage_errors() -> None:
+    """Let a command end with one line that says what the user did wrong.
+
+    Fault: fairseq's commands have no handler for wrong input: its users read a dozen frames of
+    fairseq before the message. ``LOGLEVEL=DEBUG`` shows the frames; other errors are left alone.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            # By name: a second copy of the package has a class of its own.
+            debug = os.environ.get("LOGLEVEL", "").upper() == "DEBUG"
+            if kind.__name__ != UsageError.__name__ or debug:
+                original(kind, error, trace)
+            else:
+                print(f"error: {error}", file=sys.stderr)
+
+        return excepthook
+
+    _wrap_once(sys, "excepthook", wrap)
 
 
 # ---- how cures are put in -----------------------------------------------------------------------

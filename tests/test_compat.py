@@ -237,13 +237,21 @@ def test_another_dictionary_is_named_with_both_sizes(
         checkpoint_utils.load_model_ensemble_and_task([str(micro.path)], overrides, other)
 
 
-def test_an_error_that_is_not_understood_stays(micro: Micro, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_named(micro: Micro, tmp_path: Path) -> None:
     state = micro.state()
     del state["model"]["decoder.layers.0.fc1.weight"]
     path = tmp_path / "incomplete.pt"
     torch.save(state, path)
-    with pytest.raises(RuntimeError, match=r"Missing key.*fc1\.weight"):
+    with pytest.raises(UsageError, match=r"incomplete\.pt.*do not fit.*Missing key.*fc1\.weight"):
         load_models(path, data=micro.data)
+
+
+def test_an_error_that_is_not_understood_stays(micro: Micro) -> None:
+    def original(*args: object) -> None:
+        raise KeyError("strange")
+
+    with pytest.raises(KeyError, match="strange"):
+        compat._explain_models(original)([str(micro.path)])
 
 
 def test_another_language_pair_is_only_a_warning(

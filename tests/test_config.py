@@ -16,6 +16,7 @@ from fairseq_paradec.decoding.config import (
     DecodingConfig,
     flag,
 )
+from fairseq_paradec.decoding.trace import open_report
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import METHODS
 from fairseq_paradec.tasks.parallel_translation import ParallelTranslationConfig
@@ -187,3 +188,21 @@ def test_fairseq_own_search_is_untouched():
         generator = task.build_generator([model], args)
         assert type(generator).__module__ == "fairseq.sequence_generator"
         assert generator.beam_size == 4
+
+
+def test_a_report_does_not_overwrite_other_data(tmp_path):
+    checkpoint = tmp_path / "model.pt"
+    checkpoint.write_bytes(b"PK weights")
+    with pytest.raises(UsageError, match="--stats-file.*other data"):
+        config(decoding="greedy", stats_file=str(checkpoint))
+    assert checkpoint.read_bytes() == b"PK weights"
+    earlier = tmp_path / "stats.jsonl"
+    earlier.write_text('{"schema": "fairseq_paradec.decoding", "version": 1}\n')
+    config(decoding="greedy", stats_file=str(earlier))
+    with pytest.raises(UsageError, match="--stats-file: got ''"):
+        config(decoding="greedy", stats_file="")
+
+
+def test_a_report_that_cannot_be_opened_is_named():
+    with pytest.raises(UsageError, match="--stats-file: got '/proc/none/x'"):
+        open_report("--stats-file", "/proc/none/x")

@@ -137,7 +137,7 @@ def test_reports_of_one_process_go_on(tmp_path):
     """A hub user builds a generator per call: the second must not wipe out the first's lines."""
     task, model = built("share_all")
     path = tmp_path / "stats.jsonl"
-    path.write_text("old\n")
+    path.write_text('{"schema": "fairseq_paradec.decoding"}\n')
     for seed in (1, 2):
         sample = batch(task, LENGTHS, seed=seed)
         decode(task, [model], sample, Limits(), decoding="greedy", stats_file=str(path))

@@ -48,7 +48,7 @@ def test_an_empty_or_too_long_sentence_has_an_empty_output(caplog):
     assert sorted(seen) == [0, 1, 2, 3]
     assert seen[1][0]["tokens"].tolist() == seen[2][0]["tokens"].tolist() == [2]
     assert "sentence 1 is empty" in caplog.text
-    assert "sentence 2 has 70 tokens, and the model takes 64" in caplog.text
+    assert "has 70 tokens, and the model takes 64" in caplog.text
     for i in (0, 3):
         alone = {"src_tokens": rows[i][None], "src_lengths": torch.tensor([len(rows[i])])}
         sample = {"net_input": alone}
@@ -81,13 +81,15 @@ def test_an_iterator_asked_for_twice_has_every_sentence_once():
         assert sorted(i for b in batches.frozen_batches for i in b) == [0, 1, 2]
 
 
-def test_a_sentence_beyond_max_tokens_comes_alone():
+@pytest.mark.parametrize(("skip", "kept"), [(False, [0, 1, 2, 3, 4]), (True, [0, 1, 2, 3])])
+def test_a_sentence_beyond_max_tokens_comes_alone(skip, kept):
     task = tiny_task()
-    rows = sources(task, [6, 30, 3, 4])
+    rows = sources(task, [6, 30, 3, 4, 70])
     dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
-    batches = task.get_batch_iterator(dataset, max_tokens=13, max_positions=(64, 24))
+    limits = {"max_tokens": 13, "max_positions": (64, 24), "ignore_invalid_inputs": skip}
+    batches = task.get_batch_iterator(dataset, **limits)
     assert [1] in [list(b) for b in batches.frozen_batches]
-    assert sorted(i for b in batches.frozen_batches for i in b) == [0, 1, 2, 3]
+    assert sorted(i for b in batches.frozen_batches for i in b) == kept
 
 
 @pytest.mark.parametrize("limits", [{"max_len_b": 5}, {"max_len_a": 2.0, "max_len_b": 200}])
@@ -179,7 +181,7 @@ def test_generate_answers_every_line(hard_data, decoding):
     assert heads == [f"H-{i}" for i in range(5)]
     assert "Translated 5 sentences" in result.stderr
     assert "sentence 1 is empty" in result.stderr
-    assert "sentence 2 has" in result.stderr
+    assert "sentence 2 (a dog runs a dog ...) has" in result.stderr
 
 
 def commands_of(page: Path) -> list[str]:
@@ -269,6 +271,41 @@ def test_a_missing_data_folder_is_named():
     result = fairseq("generate", "no/such folder", *GENERATE[1:])
     assert result.returncode != 0
     assert "DATA: got 'no/such folder'" in result.stderr.strip().splitlines()[-1]
+
+
+def test_a_usage_error_is_one_line():
+    result = fairseq("generate", *GENERATE, "--decoding", "x")
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 1
+    debug = fairseq("generate", *GENERATE, "--decoding", "x", env={"LOGLEVEL": "DEBUG"})
+    assert "Traceback" in debug.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        ("nothing", "DATA: got"),
+        ("no dictionaries", "dict.en.txt is not there"),
+        ("no subset", "--gen-subset"),
+        ("damaged", "--gen-subset"),
+    ],
+)
+def test_incomplete_data_is_named(tmp_path, make, words):
+    """Without -s and -t, as the page says it."""
+    if make != "nothing":
+        kinds = ["test.*"] if make == "no dictionaries" else ["test.*", "dict.*"]
+        for kind in kinds:
+            for file in DEMO.glob(kind):
+                shutil.copy(file, tmp_path)
+    if make == "damaged":
+        binary = tmp_path / "test.en-de.en.idx"
+        binary.write_bytes(binary.read_bytes()[:40])
+    subset = ["--gen-subset", "valid"] if make == "no subset" else []
+    result = fairseq("generate", tmp_path, *GENERATE[1:], *subset)
+    assert result.returncode == 1
+    assert "Traceback (most recent call last):\n  File" not in result.stderr.split("error: ")[0]
+    (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert words in message
 
 
 def test_a_missing_dictionary_is_named(tmp_path):

@@ -279,8 +279,8 @@ def examples(translator: Translator, record: Record) -> str:
     lengths = [len(sample["net_input"]["src_tokens"][0]) for sample in translator.samples]
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     lines = []
-    for share in (0.1, 0.5, 0.9):
-        sentence = order[int(share * (len(order) - 1))]
+    chosen = [order[int(share * (len(order) - 1))] for share in (0.1, 0.5, 0.9)]
+    for sentence in dict.fromkeys(chosen):  # fewer than three sentences: each once
         source, translation, reference = translator.texts(sentence, record.hypos[sentence])
         lines += ["", f"source       {source}", f"translation  {translation}"]
         lines += [f"reference    {reference}"]

@@ -31,6 +31,8 @@ class Audit:
     def __init__(self, models: list[Any], tgt_dict: Any, **kwargs: Any) -> None:
         self.models = models
         self.judge = SequenceGenerator(models, tgt_dict, **(kwargs | {"beam_size": 1}))
+        self.max_len_a, self.max_len_b = self.judge.max_len_a, self.judge.max_len_b
+        self.judge.max_len_a = 0  # see compare
         self.sentences = 0
         self.identical = 0
         self.ties = 0
@@ -54,12 +56,16 @@ class Audit:
             B verdicts: ``identical``; and, where not, the ``position`` where the outputs part, the
             ``gap`` between the two tokens' log-probabilities there, and whether it is a ``tie``.
         """
-        # With max_len_a, fairseq's limit for a row depends on its neighbours: judge rows alone.
+        # With max_len_a, fairseq's limit for a row depends on its neighbours: judge rows alone, by
+        # the limit that they have of their own.
         size = len(hypos)
-        groups = [list(range(size))] if self.judge.max_len_a == 0 else [[b] for b in range(size)]
+        groups = [list(range(size))] if self.max_len_a == 0 else [[b] for b in range(size)]
         wanted = []
         for group in groups:
             part = select_rows(sample, group, self.judge.pad)
+            width = part["net_input"]["src_tokens"].size(1)
+            own_limit = int(self.max_len_a * width + self.max_len_b)
+            self.judge.max_len_b = max(own_limit, self.judge.min_len)
             prefix = None if prefix_tokens is None else prefix_tokens[group]
             wanted += self.judge.generate(
                 self.models, part, prefix_tokens=prefix, bos_token=bos_token

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import UsageError, option_error
+from .trace import is_report
 
 # Which flags each method reads. Giving one to another method is an error, never ignored.
 FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
@@ -135,12 +136,14 @@ def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
 def _check_writable(name: str, path: str) -> None:
     """Find out before decoding, not after, that a report cannot be written."""
     folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise option_error(name, path, "a file's path; this is a folder")
+    if path == "" or os.path.isdir(path):
+        raise option_error(name, path, "a file, not a folder or nothing")
     if not os.path.isdir(folder):
         raise option_error(name, path, f"a file in a folder that exists; {folder} does not")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise option_error(name, path, "a file that may be written")
+    if not is_report(path):
+        raise option_error(name, path, "a new file, or an earlier report; this holds other data")
 
 
 # fairseq's generation options that a greedy method cannot honour, and their idle values.

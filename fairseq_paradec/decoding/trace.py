@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import option_error
+
 SCHEMA = "fairseq_paradec.decoding"
 SCHEMA_VERSION = 1
 
@@ -125,16 +127,36 @@ class DecodingStats:
         )
 
 
-def open_report(path: str) -> Any:
+def is_report(path: str) -> bool:
+    """Say whether a file may be written over: it is new, empty, no plain file, or a report."""
+    if not os.path.isfile(path) or os.path.getsize(path) == 0:
+        return True
+    start = f'{{"schema": "{SCHEMA}"'.encode()
+    with open(path, "rb") as file:
+        return file.read(len(start)) == start
+
+
+def open_report(flag: str, path: str) -> Any:
     """Open a report for writing, line by line.
 
     The first time in a process that a path is used its old content is dropped; later generators of
     the same process append.
+
+    Args:
+        flag: the flag that named the file.
+        path: the file.
+
+    Raises:
+        UsageError: it cannot be opened.
     """
     key = os.path.abspath(path)
     mode = "a" if key in _begun else "w"
+    try:
+        file = open(path, mode, buffering=1, encoding="utf-8")
+    except OSError as error:
+        raise option_error(flag, path, f"a file that may be written ({error.strerror})") from error
     _begun.add(key)
-    return open(path, mode, buffering=1, encoding="utf-8")
+    return file
 
 
 def write_record(file: Any, record: dict[str, Any]) -> None:

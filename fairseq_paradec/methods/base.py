@@ -148,7 +148,9 @@ class ParallelGenerator(SequenceGenerator):
             limit = min(limit, self.max_len_b)
         if self.min_len > limit:
             raise option_error(
-                "--min-len", self.min_len, f"at most the length limit, here {limit} tokens"
+                "--min-len",
+                self.min_len,
+                f"at most the length limit, here {limit} tokens (--max-len-b, model's positions)",
             )
 
     def _make_rules(
@@ -206,7 +208,7 @@ class ParallelGenerator(SequenceGenerator):
         paths = {"stats": self.config.stats_file, "trace": self.config.trace_file}
         for kind, path in paths.items():
             if path is not None and kind not in self.reports:
-                self.reports[kind] = open_report(path)
+                self.reports[kind] = open_report(f"--{kind}-file", path)
 
     def _record(
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq import options, utils
+from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
@@ -76,11 +77,11 @@ class ParallelDecodingOptions(FairseqDataclass):
         "compare every output with fairseq's own beam-1 search and report where they part", False
     )
     stats_file: Optional[str] = _flag(
-        "write one JSON line per sentence here: passes, tokens, scores"
+        "write one JSON line per decoded sentence here: passes, tokens, scores"
     )
     trace_file: Optional[str] = _flag(
-        "write one JSON line per sentence here, with every pass: draft, verdict, the verifier's "
-        "tokens, their log-probabilities and the runners-up"
+        "write one JSON line per decoded sentence here, with every pass: draft, verdict, the "
+        "verifier's tokens, their log-probabilities and the runners-up"
     )
 
 
@@ -99,7 +100,7 @@ class ParallelDecodingMixin:
     cfg: Any
     tgt_dict: Any
     _has_criterion = False
-    _alone: Optional[np.ndarray] = None
+    _left_out: Optional[np.ndarray] = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -124,6 +125,21 @@ class ParallelDecodingMixin:
         self._has_criterion = True
         return super().build_criterion(*args, **kwargs)  # type: ignore[misc]
 
+    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq.
+
+        Raises:
+            UsageError: DATA has no such subset, or its files are damaged.
+        """
+        try:
+            return super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
+        except (FileNotFoundError, ValueError) as error:
+            raise option_error(
+                "--gen-subset (or --train-subset, --valid-subset)",
+                split,
+                f"a subset with undamaged files in DATA ({error})",
+            ) from error
+
     # ---- no sentence is lost -------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,32 +147,36 @@ class ParallelDecodingMixin:
 
         Outside training, batches need not be multiples of eight. When generating, also from the
         training set, a sentence that is longer than the model's positions or than ``--max-tokens``
-        comes alone in a batch of its own; ``inference_step`` gives the former an empty output.
+        comes alone in a batch of its own; ``inference_step`` gives the former an empty output,
+        unless ``--skip-invalid-size-inputs-valid-test`` asks to skip it.
         """
         train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
         if not self._has_criterion or dataset is not train:
             kwargs["required_batch_size_multiple"] = 1
         limits: Any = kwargs.get("max_positions")
-        skip = kwargs.get("ignore_invalid_inputs", False)
-        if self._has_criterion or skip or not isinstance(limits, tuple):
+        if self._has_criterion or not isinstance(limits, tuple):
             return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        too_long = dataset.src_sizes > limits[0]
         sizes = dataset.num_tokens_vec(np.arange(len(dataset)))
-        max_tokens = kwargs.get("max_tokens") or sys.maxsize
-        self._alone = (dataset.src_sizes > limits[0]) | (sizes > max_tokens)
+        self._left_out = too_long | (sizes > (kwargs.get("max_tokens") or sys.maxsize))
+        alone = self._left_out.copy()
+        if kwargs.get("ignore_invalid_inputs", False):
+            logger.warning("%d sentences are too long and are skipped", too_long.sum())
+            alone &= ~too_long
         kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
-        more = [[i] for i in np.flatnonzero(self._alone).tolist()]
         try:
             batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         finally:
-            self._alone = None
+            self._left_out = None
+        more = [[i] for i in np.flatnonzero(alone).tolist()]
         batches._frozen_batches = (*batches.frozen_batches, *more)
         return batches
 
     def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As fairseq in training; when generating, leave out what comes in batches of its own."""
-        if self._alone is None:
+        """As fairseq in training; when generating, leave out what ``get_batch_iterator`` found."""
+        if self._left_out is None:
             return super().filter_indices_by_size(indices, *args, **kwargs)  # type: ignore[misc]
-        return indices[~self._alone[indices]]
+        return indices[~self._left_out[indices]]
 
     def inference_step(
         self,
@@ -202,17 +222,19 @@ class ParallelDecodingMixin:
             models: the models; their positions limit the source.
             src_tokens: B×S.
         """
-        real = src_tokens.ne(self.tgt_dict.pad())
+        pad = self.tgt_dict.pad()
+        real = src_tokens.ne(pad)
         lengths = real.sum(dim=1).tolist()
         words = (real & src_tokens.ne(self.tgt_dict.eos())).sum(dim=1).tolist()
         own = self.max_positions()  # type: ignore[attr-defined]
         limit = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
         problems: list[str | None] = []
-        for length, count in zip(lengths, words, strict=True):
+        for tokens, length, count in zip(src_tokens, lengths, words, strict=True):
             if count == 0:
                 problems.append("is empty")
             elif length > limit:
-                problems.append(f"has {length} tokens, and the model takes {limit}")
+                start = self.source_dictionary.string(tokens[tokens.ne(pad)][:5])  # type: ignore[attr-defined]
+                problems.append(f"({start} ...) has {length} tokens, and the model takes {limit}")
             else:
                 problems.append(None)
         return problems
@@ -278,9 +300,17 @@ def _check_data(cfg: Any) -> None:
     folder = folders[0]
     if not os.path.isdir(folder):
         raise option_error("DATA", folder, "a folder that fairseq-preprocess made; there is none")
-    for name, language in (("-s", cfg.source_lang), ("-t", cfg.target_lang)):
+    pair = [cfg.source_lang, cfg.target_lang]
+    if None in pair:
+        inferred = data_utils.infer_language_pair(folder)
+        pair = [a or b for a, b in zip(pair, inferred, strict=True)]
+    if None in pair:
+        raise option_error(
+            "DATA", folder, "a folder with files like test.en-de.en.bin, or both languages (-s, -t)"
+        )
+    for name, language in zip(("-s", "-t"), pair, strict=True):
         path = os.path.join(folder, f"dict.{language}.txt")
-        if language is not None and not os.path.isfile(path):
+        if not os.path.isfile(path):
             found = sorted(f for f in os.listdir(folder) if f.startswith("dict."))
             raise UsageError(
                 f"{name}: got {language!r}, but {path} is not there; allowed: a language with a "
