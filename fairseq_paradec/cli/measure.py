@@ -80,13 +80,7 @@ def batches(task: Any, subset: str, batch_size: int, limit: int | None) -> Itera
         UsageError: there is no such subset.
     """
     if subset not in task.datasets:
-        try:
-            task.load_dataset(subset)
-        except FileNotFoundError as error:
-            raise UsageError(
-                f"DATA: got {task.cfg.data!r}, without a subset {subset!r}; allowed: a folder that "
-                "fairseq-preprocess made, and its subsets"
-            ) from error
+        task.load_dataset(subset)
     dataset = task.dataset(subset)
     order = dataset.ordered_indices().tolist()
     if limit is not None:

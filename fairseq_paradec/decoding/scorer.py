@@ -9,27 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from fairseq.models.transformer import (
-    TransformerDecoder,
-    TransformerDecoderBase,
-    TransformerModelBase,
-)
-from fairseq.modules import (
-    LearnedPositionalEmbedding,
-    MultiheadAttention,
-    SinusoidalPositionalEmbedding,
-)
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayer,
-    TransformerDecoderLayerBase,
-)
-from torch import Tensor, nn
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
 
-from ..errors import UsageError
+from .weights import Layer, gather_layer, gather_norm, join, refuse_unknown
 
 # The first cache holds this many tokens; it doubles whenever a chunk does not fit.
 INITIAL_CAPACITY = 32
@@ -57,44 +44,6 @@ class Scorer(Protocol):
         """Pick rows."""
 
 
-class _Norm(NamedTuple):
-    """A layer norm's weights."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-class _Linear(NamedTuple):
-    """A linear map's weights; without the overhead of calling a module."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-
-class _Layer(NamedTuple):
-    """One decoder layer's weights."""
-
-    heads: int
-    pre_norm: bool
-    self_norm: _Norm
-    qkv: _Linear  # query, key and value in one matrix, 3D×D
-    self_out: _Linear
-    cross_norm: _Norm
-    cross_query: _Linear
-    cross_out: _Linear
-    ffn_norm: _Norm
-    fc1: _Linear
-    fc2: _Linear
-    activation: Any
-
-
 def build_scorer(models: Sequence[Any]) -> Scorer:
     """Make the scorer of one model, or of an ensemble.
 
@@ -103,64 +52,6 @@ def build_scorer(models: Sequence[Any]) -> Scorer:
     """
     scorers = [ChunkScorer(model) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
-
-
-_POSITIONS = (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
-
-
-def refuse_unknown(model: Any) -> None:
-    """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
-
-    Types are compared exactly: a subclass may compute something else under the same names.
-    """
-    name = type(model).__name__
-    reason = None
-    decoder: Any = getattr(model, "decoder", None)
-    if not isinstance(model, TransformerModelBase):
-        reason = "it is not a fairseq TransformerModelBase"
-    elif type(decoder) not in (TransformerDecoderBase, TransformerDecoder):
-        reason = f"its decoder is a {type(decoder).__name__}, not the stock Transformer decoder"
-    elif decoder.cross_self_attention:
-        reason = "it uses cross-self-attention (--cross-self-attention)"
-    elif type(model).get_normalized_probs is not TransformerModelBase.get_normalized_probs:
-        reason = "it normalises probabilities in its own way (get_normalized_probs)"
-    elif type(decoder.embed_tokens) is not nn.Embedding:
-        reason = f"its target embedding is a {type(decoder.embed_tokens).__name__}"
-    elif type(decoder.embed_positions) not in _POSITIONS:
-        reason = f"its positions are a {type(decoder.embed_positions).__name__}"
-    else:
-        reason = next(filter(None, map(_why_layer_unknown, decoder.layers)), None)
-    if reason is not None:
-        raise UsageError(
-            f"--decoding: {name} cannot be decoded in parallel: {reason}; "
-            "allowed: a stock fairseq Transformer, or --decoding beam for fairseq's own search"
-        )
-
-
-def _why_layer_unknown(layer: Any) -> str | None:
-    """Say in words why a decoder layer is not the stock one, or return None."""
-    if type(layer) not in (TransformerDecoderLayerBase, TransformerDecoderLayer):
-        return f"its decoder holds a {type(layer).__name__}"
-    if layer.encoder_attn is None:
-        return "its decoder has no attention to the source (--no-cross-attention)"
-    extras = ("c_attn", "attn_ln", "ffn_layernorm", "w_resid")
-    used = [extra for extra in extras if getattr(layer, extra, None) is not None]
-    if used:
-        return f"its decoder layers hold NormFormer's {', '.join(used)}"
-    for attention in (layer.self_attn, layer.encoder_attn):
-        if type(attention) is not MultiheadAttention:
-            return f"its decoder's attention is a {type(attention).__name__}"
-        if attention.bias_k is not None or attention.add_zero_attn:
-            return "its decoder's attention has extra keys (add_bias_kv, add_zero_attn)"
-        if getattr(attention, "use_xformers", False):
-            return "its decoder's attention is from xFormers"
-        if attention.skip_embed_dim_check:
-            return "heads of its decoder's attention were pruned"
-    linears = [m for m in layer.modules() if hasattr(m, "in_features")]
-    strange = [m for m in linears if type(m) is not nn.Linear]
-    if strange:
-        return f"its decoder holds a {type(strange[0]).__name__} in the place of a Linear"
-    return None
 
 
 class ChunkScorer:
@@ -197,13 +88,13 @@ class ChunkScorer:
         if self._gathered_from == kind and getattr(self.model, "_is_generation_fast", False):
             return
         self._gathered_from = kind
-        self.layers = [_gather_layer(layer) for layer in decoder.layers]
+        self.layers = [gather_layer(layer) for layer in decoder.layers]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
         attentions = [layer.encoder_attn for layer in decoder.layers]
-        self.cross_kv = _join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
-        self.final_norm = None if decoder.layer_norm is None else _gather_norm(decoder.layer_norm)
+        self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
+        self.final_norm = None if decoder.layer_norm is None else gather_norm(decoder.layer_norm)
         self.positions = self._position_table(0)
         self.future = torch.empty(0, 0, dtype=kind[0], device=kind[1])
 
@@ -346,7 +237,7 @@ class ChunkScorer:
     def _layer(
         self,
         index: int,
-        layer: _Layer,
+        layer: Layer,
         x: Tensor,
         start: int,
         end: int,
@@ -467,37 +358,3 @@ class EnsembleScorer:
 def _score_dtype(hidden: Tensor) -> torch.dtype:
     """Scores are fp32, as in fairseq, but for fp64 models (which only tests use)."""
     return torch.float64 if hidden.dtype == torch.float64 else torch.float32
-
-
-def _gather_norm(norm: Any) -> _Norm:
-    """Take a layer norm's weights."""
-    return _Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
-
-
-def _join(linears: Sequence[Any]) -> _Linear:
-    """Make one linear map of several that have the same input."""
-    weights = [linear.weight.detach() for linear in linears]
-    if len(weights) == 1:
-        return _Linear(weights[0], None if linears[0].bias is None else linears[0].bias.detach())
-    has_bias = linears[0].bias is not None
-    bias = torch.cat([linear.bias.detach() for linear in linears]) if has_bias else None
-    return _Linear(torch.cat(weights), bias)
-
-
-def _gather_layer(layer: Any) -> _Layer:
-    """Take one decoder layer's weights."""
-    attention, cross = layer.self_attn, layer.encoder_attn
-    return _Layer(
-        heads=attention.num_heads,
-        pre_norm=layer.normalize_before,
-        self_norm=_gather_norm(layer.self_attn_layer_norm),
-        qkv=_join([attention.q_proj, attention.k_proj, attention.v_proj]),
-        self_out=_join([attention.out_proj]),
-        cross_norm=_gather_norm(layer.encoder_attn_layer_norm),
-        cross_query=_join([cross.q_proj]),
-        cross_out=_join([cross.out_proj]),
-        ffn_norm=_gather_norm(layer.final_layer_norm),
-        fc1=_join([layer.fc1]),
-        fc2=_join([layer.fc2]),
-        activation=layer.activation_fn,
-    )

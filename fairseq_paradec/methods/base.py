@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import math
 import time
@@ -26,7 +27,7 @@ from ..errors import UsageError, option_error
 logger = logging.getLogger(__name__)
 
 
-class ParallelGenerator(SequenceGenerator):
+class ParallelGenerator(SequenceGenerator, abc.ABC):
     """Base of every method. A subclass names its drafter, and its acceptance rule if not exact.
 
     fairseq's commands build and call it like their own SequenceGenerator, whose limits
@@ -64,11 +65,11 @@ class ParallelGenerator(SequenceGenerator):
 
     # ---- what a method says of itself ----------------------------------------------------------
 
+    @abc.abstractmethod
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
-        raise NotImplementedError
 
     def acceptance(self) -> ExactMatch:
         """Return the rule by which drafted tokens are accepted."""

@@ -134,10 +134,10 @@ class ParallelDecodingMixin:
         try:
             return super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
         except (FileNotFoundError, ValueError) as error:
-            raise option_error(
-                "--gen-subset (or --train-subset, --valid-subset)",
-                split,
-                f"a subset with undamaged files in DATA ({error})",
+            raise UsageError(
+                f"DATA: got {self.cfg.data!r}, whose subset {split!r} is missing or damaged "
+                f"({error}); allowed: a folder that fairseq-preprocess made, and a subset in it "
+                "(--gen-subset, --train-subset, --valid-subset)"
             ) from error
 
     # ---- no sentence is lost -------------------------------------------------------------------
