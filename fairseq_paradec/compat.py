@@ -11,10 +11,9 @@ import argparse
 import functools
 import logging
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -22,9 +21,9 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, utils
 from fairseq.data import data_utils
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, BaseFairseqModel
-from fairseq.tasks import TASK_REGISTRY, setup_task
+from fairseq.models import BaseFairseqModel
 
+from .checkpoint_errors import explain_file, explain_models
 from .errors import UsageError, option_error
 
 logger = logging.getLogger(__name__)
@@ -78,216 +77,8 @@ def explain_checkpoint_errors() -> None:
     generate, interactive, hub and the trainer all reach the two functions wrapped here. An error
     that is not understood goes on unchanged.
     """
-    _wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", _explain_file)
-    _wrap_once(checkpoint_utils, "load_model_ensemble_and_task", _explain_models)
-
-
-def _explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``load_checkpoint_to_cpu``."""
-
-    def load(path: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(path, *args, **kwargs)
-        except UsageError:
-            raise
-        except Exception as error:
-            problem = _file_problem(path) or _registry_problem(path, _read(path))
-            if problem is None:
-                raise
-            raise problem from error
-
-    return load
-
-
-def _explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``load_model_ensemble_and_task``."""
-
-    def load(
-        filenames: Sequence[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        try:
-            models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)
-        except UsageError:
-            raise
-        except Exception as error:
-            problem = _models_problem(filenames, arg_overrides, task, error)
-            if problem is None:
-                raise
-            raise problem from error
-        if task is not None:
-            _warn_of_other_languages(filenames, cfg, task)
-        return models, cfg, loaded_task
-
-    return load
-
-
-def _models_problem(
-    filenames: Sequence[str], arg_overrides: dict[str, Any] | None, task: Any, error: Exception
-) -> UsageError | None:
-    """Find the first of the files that explains why an ensemble did not load."""
-    # fairseq adds suffixes and shard numbers to the name: its message knows what is missing.
-    missing = re.match(r"Model file not found: (.*)", str(error), flags=re.DOTALL)
-    if missing is not None:
-        return _file_problem(missing.group(1))
-    for path in filenames:
-        if not os.path.isfile(path):
-            continue
-        state = _read(path)
-        problem = (
-            _file_problem(path)
-            or _registry_problem(path, state, task)
-            or _dictionary_problem(path, state, task or _task_of(path, arg_overrides))
-        )
-        if problem is not None:
-            return problem
-    if isinstance(error, RuntimeError) and "state_dict" in str(error):
-        first = " ".join(str(error).split())[:200]
-        return _checkpoint_error(
-            ", ".join(filenames),
-            f"whose weights do not fit its architecture ({first} ...)",
-            "an undamaged checkpoint, and --model-overrides that fit it",
-        )
-    return None
-
-
-def _checkpoint_error(path: str, wrong: str, allowed: str) -> UsageError:
-    """Build the message: the flag, what was given, what is wrong with it, what is allowed."""
-    return UsageError(
-        f"--path (or the flag that gave this checkpoint): got {str(path)!r}, {wrong}; "
-        f"allowed: {allowed}"
-    )
-
-
-def _read(path: str) -> Any:
-    """Read a checkpoint safely, without fairseq's upgrade; None if that is impossible."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:
-        return None
-
-
-def _file_problem(path: str) -> UsageError | None:
-    """Say why a file cannot be a fairseq checkpoint, or None if it can be one."""
-    allowed = "a checkpoint file that fairseq-train wrote"
-    if not os.path.exists(path):
-        return _checkpoint_error(path, "which does not exist", allowed)
-    if os.path.isdir(path):
-        inside = sorted(name for name in os.listdir(path) if name.endswith(".pt"))
-        held = f"which is a folder (with {', '.join(inside) or 'no .pt file'} in it)"
-        return _checkpoint_error(path, held, allowed)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        return None  # permissions, disks: said well enough by the system
-    except Exception as error:
-        refused = _refused_globals(path, error)
-        if not refused:
-            return _checkpoint_error(path, "which is truncated or no checkpoint at all", allowed)
-        return _checkpoint_error(
-            path,
-            f"which holds objects that safe loading refuses: {', '.join(refused)}",
-            "a checkpoint of tensors, numbers, numpy arrays and argparse.Namespace; if you wrote "
-            "the file yourself, write it again without those objects",
-        )
-    keys = sorted(map(str, state)) if isinstance(state, Mapping) else []
-    if "model" in keys and (state.get("args") is not None or state.get("cfg") is not None):
-        return None
-    held = f"the keys {', '.join(keys[:4])}{', …' * (len(keys) > 4)}" if keys else "no keys"
-    kind = f"a {type(state).__name__} with {held}"
-    return _checkpoint_error(
-        path,
-        f"which is no fairseq checkpoint but {kind}",
-        f"{allowed}, with the keys 'model' and 'cfg' (or 'args')",
-    )
-
-
-def _refused_globals(path: str, error: Exception) -> list[str]:
-    """Name what safe loading refused; empty if the file could not even be read."""
-    try:
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # not a zip file: checkpoints were none before torch 1.6
-        found = []
-    found += re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
-    return sorted(set(found))
-
-
-def _names(state: Any, part: str, legacy: str) -> str | None:
-    """Look up the name of a checkpoint's model or task, in ``cfg`` or in old ``args``."""
-    args, cfg = state.get("args"), state.get("cfg")
-    if args is not None:
-        return getattr(args, legacy, None)
-    section = cfg.get(part) if isinstance(cfg, Mapping) else None
-    fields = section if isinstance(section, Mapping) else getattr(section, "__dict__", {})
-    return fields.get("_name") or fields.get(legacy)
-
-
-def _registry_problem(path: str, state: Any, task: Any = None) -> UsageError | None:
-    """Name an unknown architecture or, where the checkpoint's task is to be used, task."""
-    if not isinstance(state, Mapping):
-        return None
-    arch = _names(state, "model", "arch")
-    if arch and arch not in ARCH_MODEL_REGISTRY and arch not in MODEL_DATACLASS_REGISTRY:
-        return _checkpoint_error(
-            path,
-            f"whose architecture {arch!r} is not registered",
-            "--user-dir with the folder of the plugin that defines it",
-        )
-    task_name = _names(state, "task", "task")
-    if task is None and task_name and task_name not in TASK_REGISTRY:
-        return _checkpoint_error(
-            path,
-            f"whose task {task_name!r} is not registered",
-            "--user-dir with the folder of the plugin that defines it",
-        )
-    return None
-
-
-def _task_of(path: str, arg_overrides: dict[str, Any] | None) -> Any:
-    """Set up the task that a checkpoint names, for its dictionaries; None if that is impossible."""
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
-        return setup_task(state["cfg"].task, from_checkpoint=True)
-    except Exception:
-        return None
-
-
-def _dictionary_problem(path: str, state: Any, task: Any) -> UsageError | None:
-    """Compare the sizes of embeddings and dictionaries."""
-    weights = state["model"] if isinstance(state, Mapping) else {}
-    for side in ("encoder", "decoder"):
-        weight = weights.get(f"{side}.embed_tokens.weight")
-        name = "source" if side == "encoder" else "target"
-        dictionary = getattr(task, f"{name}_dictionary", None)
-        if weight is None or dictionary is None or len(weight) == len(dictionary):
-            continue
-        settings = getattr(task, "cfg", None) or getattr(task, "args", None)
-        data = getattr(settings, "data", None)
-        return _checkpoint_error(
-            path,
-            f"whose {side} embeds {len(weight)} symbols, while the {name} dictionary "
-            f"({getattr(settings, f'{name}_lang', None)}) of DATA {data!r} has {len(dictionary)}: "
-            "the checkpoint and DATA do not belong together",
-            "a checkpoint and the data-bin folder it was trained with (or one preprocessed with "
-            "that folder's dictionaries: --srcdict, --tgtdict)",
-        )
-    return None
-
-
-def _warn_of_other_languages(filenames: Sequence[str], cfg: Any, task: Any) -> None:
-    """Log a warning if the checkpoint was trained for another language pair than the task's."""
-    settings = getattr(task, "cfg", None)
-    sides = ("source_lang", "target_lang")
-    trained = [getattr(cfg.task, side, None) for side in sides]
-    wanted = [getattr(settings, side, None) for side in sides]
-    if any(a and b and a != b for a, b in zip(trained, wanted)):
-        logger.warning(
-            "%s was trained for %s-%s and is asked for %s-%s",
-            ", ".join(map(str, filenames)), *trained, *wanted,
-        )  # fmt: skip
+    _wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", explain_file)
+    _wrap_once(checkpoint_utils, "load_model_ensemble_and_task", explain_models)
 
 
 # ---- what is printed ----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from helpers_cli import (
 from omegaconf import OmegaConf
 
 from fairseq_paradec import compat
+from fairseq_paradec.checkpoint_errors import explain_models
 from fairseq_paradec.errors import UsageError
 
 WITH_PLUGIN = ("--user-dir", PLUGIN, "--cpu")
@@ -251,7 +252,7 @@ def test_an_error_that_is_not_understood_stays(micro: Micro) -> None:
         raise KeyError("strange")
 
     with pytest.raises(KeyError, match="strange"):
-        compat._explain_models(original)([str(micro.path)])
+        explain_models(original)([str(micro.path)])
 
 
 def test_another_language_pair_is_only_a_warning(
