@@ -320,3 +320,12 @@ def test_help_teaches_the_flags(command):
     for name in (*METHOD_FLAGS, *REPORT_FLAGS, "decoding"):
         assert f"\n  {flag(name)} " in result.stdout
     assert "each pass predicts a whole block" in " ".join(result.stdout.split())
+
+
+def test_scoring_references_is_left_to_fairseq(hard_data):
+    """An empty source has a score, as in fairseq."""
+    data = ["--score-reference", "--batch-size", "2", "--skip-invalid-size-inputs-valid-test"]
+    result = succeed(fairseq("generate", hard_data, *GENERATE[1:], *data))
+    heads = sorted(line.split("\t")[0] for line in lines_of(result.stdout, "H"))
+    assert heads == ["H-0", "H-1", "H-3", "H-4"]
+    assert "its output is empty" not in result.stderr

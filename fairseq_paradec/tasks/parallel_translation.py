@@ -17,6 +17,7 @@ from fairseq import options, utils
 from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
@@ -160,7 +161,7 @@ class ParallelDecodingMixin:
         sizes = dataset.num_tokens_vec(np.arange(len(dataset)))
         self._left_out = too_long | (sizes > (kwargs.get("max_tokens") or sys.maxsize))
         alone = self._left_out.copy()
-        if kwargs.get("ignore_invalid_inputs", False):
+        if kwargs.get("ignore_invalid_inputs", False) and too_long.any():
             logger.warning("%d sentences are too long and are skipped", too_long.sum())
             alone &= ~too_long
         kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
@@ -187,6 +188,10 @@ class ParallelDecodingMixin:
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch; rows that cannot be translated get an empty output, and a word why."""
+        if isinstance(generator, SequenceScorer):  # --score-reference translates nothing
+            return super().inference_step(  # type: ignore[misc]
+                generator, models, sample, prefix_tokens, constraints
+            )
         src_tokens = sample["net_input"]["src_tokens"]
         problems = self._problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
