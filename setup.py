@@ -33,6 +33,7 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
+    package_data={"fairseq_paradec.cli": ["benchmark.schema.json"]},
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
@@ -43,12 +44,20 @@ setup(
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
         "tqdm>=4.60,<5",
+        # what the benchmark measures, checks and draws with
+        "sacrebleu>=2.4,<3",
+        "jsonschema>=4.18,<5",
+        "matplotlib>=3.8,<4",
     ],
-    extras_require={"test": ["pytest>=8", "sacrebleu>=2.4,<3", "ruff", "mypy"]},
+    extras_require={
+        # engines to compare with: paradec-benchmark --peers
+        "peers": ["ctranslate2>=4.5,<5"],
+        "test": ["pytest>=8", "ruff", "mypy"],
+    },
     entry_points={
         "console_scripts": [
+            "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
             "paradec-demo=fairseq_paradec.cli.demo:main",
-            "paradec-engine=fairseq_paradec.cli.engine:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-results=fairseq_paradec.cli.results:main",
         ]

@@ -5,20 +5,18 @@ All run in this process, on a few sentences of the demo.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import logging
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers_cli import DEMO, ROOT
 
-from fairseq_paradec.cli import demo, engine, lossless, measure, results
+from fairseq_paradec.cli import demo, lossless, measure, results
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
 
@@ -49,7 +47,9 @@ def test_every_command_has_an_entry_point():
     modules = {path.stem for path in Path(demo.__file__).parent.glob("*.py")}
     assert {module.rpartition(".")[2] for _, module, _ in ENTRY_POINTS} == modules - {
         "__init__",
+        "machine",
         "measure",
+        "systems",
     }
 
 
@@ -74,8 +74,6 @@ TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]
         (demo, ["--data", "fairseq_paradec"], ["--data", "`test` subset"]),
         (demo, ["--path", "no.pt"], ["--path", "'no.pt'", "checkpoint"]),
         (demo, ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
-        (engine, [*TABLE, "--arch", "lstm"], ["--arch", "'lstm'", "transformer_tiny"]),
-        (engine, [*TABLE, "--threads", "0"], ["--threads", "'0'", "from 1 up"]),
         (lossless, [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
         (lossless, [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
         (results, ["--tables", "no/such"], ["--tables", "'no/such'", "*.json"]),
@@ -140,21 +138,18 @@ def test_the_demo_notices_a_wrong_output(capsys, commits_unverified):
     assert status == 1
     assert table["greedy"][4] == "6/6"
     assert table["pgj block 5"][4] != "6/6"
-    wrong = [line for line in lines if "differs from fairseq greedy at token" in line]
-    assert any(line.startswith("pgj block 5: sentence ") for line in wrong)
-    assert any(line.endswith(": NOT A TIE") for line in wrong)
+    wrong = [line for line in lines if line.endswith("BEYOND TIES")]
+    assert any(line.startswith("pgj block 5: 0 sentences differ") for line in wrong)
+    assert not any(line.startswith("greedy: ") for line in wrong)
     assert not any(line.startswith("Every sentence identical") for line in lines)
 
 
-def test_ties_alone_are_no_failure():
-    found = [("pj", {"id": 7, "position": 3, "gap": 2e-5, "tie": True})]
-    line = demo.describe(found, demo.decoders(5))
-    assert line == (
-        "pj: sentence 7 differs from fairseq greedy at token 3; gap of the two tokens there "
-        "2.0e-05: a tie"
+def test_ties_are_told_from_divergences():
+    same = {"sentences": 9, "identical": 9, "ties": 0, "beyond ties": 0}
+    counts = {"greedy": same, "pj": same | {"identical": 6, "ties": 2, "beyond ties": 1}}
+    assert demo.describe(counts) == (
+        "pj: 2 sentences differ from fairseq greedy from a tie on, 1 BEYOND TIES"
     )
-    found[0][1].update(gap=None, tie=False)
-    assert demo.describe(found, []).endswith("the outputs' lengths differ: NOT A TIE")
 
 
 # ---- what the measuring commands share ---------------------------------------------------------
@@ -230,63 +225,6 @@ def test_separate_dictionaries_leave_source_copy_out():
     assert len(inits[1]) == 4  # greedy has none
 
 
-# ---- engine ------------------------------------------------------------------------------------
-
-
-def test_engine_times_a_checkpoint_and_an_architecture(tmp_path):
-    out = tmp_path / "new" / "engine.json"
-    arguments = [str(DEMO), "--path", str(MODEL), "--arch", "transformer_tiny", "--sentences", "2"]
-    assert engine.main([*arguments, "--rounds", "1", "--threads", "1", "--out", str(out)]) == 0
-    table = json.loads(out.read_text(encoding="utf-8"))
-    assert list(table) == [
-        "schema", "version", "title", "notes", "command", "date", "machine", "versions", "rows",
-    ]  # fmt: skip
-    assert table["machine"]["threads"] == 1
-    assert {"python", "torch", "numpy"} <= set(table["versions"])
-    assert [row["model"] for row in table["rows"]] == [
-        "demo.en-de",
-        "transformer_tiny, random weights",
-    ]
-    for row in table["rows"]:
-        assert row["identical"] == "2/2"
-        ratio = row["fairseq --beam 1, ms"] / row["greedy, ms"]
-        assert row["speed-up"] == pytest.approx(ratio, abs=0.05)
-        assert row["spread over rounds"] == f"{row['speed-up']:.2f}-{row['speed-up']:.2f}"
-    assert table["rows"][1]["tokens per sentence"] == engine.UNTRAINED_LENGTH
-
-
-class TimedTask:
-    """Stands for a task; its clock tells what its searches cost, by search and turn."""
-
-    def __init__(self, seconds: dict[str, list[float]]) -> None:
-        self.now = 0.0
-        self.turns = {decoding: iter(costs) for decoding, costs in seconds.items()}
-
-    def build_generator(self, models: Any, options: argparse.Namespace) -> str:
-        return options.decoding
-
-    def inference_step(self, generator: str, models: Any, sample: int) -> Any:
-        self.now += next(self.turns[generator])
-        tokens = [5, 5 + (sample == 1 and generator == "beam"), 2]
-        return [[{"tokens": torch.tensor(tokens)}]]
-
-
-def test_engine_takes_medians_of_rounds_and_leaves_the_warm_up_out(monkeypatch):
-    warm_up = [500.0] * 3
-    ours = [0.001, 0.002, 0.009, 0.002, 0.004, 0.018, 0.003, 0.003, 0.003]
-    stock = [0.003, 0.009, 0.004, 0.004, 0.004, 0.004, 0.009, 0.009, 0.009]
-    task = TimedTask({"greedy": warm_up + ours, "beam": warm_up + stock})
-    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: task.now))
-    row = engine.compare(task, [], [0, 1, 2], rounds=3, limits={}, name="timed")
-    # Medians over the sentences: 2, 4, 3 ms and 4, 4, 9 ms.
-    assert row["greedy, ms"] == 3.0
-    assert row["fairseq --beam 1, ms"] == 4.0
-    assert row["speed-up"] == 2.0
-    assert row["spread over rounds"] == "1.00-3.00"
-    assert row["identical"] == "2/3"
-    assert row["tokens per sentence"] == 3.0
-
-
 # ---- results -----------------------------------------------------------------------------------
 
 
@@ -294,7 +232,7 @@ def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
     """Write a table as the commands do, with changes to it."""
     rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
     path = folder / f"{name}.json"
-    made_by = measure.circumstances("engine", ["DATA", "--out", "results/some.json"])
+    made_by = measure.circumstances("lossless", ["DATA", "--out", "results/some.json"])
     measure.save(path, "A table", ["A note."], rows, made_by)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
     return path
@@ -320,7 +258,7 @@ def test_a_table_renders_with_its_circumstances(tmp_path):
     assert "`paradec-results`" in text
     assert f"torch {torch.__version__}" in text
     assert "\n- A note.\n" in text
-    command = "python -m fairseq_paradec.cli.engine DATA --out results/some.json"
+    command = "python -m fairseq_paradec.cli.lossless DATA --out results/some.json"
     assert f"\n```\n{command}\n```\n" in text
     table = """
 | model | ms | done | gain | note |
@@ -363,7 +301,7 @@ def test_check_shows_where_a_page_differs(tmp_path, capsys):
 def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
     path = write_table(tmp_path, "wrong", **changes)
     with pytest.raises(UsageError) as error:
-        results.read_table(path)
+        results.read_document(path)
     assert all(word in str(error.value) for word in [str(path), *words])
 
 

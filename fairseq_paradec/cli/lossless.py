@@ -93,11 +93,6 @@ def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Read an argument that is a list of whole numbers with commas between them."""
-    return [measure.whole_number(part) for part in text.split(",")]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(prog="paradec-lossless", description=__doc__)
@@ -105,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of a plain Transformer")
     add("--subsets", default="test", help="comma-separated (default: test)")
-    add("--batch-sizes", type=whole_numbers, default=[1, 64], help="(default: 1,64)")
+    add("--batch-sizes", type=measure.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=measure.whole_number, help="sentences per subset (default: all)")
     add("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)

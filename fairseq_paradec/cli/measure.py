@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import platform
@@ -16,8 +17,9 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
+from sacremoses import MosesDetokenizer
 
-from ..errors import UsageError
+from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
 SCHEMA, VERSION = "fairseq_paradec.table", 1
@@ -32,6 +34,29 @@ def whole_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 up")
     return int(text)
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Read an argument that is a list of whole numbers with commas between them."""
+    return [whole_number(part) for part in text.split(",")]
+
+
+def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
+    """Refuse a data folder or a checkpoint that is not there.
+
+    Args:
+        data: fairseq's data folder.
+        path: the checkpoint, or several with ``:`` between them.
+        flag: the data folder's, for the message.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    if not os.path.isdir(data):
+        raise option_error(flag, data, "a folder made by fairseq-preprocess")
+    for one in path.split(os.pathsep):
+        if not os.path.isfile(one):
+            raise option_error("--path", one, "a fairseq checkpoint")
 
 
 def run(name: str, command: Callable[[], int]) -> int:
@@ -92,6 +117,24 @@ def batches(task: Any, subset: str, batch_size: int, limit: int | None) -> Itera
 def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
     """Build a generator from options named as their flags are."""
     return task.build_generator(list(models), argparse.Namespace(**options))
+
+
+def plain_text(symbols: Sequence[str], language: str) -> str:
+    """Join sub-words (subword-nmt's or sentencepiece's) and Moses tokens to plain text.
+
+    Args:
+        symbols: of a dictionary, without ``</s>``.
+        language: as in ``de``.
+    """
+    line = " ".join(symbols)
+    if "\u2581" in line:
+        return line.replace(" ", "").replace("\u2581", " ").strip()
+    return _detokenizer(language).detokenize((line + " ").replace("@@ ", "").split())
+
+
+@functools.cache
+def _detokenizer(language: str) -> MosesDetokenizer:
+    return MosesDetokenizer(lang=language)
 
 
 def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""paradec-results: render RESULTS.md from the tables that the measuring commands wrote as JSON.
+"""paradec-results: render RESULTS.md from the JSON that the measuring commands wrote.
 
 Nothing is measured here, and nothing is edited in RESULTS.md by hand: ``--check`` fails if the page
 is not what the tables render to.
@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
+from ..analysis.benchmark_tables import markdown, tables
 from ..errors import UsageError, option_error
 from . import measure
 
@@ -38,19 +41,44 @@ FIELDS: dict[str, type] = {
     "rows": list,
 }
 
+# The other kind of file: a benchmark, which holds several tables and what they are made from.
+BENCHMARK = "fairseq_paradec.benchmark"
+
 # Lines of the difference that --check shows.
 DIFF_LINES = 20
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """Read a table and check that it is one.
+def check_benchmark(document: Any, name: str) -> None:
+    """Check a benchmark against its schema, and its tables against its raw samples.
 
     Args:
-        path: a file that ``measure.save`` wrote.
+        document: the JSON.
+        name: of its file, for the message.
 
     Raises:
-        UsageError: it is no JSON, no table, of another version, or names a path that exists on one
-            machine only.
+        UsageError: it does not fit.
+    """
+    schema = json.loads(Path(__file__).with_name("benchmark.schema.json").read_text("utf-8"))
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
+    worst = jsonschema.exceptions.best_match(errors)
+    if worst is not None:
+        raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
+    if document["tables"] != tables(document):
+        raise UsageError(f"{name}: its tables are not what its raw samples say")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a table or a benchmark and check that it is one.
+
+    Args:
+        path: a file that ``measure.save`` or ``paradec-benchmark`` wrote.
+
+    Returns:
+        The document; a benchmark as well as a table has ``tables``.
+
+    Raises:
+        UsageError: it is no JSON, neither of the two, of another version, or names a path that
+            exists on one machine only.
     """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -58,23 +86,33 @@ def read_table(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
     keys = ("schema", "version")
     given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
-    if given != [measure.SCHEMA, measure.VERSION]:
+    if given == [BENCHMARK, 1]:
+        check_benchmark(table, str(path))
+    elif given == [measure.SCHEMA, measure.VERSION]:
+        _check_table(table, path)
+        table |= {"tables": [{"title": "", "notes": table["notes"], "rows": table["rows"]}]}
+        table |= {"notes": []}
+    else:
         raise UsageError(
             f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
-            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}"
+            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}, or {BENCHMARK!r}, version 1"
         )
-    for name, kind in FIELDS.items():
-        if not isinstance(table.get(name), kind):
-            raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
-    rows = table["rows"]
-    if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
-        raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
     for word in re.split(r"[\s=:'\"]+", table["command"]):
         if os.path.isabs(word):
             raise UsageError(
                 f"{path}: the command names {word!r}; allowed: paths relative to the checkout"
             )
     return table
+
+
+def _check_table(table: dict[str, Any], path: Path) -> None:
+    """Refuse a table that lacks something."""
+    for name, kind in FIELDS.items():
+        if not isinstance(table.get(name), kind):
+            raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
+    rows = table["rows"]
+    if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
+        raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
 
 
 def cell(value: Any) -> str:
@@ -102,14 +140,15 @@ def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section(name: str, table: dict[str, Any]) -> str:
-    """Render one table with its circumstances.
+def section(path: Path, page: Path) -> str:
+    """Render one file with its circumstances, and the picture of its name if there is one.
 
     Args:
-        name: of its file, which tells tables of the same title apart.
-        table: as read.
+        path: the file; its name tells sections of the same title apart.
+        page: the page, for the picture's address.
     """
-    machine = table["machine"]
+    table = read_document(path)
+    machine, picture = table["machine"], path.with_suffix(".png")
     about = [
         table["date"],
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} used, "
@@ -117,17 +156,24 @@ def section(name: str, table: dict[str, Any]) -> str:
         ", ".join(f"{package} {version}" for package, version in table["versions"].items()),
     ]
     parts = [
-        f"## {table['title']} ({name})",
+        f"## {table['title']} ({path.stem})",
         "; ".join(about),
         f"```\n{table['command']}\n```",
         "\n".join(f"- {note}" for note in table["notes"]),
-        markdown_table(table["rows"]),
     ]
+    if picture.is_file():
+        address = os.path.relpath(picture, page.parent)
+        parts.append(f"![{table['title']}]({Path(address).as_posix()})")
+    parts.append(markdown(table["tables"], markdown_table).rstrip("\n"))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def render(folder: Path) -> str:
-    """Render all tables of a folder, by file name, after its ``targets.md`` if it has one.
+def render(folder: Path, page: Path) -> str:
+    """Render all files of a folder, by name, after its ``targets.md`` if it has one.
+
+    Args:
+        folder: with ``*.json``.
+        page: where the text will lie.
 
     Raises:
         UsageError: there is none, or one is wrong.
@@ -137,7 +183,7 @@ def render(folder: Path) -> str:
         raise option_error("--tables", str(folder), "a folder with tables, *.json")
     targets = folder / "targets.md"
     head = [HEAD, targets.read_text(encoding="utf-8")] if targets.is_file() else [HEAD]
-    return "\n".join([*head, *(section(file.stem, read_table(file)) for file in files)])
+    return "\n".join([*head, *(section(file, page) for file in files)])
 
 
 def check(page: Path, text: str) -> int:
@@ -170,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def command() -> int:
-        text = render(args.tables)
+        text = render(args.tables, args.out)
         if args.check:
             return check(args.out, text)
         args.out.write_text(text, encoding="utf-8")

@@ -71,6 +71,11 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
     ) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
 
+    @property
+    def lossless(self) -> bool:
+        """Whether, in fp32, the output is promised to be that of greedy search."""
+        return True
+
     def acceptance(self) -> ExactMatch:
         """Return the rule by which drafted tokens are accepted."""
         return ExactMatch()

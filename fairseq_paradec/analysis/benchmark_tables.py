@@ -1,0 +1,239 @@
+"""The tables of a benchmark, from its raw samples: a pure function of the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .timing import Rounds, Spread, length_bins, percentile, round_medians, speed_up, total
+
+# What every benchmark holds, and against what the others are measured.
+BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
+BASELINES = (BEAM, GREEDY, OWN_GREEDY)
+# Bins of source lengths.
+BINS = 4
+
+Row = dict[str, Any]
+
+
+def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables of a benchmark, each with ``title``, ``notes`` and ``rows``.
+
+    Args:
+        document: what ``paradec-benchmark`` wrote; its own ``tables`` are not read.
+    """
+    own = [s for s in document["systems"] if s["promise"] != "peer"]
+    peers = [s for s in document["systems"] if s["promise"] == "peer"]
+    setting, seconds = document["setting"], document["seconds"]
+    main = str(setting["threads"][0])
+    latency = seconds["latency"][main]
+    found = [
+        {
+            "title": "Output",
+            "notes": [
+                "Differences of BLEU and chrF with their 95% paired-bootstrap intervals.",
+                "Ties: the outputs part where the two tokens' log-probabilities differ by less than"
+                " 1e-4.",
+                "tokens: with </s>. passes: of the decoder, at batch 1.",
+            ],
+            "rows": [output_row(s) for s in own],
+        },
+        {
+            "title": f"Latency: batch 1, {setting['dtype']}, {threads(main)}",
+            "notes": [
+                "Medians over the rounds, lowest and highest round in brackets. p95: over the "
+                "sentences. Speed-ups: ratios of a round's total times.",
+                "memory: peak beyond the loaded models, in MiB.",
+            ],
+            "rows": [latency_row(s, latency) for s in own],
+        },
+    ]
+    sweep = seconds["throughput"]
+    if sweep:
+        found.append(
+            {
+                "title": f"Throughput: {setting['dtype']}, {threads(main)}",
+                "notes": ["Batches of sentences of similar length; speed-ups at the same size."],
+                "rows": [
+                    throughput_row(s, size, times, setting["sentences"])
+                    for size, times in sweep.items()
+                    for s in own
+                ],
+            }
+        )
+    bins = length_bins(document["source_lengths"], BINS)
+    found.append(
+        {
+            "title": f"Speed-up against {GREEDY}, by source length in tokens ({threads(main)})",
+            "notes": [],
+            "rows": [
+                {"decoder": s["label"], "label": label(s)}
+                | {
+                    f"{name} (n={len(items)})": speed_up(
+                        latency[GREEDY], latency[s["label"]], items
+                    ).text(2, "x")
+                    for name, items in bins.items()
+                }
+                for s in own
+            ],
+        }
+    )
+    if len(seconds["latency"]) > 1:
+        found.append(
+            {
+                "title": "Threads: batch 1, median ms; speed-up against our greedy with as many",
+                "notes": [],
+                "rows": [threads_row(s, seconds["latency"]) for s in own],
+            }
+        )
+    if peers:
+        found.append(
+            {
+                "title": "Peers: the same checkpoint in another engine",
+                "notes": [
+                    "Each at its own best number of threads and in its own dtype; speed-ups are "
+                    f"against the table above, in the same rounds ({setting['dtype']}, "
+                    f"{threads(main)}).",
+                    "identical: to fairseq greedy.",
+                ],
+                "rows": [peer_row(s, latency) for s in peers],
+            }
+        )
+    return found
+
+
+def threads(count: str) -> str:
+    """Return, for example, ``1 thread``."""
+    return f"{count} thread{'' if count == '1' else 's'}"
+
+
+def label(system: dict[str, Any]) -> str:
+    """Return what a system's output was shown to be.
+
+    An exact one that was not exact once, ties apart, is never called so.
+    """
+    if system["promise"] != "exact":
+        return system["promise"]
+    beyond = sum(counts["beyond ties"] for counts in system["agreement"].values())
+    checked = sum(counts["sentences"] for counts in system["agreement"].values())
+    return "exact" if beyond == 0 else f"NOT EXACT ({beyond} of {checked})"
+
+
+def output_row(system: dict[str, Any]) -> Row:
+    """Return what a system's translations are like."""
+    at_one = system["agreement"]["1"]
+    row: Row = {
+        "decoder": system["label"],
+        "label": label(system),
+        "parameters": system["parameters"],
+        "identical to greedy": f"{at_one['identical']}/{at_one['sentences']}",
+        "ties": sum(counts["ties"] for counts in system["agreement"].values()),
+    }
+    row |= quality(system, BEAM) | quality(system, GREEDY)
+    passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
+    row["passes per sentence"] = "-" if passes is None else round(passes / sentences, 2)
+    row["tokens per pass"] = "-" if passes is None else round(tokens / passes, 2)
+    return row
+
+
+def quality(system: dict[str, Any], baseline: str) -> Row:
+    """Return a system's scores, and their differences from a baseline's."""
+    row: Row = {metric: round(score, 2) for metric, score in system["scores"].items()}
+    for metric, (difference, low, high) in system["differences"][baseline].items():
+        name = f"{metric} - {baseline.removeprefix('fairseq ')}"
+        row[name] = f"{difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+    return row
+
+
+def against_baselines(name: str, times: dict[str, Rounds]) -> Row:
+    """Return the speed-ups of one system, by baseline."""
+    heads = {BEAM: "x beam 5", GREEDY: "x fairseq greedy", OWN_GREEDY: "x our greedy"}
+    return {head: speed_up(times[base], times[name]).text(2) for base, head in heads.items()}
+
+
+def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
+    """Return what a user waits for one sentence."""
+    name = system["label"]
+    return {
+        "decoder": name,
+        "label": label(system),
+        "ms per sentence": milliseconds(times[name]).text(2),
+        "p95": round(1000 * percentile(times[name], 95), 2),
+        **against_baselines(name, times),
+        "memory": system["memory"].get("1"),
+    }
+
+
+def milliseconds(rounds: Rounds) -> Spread:
+    """Return the median time of a sentence, in ms."""
+    spread = round_medians(rounds)
+    return Spread(1000 * spread.median, 1000 * spread.low, 1000 * spread.high)
+
+
+def throughput(rounds: Rounds, sentences: int) -> Spread:
+    """Return sentences per second.
+
+    Args:
+        rounds: of each batch.
+        sentences: in all batches of a round.
+    """
+    return Spread.of([sentences / total(times) for times in rounds])
+
+
+def throughput_row(
+    system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int
+) -> Row:
+    """Return how much a system gets done at one batch size."""
+    name = system["label"]
+    agreement = system["agreement"][size]
+    return {
+        "batch": int(size),
+        "decoder": name,
+        "label": label(system),
+        "sentences/s": throughput(times[name], sentences).text(1),
+        **against_baselines(name, times),
+        "identical": f"{agreement['identical']}/{agreement['sentences']}",
+        "memory": system["memory"].get(size),
+    }
+
+
+def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -> Row:
+    """Return latency by the number of threads (santilli2023, Figure 3)."""
+    row: Row = {"decoder": system["label"], "label": label(system)}
+    for count, times in latency.items():
+        ours = times[system["label"]]
+        row[f"{threads(count)}, ms"] = milliseconds(ours).text(2)
+        row[f"{threads(count)}, x"] = speed_up(times[OWN_GREEDY], ours).text(2)
+    return row
+
+
+def peer_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
+    """Return the latency of a peer, with the circumstances that are its own."""
+    name, at_one = system["label"], system["agreement"]["1"]
+    return {
+        "peer": name,
+        "dtype": system["dtype"],
+        "threads": system["threads"],
+        "ms per sentence": milliseconds(times[name]).text(2),
+        "p95": round(1000 * percentile(times[name], 95), 2),
+        **against_baselines(name, times),
+        "identical": f"{at_one['identical']}/{at_one['sentences']}",
+        **quality(system, GREEDY),
+    }
+
+
+def markdown(found: Sequence[dict[str, Any]], table: Any) -> str:
+    """Join tables to Markdown.
+
+    Args:
+        found: of ``tables``.
+        table: turns rows into a Markdown table.
+    """
+    parts = []
+    for one in found:
+        parts += [
+            one["title"] and f"### {one['title']}",
+            "\n".join(f"- {note}" for note in one["notes"]),
+        ]
+        parts.append(table(one["rows"]))
+    return "\n\n".join(part for part in parts if part) + "\n"

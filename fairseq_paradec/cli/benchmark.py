@@ -1,0 +1,599 @@
+"""paradec-benchmark: one model, one test set, any decoders; times that can be defended.
+
+Every decoder translates the same sentences in the same process, in rounds in which each sentence is
+decoded by all decoders in turn, each time another one first. The timer covers what a user waits
+for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and this
+package's greedy search are always among the decoders, so that an algorithm's gain and an engine's
+are told apart. What was measured is kept after each round: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..analysis.benchmark_tables import BASELINES, BEAM, GREEDY, OWN_GREEDY, markdown, tables
+from ..analysis.quality import Quality
+from ..analysis.timing import total
+from ..errors import UsageError, option_error
+from . import machine, measure
+from .results import BENCHMARK, check_benchmark, markdown_table
+from .systems import (
+    COMMON,
+    DTYPES,
+    EXACT,
+    PEER,
+    CTranslate2System,
+    FairseqSystem,
+    Models,
+    Output,
+    System,
+)
+
+ALWAYS = {BEAM: "beam --beam 5", GREEDY: "beam --beam 1", OWN_GREEDY: "greedy"}
+DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
+
+# A batch size is useful if some decoder gains this factor by it.
+USEFUL = 1.05
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        sentences: numbers of the sentences, from short to long.
+        timed: those whose latency is taken.
+        batch_sizes: of the throughput sweep, growing.
+        threads: CPU threads; the first is used for all but the thread sweep.
+        rounds: timed ones.
+        device: ``cpu`` or ``cuda``.
+        busy: measure also if others use the machine.
+    """
+
+    sentences: list[int]
+    timed: list[int]
+    batch_sizes: tuple[int, ...]
+    threads: tuple[int, ...]
+    rounds: int
+    device: str = "cpu"
+    busy: bool = False
+
+    def batches(self, size: int) -> list[list[int]]:
+        """Return the sentences in batches of similar length."""
+        return [self.sentences[i : i + size] for i in range(0, len(self.sentences), size)]
+
+
+@dataclass
+class Journal:
+    """What was measured so far, on disk, so that a benchmark can be broken off.
+
+    Attributes:
+        path: one JSON object a line; the first says which run it is of. None: memory only.
+        fingerprint: of the run.
+        entries: by key.
+
+    Raises:
+        UsageError: the file is of another run.
+    """
+
+    path: Path | None
+    fingerprint: dict[str, Any]
+    entries: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what is there."""
+        if self.path is None:
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.is_file() else []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # torn by a kill
+        if lines:
+            head, *rest = (json.loads(line) for line in lines)
+            self._refuse_other(head)
+            self.entries = {entry["key"]: entry["value"] for entry in rest}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("wb") as file:
+            file.write(b"".join(lines) or _line(self.fingerprint))
+
+    def _refuse_other(self, head: dict[str, Any]) -> None:
+        """Refuse to go on with a run under other circumstances, and name one."""
+        for name, value in json.loads(json.dumps(self.fingerprint)).items():
+            if head.get(name) != value:
+                raise UsageError(
+                    f"--out: {self.path} holds an unfinished run with other {name}: got {value!r}; "
+                    f"allowed: {head.get(name)!r}, as there; or delete that file"
+                )
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep a measurement."""
+        self.entries[key] = value
+        if self.path is None:
+            return
+        with self.path.open("ab") as file:
+            file.write(_line({"key": key, "value": value}))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+class Benchmark:
+    """Measures systems and keeps raw samples; says nothing about them.
+
+    Args:
+        systems: the rows, ``BASELINES`` among their labels.
+        plan: what to measure.
+        journal: where to keep it.
+        bar: progress, advanced by one a translated sentence.
+    """
+
+    def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal, bar: Any) -> None:
+        self.systems, self.plan, self.journal, self.bar = list(systems), plan, journal, bar
+        self.own = [system for system in systems if system.promise != PEER]
+
+    def run(self) -> None:
+        """Measure all that the journal does not hold yet."""
+        self._use_threads(self.plan.threads[0])
+        for system in self.systems:
+            self.observe(system, 1)
+        for threads in self.plan.threads:
+            self._use_threads(threads)
+            # A peer has threads of its own: it belongs to one setting only.
+            among = self.systems if threads == self.plan.threads[0] else self.own
+            items = [[sentence] for sentence in self.plan.timed]
+            self.time(f"latency/{threads}", among, items)
+        self._use_threads(self.plan.threads[0])
+        best: dict[str, float] = {}
+        for size in self.plan.batch_sizes:
+            for system in self.own:
+                self.observe(system, size)
+            self.time(f"throughput/{size}", self.own, self.plan.batches(size))
+            found = {
+                name: len(self.plan.sentences) / min(map(total, rounds))
+                for name, rounds in self.seconds(f"throughput/{size}").items()
+            }
+            if best and all(found[name] < USEFUL * best[name] for name in found):
+                break
+            best = found
+
+    def observe(self, system: System, size: int) -> None:
+        """Translate everything once, untimed: what comes out, in how many passes and MiB."""
+        key = f"outputs/{size}/{system.label}"
+        if key in self.journal.entries:
+            return
+
+        def work() -> dict[int, Output]:
+            found: dict[int, Output] = {}
+            for batch in self.plan.batches(size):
+                found |= dict(zip(batch, system.translate(batch), strict=True))
+                self.bar.update(len(batch))
+            return found
+
+        found, memory = machine.with_peak_memory(work, self.plan.device)
+        outputs = [found[i] for i in self.plan.sentences]
+        passes = [output.passes for output in outputs]
+        self.journal.put(
+            key,
+            {
+                "tokens": [output.tokens for output in outputs],
+                "texts": [output.text for output in outputs],
+                "passes": None if None in passes else passes,
+                "memory": memory,
+            },
+        )
+
+    def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
+        """Time whole translations, item by item by all systems in turn, in rounds.
+
+        Args:
+            key: under which the seconds of each round are kept, with the round's number.
+            systems: to be compared.
+            items: batches of sentences.
+        """
+        warm = False
+        for turn in range(self.plan.rounds):
+            if f"{key}/{turn}" in self.journal.entries:
+                continue
+            if not warm:
+                for system in systems:
+                    for item in items[:: max(1, len(items) // WARM_UP)][:WARM_UP]:
+                        system.translate(item)
+                warm = True
+            busy = machine.busy_cores() if self.plan.busy else machine.wait_until_idle()
+            seconds: dict[str, list[float]] = {system.label: [] for system in systems}
+            for number, item in enumerate(items):
+                for place in range(len(systems)):
+                    # Each item starts with another system: none profits from its place.
+                    system = systems[(place + number + turn) % len(systems)]
+                    begin = self._now()
+                    system.translate(item)
+                    seconds[system.label].append(round(self._now() - begin, 7))
+                    self.bar.update(len(item))
+            self.journal.put(f"{key}/{turn}", {"busy": busy, "seconds": seconds})
+
+    def _now(self) -> float:
+        """Return the time once the device has done what it was given."""
+        if self.plan.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def _use_threads(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+
+    def seconds(self, key: str) -> dict[str, list[list[float]]]:
+        """Return what ``time`` kept under a key: by system, round and item."""
+        rounds = [self.journal.entries[f"{key}/{turn}"] for turn in range(self.plan.rounds)]
+        names = rounds[0]["seconds"]
+        return {name: [one["seconds"][name] for one in rounds] for name in names}
+
+    def measured(self, kind: str) -> Iterator[str]:
+        """Yield the settings (threads, batch sizes) for which there are times, in order."""
+        wanted = self.plan.threads if kind == "latency" else self.plan.batch_sizes
+        for setting in wanted:
+            if f"{kind}/{setting}/0" in self.journal.entries:
+                yield str(setting)
+
+    def busiest(self) -> float | None:
+        """Return how many cores others used at most, just before a round."""
+        found = [e["busy"] for e in self.journal.entries.values() if e.get("busy") is not None]
+        return round(max(found), 2) if found else None
+
+
+def agreement(
+    system: System, sentences: Sequence[int], ours: Sequence[list[str]], theirs: Sequence[list[str]]
+) -> dict[str, int]:
+    """Count where a system's tokens are fairseq greedy's.
+
+    Args:
+        system: if it promises to be exact, its model says what is a tie.
+        sentences: their numbers.
+        ours: the system's tokens.
+        theirs: fairseq greedy's.
+    """
+    triples = list(zip(sentences, ours, theirs, strict=True))
+    different = [triple for triple in triples if triple[1] != triple[2]]
+    ties = sum(system.tie(*triple) for triple in different) if system.promise == EXACT else 0
+    return {
+        "sentences": len(triples),
+        "identical": len(triples) - len(different),
+        "ties": ties,
+        "beyond ties": len(different) - ties,
+    }
+
+
+def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
+    """Put together what was measured, without title and circumstances.
+
+    Args:
+        bench: that has run.
+        quality: with the references, in the order of the plan's sentences.
+        setting: what the run was about.
+
+    Returns:
+        The JSON document, its tables made from the raw samples in it.
+    """
+    plan, entries = bench.plan, bench.journal.entries
+    sizes = list(dict.fromkeys(("1", *bench.measured("throughput"))))
+    texts = {s.label: entries[f"outputs/1/{s.label}"]["texts"] for s in bench.systems}
+    systems = []
+    for system in bench.systems:
+        name = system.label
+        found = {
+            size: entries[f"outputs/{size}/{name}"]
+            for size in sizes
+            if f"outputs/{size}/{name}" in entries
+        }
+        systems.append(
+            {
+                "label": name,
+                "command": system.command,
+                "promise": system.promise,
+                "parameters": system.parameters,
+                "dtype": system.dtype,
+                "threads": system.threads,
+                "passes": None if found["1"]["passes"] is None else sum(found["1"]["passes"]),
+                # With </s>, which every output ends in.
+                "tokens": sum(len(tokens) + 1 for tokens in found["1"]["tokens"]),
+                "scores": quality.scores(texts[name]),
+                "differences": {
+                    baseline: quality.differences(texts[name], texts[baseline])
+                    for baseline in (BEAM, GREEDY)
+                },
+                "agreement": {
+                    size: agreement(
+                        system,
+                        plan.sentences,
+                        one["tokens"],
+                        entries[f"outputs/{size}/{GREEDY}"]["tokens"],
+                    )
+                    for size, one in found.items()
+                },
+                "memory": {size: one["memory"] for size, one in found.items()},
+            }
+        )
+    task = bench.systems[0].task
+    sizes_of = task.dataset(setting["subset"]).src_sizes
+    document: dict[str, Any] = {
+        "setting": setting | {"busy cores": bench.busiest()},
+        "signatures": quality.signatures(),
+        "systems": systems,
+        "source_lengths": [int(sizes_of[i]) for i in plan.timed],
+        "seconds": {
+            kind: {one: bench.seconds(f"{kind}/{one}") for one in bench.measured(kind)}
+            for kind in ("latency", "throughput")
+        },
+    }
+    return document | {"tables": tables(document)}
+
+
+def references(task: Any, data: str, subset: str, given: Path | None) -> tuple[list[str], str]:
+    """Return the references of a whole subset as plain text, and where they are from.
+
+    Args:
+        task: with the subset.
+        data: the data folder; its ``raw/SUBSET.LANG`` is taken if it is there.
+        subset: of the data.
+        given: ``--reference``.
+
+    Raises:
+        UsageError: the file given is missing, or does not fit.
+    """
+    dataset, language = task.dataset(subset), task.cfg.target_lang
+    raw = Path(data) / "raw" / f"{subset}.{language}"
+    path = given or (raw if raw.is_file() else None)
+    if path is None:
+        if dataset.tgt is None:
+            raise option_error("--subset", subset, "a subset with references, or --reference FILE")
+        symbols = (task.target_dictionary.string(tokens).split() for tokens in dataset.tgt)
+        return [measure.plain_text(one, language) for one in symbols], "DATA, detokenised"
+    if not path.is_file():
+        raise option_error("--reference", str(path), "a file that exists")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if len(lines) != len(dataset):
+        raise option_error(
+            "--reference", f"{path} with {len(lines)} lines", f"a line for each of {len(dataset)}"
+        )
+    return lines, str(path)
+
+
+def evenly(items: list[int], count: int | None) -> list[int]:
+    """Return so many of the items, evenly chosen; all if there are no more, or for None."""
+    if count is None or count >= len(items):
+        return items
+    return [items[int(i * len(items) / count)] for i in range(count)]
+
+
+def make_plan(task: Any, args: argparse.Namespace) -> Plan:
+    """Choose the sentences: from short to long, evenly if not all are wanted."""
+    order = task.dataset(args.subset).ordered_indices().tolist()
+    sentences = evenly(order, args.sentences)
+    return Plan(
+        sentences=sentences,
+        timed=evenly(sentences, args.timed),
+        batch_sizes=tuple(sorted({size for size in args.batch_sizes if size <= len(sentences)})),
+        threads=tuple(dict.fromkeys(args.threads)),
+        rounds=args.rounds,
+        device=args.device,
+        busy=args.busy,
+    )
+
+
+def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[System]:
+    """Load models and build the decoders.
+
+    Raises:
+        UsageError: a decoder cannot be built, or has the name of another.
+    """
+    models = Models(args.data, args.subset, args.dtype, args.device)
+    chosen = args.decoder or DEFAULT_DECODERS
+    systems: list[System] = []
+    for label, spec in ALWAYS.items():
+        systems.append(FairseqSystem(spec, models, args.path, common, label))
+    systems += [FairseqSystem(spec, models, args.path, common) for spec in chosen]
+    labels = [system.label for system in systems]
+    for name in labels:
+        if labels.count(name) > 1:
+            raise option_error("--decoder", name, "a LABEL= of its own for each decoder")
+    if args.peers:
+        systems += [
+            CTranslate2System(beam, kind, models, args.path, common)
+            for kind in ("float32", "int8")
+            for beam in (1, 5)
+        ]
+    return systems
+
+
+def fingerprint(args: argparse.Namespace, made_by: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be the same for a run to be gone on with."""
+    ignored = ("out", "busy", "title")
+    arguments = {k: str(v) for k, v in sorted(vars(args).items()) if k not in ignored}
+    words = " ".join([args.path, *(args.decoder or ())]).replace(os.pathsep, " ").split()
+    files = {word: Path(word) for word in words if Path(word).is_file()}
+    sums = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    machine_ = {k: v for k, v in made_by["machine"].items() if k != "threads"}
+    return {
+        "schema": BENCHMARK,
+        "arguments": arguments,
+        "checkpoints": sums,
+        "machine": machine_,
+        "versions": made_by["versions"],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="paradec-benchmark",
+        description=__doc__,
+        epilog="example: paradec-benchmark data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
+        "--decoder 'pgj --block-size 5' --decoder 'wide=hgj --block-size 12' --rounds 3 "
+        "--out runs/demo.json",
+    )
+    add, number = parser.add_argument, measure.whole_number
+    add("data", metavar="DATA", help="fairseq data folder")
+    add("--path", required=True, help="checkpoint whose greedy output is the yardstick")
+    add(
+        "--decoder",
+        action="append",
+        metavar="SPEC",
+        help="a row: [LABEL=]DECODING and flags of fairseq-generate in one word, for example "
+        "'hgj --block-size 8' or 'student=beam --path other.pt --beam 4'; may be given often "
+        f"(default: {', '.join(map(repr, DEFAULT_DECODERS))}); {', '.join(BASELINES)} are always "
+        "there",
+    )
+    add("--subset", default="test", help="of DATA (default: test)")
+    add("--reference", type=Path, help="plain text (default: DATA/raw/SUBSET.LANG if it is there)")
+    add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
+    add("--timed", type=number, default=200, help="of them for latency (default: 200)")
+    add("--rounds", type=number, default=5, help="timed rounds (default: 5)")
+    add(
+        "--batch-sizes",
+        type=measure.whole_numbers,
+        default=[4, 16, 64, 256],
+        help="throughput sweep; it ends early where no decoder gains (default: 4,16,64,256)",
+    )
+    add(
+        "--threads",
+        type=measure.whole_numbers,
+        default=[1],
+        help="CPU threads; more than one number: latency with each, all else with the first "
+        "(default: 1)",
+    )
+    add("--dtype", choices=list(DTYPES), default="fp32", help="of all decoders (default: fp32)")
+    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
+    add("--max-len-a", type=float, help="fairseq's, for all decoders")
+    add("--max-len-b", type=number, help="fairseq's, for all decoders")
+    add("--min-len", type=number, help="fairseq's, for all decoders")
+    add("--unkpen", type=float, help="fairseq's, for all decoders")
+    add("--temperature", type=float, help="fairseq's, for all decoders")
+    add("--peers", action="store_true", help="CTranslate2 on the same checkpoint, too (CPU)")
+    add("--busy", action="store_true", help="measure also while others use the machine")
+    add("--title", help="of the section in RESULTS.md")
+    add("--out", type=Path, required=True, help="FILE.json; FILE.md and FILE.png go beside it")
+    args = parser.parse_args(argv)
+    logging.disable(logging.WARNING)
+    try:
+        return measure.run("paradec-benchmark", lambda: _run(args, argv))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Measure, and write the three files."""
+    if args.out.suffix != ".json":
+        raise option_error("--out", str(args.out), "a name that ends in .json")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
+    common = {name: getattr(args, name) for name in COMMON if getattr(args, name) is not None}
+    if args.peers and (args.device != "cpu" or set(common) - {"max_len_b", "min_len"}):
+        raise option_error(
+            "--peers", "given", "--device cpu, and no limits but --max-len-b and --min-len"
+        )
+    measure.check_inputs(args.data, args.path)
+    # Before anything is built: generators are built, and peers tuned, with these threads.
+    torch.set_num_threads(args.threads[0])
+    made_by = measure.circumstances("benchmark", argv)
+    systems = make_systems(args, common)
+    task = systems[0].task
+    plan = make_plan(task, args)
+    texts, source = references(task, args.data, args.subset, args.reference)
+    for system in systems:
+        if isinstance(system, CTranslate2System):
+            system.tune_threads(plan.timed[:: max(1, len(plan.timed) // 20)], os.cpu_count() or 1)
+    unfinished = args.out.with_suffix(".partial.jsonl")
+    journal = Journal(unfinished, fingerprint(args, made_by))
+    with tqdm(
+        desc="translating", unit=" sentences", total=work_left(plan, systems, journal)
+    ) as bar:
+        bench = Benchmark(systems, plan, journal, bar)
+        bench.run()
+    setting = {
+        "data": args.data,
+        "path": args.path,
+        "subset": args.subset,
+        "reference": source,
+        "sentences": len(plan.sentences),
+        "timed sentences": len(plan.timed),
+        "rounds": plan.rounds,
+        "dtype": args.dtype,
+        "device": args.device,
+        "threads": list(plan.threads),
+        "limits": common,
+    }
+    quality = Quality([texts[i] for i in plan.sentences])
+    document = {
+        "schema": BENCHMARK,
+        "version": 1,
+        "title": args.title or f"Benchmark of {args.path}",
+        "notes": notes(setting, systems),
+        **made_by,
+        **report(bench, quality, setting),
+    }
+    document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
+    check_benchmark(document, str(args.out))
+    save(args.out, document)
+    unfinished.unlink()
+    print(markdown(document["tables"], markdown_table))
+    return 0
+
+
+def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
+    """Return how many translations are to be made at most, for the progress bar."""
+    own = [system for system in systems if system.promise != PEER]
+    count = len(plan.sentences)
+    work = {f"outputs/1/{s.label}": count for s in systems}
+    for size in plan.batch_sizes:
+        work |= {f"outputs/{size}/{s.label}": count for s in own}
+        work |= {f"throughput/{size}/{r}": count * len(own) for r in range(plan.rounds)}
+    for threads in plan.threads:
+        among = systems if threads == plan.threads[0] else own
+        each = len(plan.timed) * len(among)
+        work |= {f"latency/{threads}/{r}": each for r in range(plan.rounds)}
+    return sum(amount for key, amount in work.items() if key not in journal.entries)
+
+
+def notes(setting: dict[str, Any], systems: Sequence[System]) -> list[str]:
+    """Return what a reader must know to read the numbers right."""
+    return [
+        f"{setting['sentences']} sentences of {setting['data']} ({setting['subset']}), "
+        f"{setting['timed sentences']} of them timed at batch 1, evenly from short to long; "
+        f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
+        f"{setting['device']}.",
+        "The timer covers batching, encoder, decoder and detokenised text.",
+        f"References: {setting['reference']}.",
+        *(f"`{s.label}`: `{s.command}`" for s in systems if s.label != s.command),
+    ]
+
+
+def save(path: Path, document: dict[str, Any]) -> None:
+    """Write the JSON document, its tables as Markdown, and a picture beside it."""
+    from ..analysis.benchmark_plot import draw
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    heading = f"## {document['title']}\n\n" + "".join(f"- {n}\n" for n in document["notes"]) + "\n"
+    text = heading + markdown(document["tables"], markdown_table)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    draw(document, path.with_suffix(".png"))
+    whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(whole + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The machine under a benchmark: is it idle, and how much memory does a decoder take?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from ..errors import UsageError
+
+# Cores that others may use before a timed round: a desktop's rest, not a training.
+BUSY_CORES = 0.25
+# How long to watch, and how often before giving up.
+WATCH_SECONDS, ATTEMPTS = 0.5, 20
+
+MIB = 2**20
+
+T = TypeVar("T")
+
+
+def busy_cores(seconds: float = WATCH_SECONDS) -> float | None:
+    """Return how many cores are in use while this process sleeps; None if not to be known."""
+    before = _cpu_seconds()
+    time.sleep(seconds)
+    after = _cpu_seconds()
+    if before is None or after is None:
+        return None
+    return (after - before) / seconds
+
+
+def _cpu_seconds() -> float | None:
+    """Return the seconds that all cores together have been busy since the system started."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    idle = int(fields[3]) + int(fields[4])  # idle, and waiting for disks
+    return (sum(map(int, fields[:8])) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_idle() -> float | None:
+    """Wait, at most ten seconds, for the machine to be idle; return the cores in use.
+
+    Raises:
+        UsageError: it stays busy.
+    """
+    busy = busy_cores()
+    for _ in range(ATTEMPTS - 1):
+        if busy is None or busy <= BUSY_CORES:
+            return busy
+        busy = busy_cores()
+    if busy is not None and busy > BUSY_CORES:
+        raise UsageError(
+            f"the machine is busy: others use {busy:.1f} cores; allowed: at most {BUSY_CORES}; "
+            "stop what runs there, or give --busy (the results will say so)"
+        )
+    return busy
+
+
+def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | None]:
+    """Run something and measure the memory it needs beyond what is held already.
+
+    Args:
+        work: to be run.
+        device: ``cpu``: the process's resident memory; ``cuda``: what torch allocates there.
+
+    Returns:
+        Its result, and the peak in MiB; None where the system does not tell.
+    """
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        result = work()
+        torch.cuda.synchronize()
+        return result, round((torch.cuda.max_memory_allocated() - held) / MIB, 1)
+    held_mib = _restart_peak()
+    result = work()
+    peak = _status("VmHWM")
+    if held_mib is None or peak is None:
+        return result, None
+    return result, round(max(0.0, peak - held_mib), 1)
+
+
+def _restart_peak() -> float | None:
+    """Give free memory back, begin a new peak, and return what is held, in MiB (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def _status(name: str) -> float | None:
+    """Return a figure of this process in MiB."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), None)

@@ -1,0 +1,392 @@
+"""What the benchmark compares: decoders of this package, fairseq's search, and CTranslate2.
+
+A system gets sentences by their number in the test set and returns text. Everything that a user
+waits for lies inside ``translate``: batching, the copy to the device, encoder, decoder, and turning
+tokens into detokenised text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import shlex
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq import options as fairseq_options
+from omegaconf import OmegaConf
+
+from ..decoding.audit import Audit
+from ..decoding.config import STOCK_DECODINGS
+from ..errors import UsageError, option_error
+from . import measure
+
+# Named by what a system promises. Only "exact" can be shown wrong, by one token.
+EXACT, BEAM, RELAXED, OTHER_MODEL, PEER = "exact", "beam search", "relaxed", "other model", "peer"
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+# fairseq's flags that all decoders share: given to one alone they would compare unlike things.
+COMMON = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
+_OF_THE_RUN = {
+    **{name: "--" + name.replace("_", "-") for name in COMMON},
+    "fp16": "--dtype fp16",
+    "memory_efficient_fp16": "--dtype fp16",
+    "bf16": "--dtype bf16",
+    "memory_efficient_bf16": "--dtype bf16",
+    "cpu": "--device cpu",
+    "gen_subset": "--subset",
+    "batch_size": "--batch-sizes",
+    "audit": "nothing: every run compares with fairseq's greedy search",
+}
+
+
+@dataclasses.dataclass
+class Output:
+    """One translation.
+
+    Attributes:
+        tokens: as symbols of the target dictionary, without ``</s>``.
+        text: detokenised.
+        passes: decoder passes, of fairseq's own search those of the batch; None where the system
+            does not tell.
+    """
+
+    tokens: list[str]
+    text: str
+    passes: int | None
+
+
+class System(Protocol):
+    """One row of the benchmark.
+
+    Attributes:
+        label: its name in every table.
+        command: what the user typed for it.
+        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL`` or ``PEER``.
+        parameters: of all its models.
+        dtype: of its weights.
+        threads: CPU threads of its own; None if it takes the run's.
+        models: its fairseq models.
+        task: fairseq's task, with the test set and dictionaries.
+    """
+
+    label: str
+    command: str
+    promise: str
+    parameters: int
+    dtype: str
+    threads: int | None
+    models: list[Any]
+    task: Any
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch: the sentences of these numbers, in this order."""
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Say whether two outputs part at tokens that the model hardly tells apart."""
+
+
+class Models:
+    """Loads each checkpoint once, in one dtype and on one device for all.
+
+    Args:
+        data: fairseq's data folder.
+        subset: of it.
+        dtype: a key of ``DTYPES``.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, data: str, subset: str, dtype: str, device: str) -> None:
+        self.data, self.subset, self.dtype, self.device = data, subset, dtype, device
+        self._loaded: dict[str, tuple[list[Any], Any]] = {}
+
+    def load(self, path: str) -> tuple[list[Any], Any]:
+        """Return models and task of a checkpoint (or several with ``:`` between them)."""
+        if path not in self._loaded:
+            models, task = measure.load(self.data, path)
+            for model in models:
+                model.to(device=self.device, dtype=DTYPES[self.dtype])
+            if self.subset not in task.datasets:
+                task.load_dataset(self.subset)
+            self._loaded[path] = models, task
+        return self._loaded[path]
+
+
+class FairseqSystem:
+    """A decoder that fairseq's task builds: this package's, or fairseq's own search.
+
+    Args:
+        spec: what the user typed: ``[LABEL=]DECODING [flags of fairseq-generate]``.
+        models: where checkpoints come from.
+        path: the benchmark's own checkpoint.
+        common: fairseq's options that all decoders share.
+        label: instead of the spec's own.
+
+    Raises:
+        UsageError: flags that cannot be, or that belong to the whole run.
+    """
+
+    threads: int | None = None
+
+    def __init__(
+        self,
+        spec: str,
+        models: Models,
+        path: str,
+        common: dict[str, Any],
+        label: str | None = None,
+    ) -> None:
+        own_label, self.command = split_label(spec)
+        self.label = label or own_label
+        self.options = _parse(self.command, models.data, path)
+        for name, value in common.items():
+            setattr(self.options, name, value)
+        self.models, self.task = models.load(self.options.path)
+        self.dtype, self.device = models.dtype, models.device
+        self.dataset = self.task.dataset(models.subset)
+        self.generator = self.task.build_generator(self.models, self.options)
+        self.promise = self._promise(path)
+        self.parameters = count_parameters(self.models)
+        self._calls = [0]
+        if self.options.decoding in STOCK_DECODINGS:
+            self._calls = count_stock_passes(self.generator)
+
+    def _promise(self, path: str) -> str:
+        """Return what the output is promised to be."""
+        if self.options.path != path:
+            return OTHER_MODEL
+        if self.options.decoding in STOCK_DECODINGS:
+            return EXACT if self.options.beam == 1 else BEAM
+        return EXACT if self.generator.lossless else RELAXED
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch.
+
+        Args:
+            sentences: their numbers in the test set.
+        """
+        sample = self._sample(sentences)
+        self._calls[0] = 0
+        with torch.inference_mode():
+            hypos = self.task.inference_step(self.generator, self.models, sample)
+        # The collater sorts by length.
+        found: dict[int, Output] = {}
+        for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
+            tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
+            text = measure.plain_text(tokens, self.task.cfg.target_lang)
+            # Of fairseq's own search the batch's passes are known, and not the sentence's.
+            passes = self._calls[0] or int(hypo[0].get("steps", 0))
+            found[number] = Output(tokens, text, passes)
+        return [found[i] for i in sentences]
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Say whether two outputs part at tokens that the model hardly tells apart.
+
+        Args:
+            sentence: its number.
+            ours: tokens.
+            theirs: fairseq greedy's.
+        """
+        dictionary = self.task.target_dictionary
+        sample = self._sample([sentence])
+        first, second = (
+            [[{"tokens": torch.tensor([*map(dictionary.index, tokens), dictionary.eos()])}]]
+            for tokens in (ours, theirs)
+        )
+        with torch.no_grad():
+            (verdict,) = Audit(self.models, dictionary).compare_with(sample, first, second)
+        return bool(verdict["tie"])
+
+    def _sample(self, sentences: Sequence[int]) -> dict[str, Any]:
+        """Return a batch on the device."""
+        sample = self.dataset.collater([self.dataset[i] for i in sentences])
+        return utils.move_to_cuda(sample) if self.device == "cuda" else sample
+
+
+class CTranslate2System:
+    """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
+
+    Args:
+        beam: its size; 1 is greedy.
+        compute_type: CTranslate2's: ``float32`` or ``int8``.
+        models: where the checkpoint and the test set come from.
+        path: the checkpoint.
+        common: fairseq's options that all decoders share.
+
+    Raises:
+        UsageError: CTranslate2 is not installed, or cannot convert the model.
+    """
+
+    def __init__(
+        self,
+        beam: int,
+        compute_type: str,
+        models: Models,
+        path: str,
+        common: dict[str, Any],
+    ) -> None:
+        name = "greedy" if beam == 1 else f"beam {beam}"
+        self.label = f"CTranslate2 {name}, {compute_type}"
+        self.command = f"--peers ({compute_type}, beam {beam})"
+        self.promise, self.dtype = PEER, compute_type
+        self.models, self.task = models.load(path)
+        self.parameters = count_parameters(self.models)
+        self.dataset = self.task.dataset(models.subset)
+        self.threads: int | None = None
+        self._folder = converted(path, models.data)
+        self._limits = {
+            "beam_size": beam,
+            "max_decoding_length": int(common.get("max_len_b", 200)),
+            "min_decoding_length": int(common.get("min_len", 1)),
+        }
+        self.use_threads(1)
+
+    def use_threads(self, threads: int) -> None:
+        """Take another number of threads."""
+        import ctranslate2
+
+        self.threads = threads
+        self._translator = ctranslate2.Translator(
+            self._folder, device="cpu", compute_type=self.dtype, intra_threads=threads
+        )
+
+    def tune_threads(self, sentences: Sequence[int], most: int) -> None:
+        """Take the number of threads that is fastest at batch 1.
+
+        Args:
+            sentences: to be translated, once each after a warm-up.
+            most: threads to try up to.
+        """
+        seconds = {}
+        for threads in range(1, most + 1):
+            self.use_threads(threads)
+            for turn in range(2):
+                begin = time.perf_counter()
+                for sentence in sentences:
+                    self.translate([sentence])
+                if turn:
+                    seconds[threads] = time.perf_counter() - begin
+        self.use_threads(min(seconds, key=seconds.__getitem__))
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch.
+
+        Args:
+            sentences: their numbers in the test set.
+        """
+        dictionary = self.task.source_dictionary
+        sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
+        results = self._translator.translate_batch(sources, **self._limits)
+        outputs = [result.hypotheses[0] for result in results]
+        language = self.task.cfg.target_lang
+        return [Output(tokens, measure.plain_text(tokens, language), None) for tokens in outputs]
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Nothing is promised, so nothing is excused."""
+        return False
+
+
+@functools.cache
+def converted(path: str, data: str) -> str:
+    """Convert a checkpoint for CTranslate2, into a folder that goes when the process does.
+
+    Raises:
+        UsageError: CTranslate2 is not installed, or does not know the model.
+    """
+    try:
+        from ctranslate2.converters import FairseqConverter
+    except ImportError as error:
+        raise option_error(
+            "--peers", "ctranslate2", "an installed package: pip install fairseq_paradec[peers]"
+        ) from error
+    keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
+    _KEPT.append(keep)
+    folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"
+    try:
+        # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
+        options |= {"arch": options.get("arch", options["_name"]), "task": "translation"}
+        torch.save({"args": argparse.Namespace(**options), "model": state["model"]}, plain)
+        FairseqConverter(str(plain), data).convert(str(folder))
+    except Exception as error:
+        raise UsageError(f"--peers: CTranslate2 cannot convert {path}: {error}") from error
+    return str(folder)
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """Return a part of a checkpoint's configuration, in whichever form it was saved."""
+    if isinstance(config, argparse.Namespace):
+        return vars(config)
+    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def split_label(spec: str) -> tuple[str, str]:
+    """Split ``LABEL=DECODING flags``; without a label the whole is its own.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    label, sign, command = spec.partition("=")
+    if not sign or " --" in label or label.strip().startswith("--"):
+        label = command = spec
+    if not command.strip() or not label.strip():
+        raise option_error("--decoder", spec, "[LABEL=]DECODING [flags of fairseq-generate]")
+    return " ".join(label.split()), command.strip()
+
+
+def _parse(command: str, data: str, path: str) -> argparse.Namespace:
+    """Read a decoder's flags by fairseq-generate's own parser."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise option_error("--decoder", command, f"flags as a shell takes them ({error})") from None
+
+    def refuse(message: str) -> None:
+        raise UsageError(f"--decoder: got {command!r}: {message}")
+
+    def parsed(*flags: str) -> argparse.Namespace:
+        parser = fairseq_options.get_generation_parser()
+        parser.error = refuse
+        return fairseq_options.parse_args_and_arch(parser, [data, "--path", path, *flags])
+
+    idle, found = parsed(), parsed("--decoding", *words)
+    for name, instead in _OF_THE_RUN.items():
+        if getattr(found, name, None) != getattr(idle, name, None):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"--decoder: got {command!r}, and {flag} must be the same for all decoders; "
+                f"allowed: {instead}"
+            )
+    return found
+
+
+def count_parameters(models: Sequence[Any]) -> int:
+    """Return the number of parameters of all models, shared ones once."""
+    return sum(p.numel() for p in {id(p): p for m in models for p in m.parameters()}.values())
+
+
+def count_stock_passes(generator: Any) -> list[int]:
+    """Count the decoder passes of a fairseq SequenceGenerator in the one-element list returned.
+
+    fairseq's own search does not say how often it ran its decoder, so its calls are counted.
+    """
+    calls = [0]
+    inner = generator.model.forward_decoder
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        return inner(*args, **kwargs)
+
+    generator.model.forward_decoder = counted
+    return calls
