@@ -1,6 +1,7 @@
 # make setup   install everything into .venv (Python 3.11 or 3.12; PYTHON= picks it)
 # make demo    set up what is missing, then translate 100 sentences by every decoder
 # make test    set up what is missing, then ruff, mypy, pytest
+# make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
 # that a checkout whose own path has spaces works.
@@ -42,7 +43,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo test force
+.PHONY: help setup demo test test-gpu force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -55,6 +56,9 @@ test: $(STAMP)
 	"$(VPY)" -m ruff check .
 	"$(VPY)" -m mypy $(MYPY_PATHS)
 	"$(VPY)" -m pytest tests $(ARGS)
+
+test-gpu: $(STAMP)
+	"$(VPY)" -m pytest tests/gpu --device cuda $(ARGS)
 
 # A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
 ifneq ($(origin PYTHON),file)

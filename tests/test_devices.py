@@ -1,62 +1,190 @@
-"""Every method on every device there is, in every precision: here the CPU, and CUDA where it is."""
+"""The gates of tests/gpu can fail, run on no GPU only if asked to, and write a table that renders.
+
+And what they do not judge: how far outputs in low precision may be from fairseq's.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode, source_rows
-from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
+from builders import Limits, batch, built, decode
+from gpu import conftest, gates
+from helpers_cli import ROOT
 
+from fairseq_paradec.cli import results
+from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.methods import METHODS
+from fairseq_paradec.methods.base import ParallelGenerator
+from fairseq_paradec.methods.jacobi import JacobiGenerator
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 LENGTHS = [9, 6, 4, 2]
-METHODS = [
+FLAGS = [
     {"decoding": "greedy"},
     {"decoding": "pj"},
     {"decoding": "pgj", "block_size": 3},
     {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"},
 ]
-
-
-def on(device, dtype, variant="learned_positions"):
-    """A tiny model and a ragged batch on a device."""
-    task, model = built(variant, torch.float32)
-    sample = batch(task, LENGTHS)
-    net_input = {k: v.to(device) for k, v in sample["net_input"].items() if torch.is_tensor(v)}
-    return task, copy.deepcopy(model).to(device, dtype), sample | {"net_input": net_input}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("flags", METHODS, ids=lambda flags: flags["decoding"])
-def test_single_precision_equals_fairseq(device, flags):
-    task, model, sample = on(device, torch.float32)
-    hypos = decode(task, [model], sample, Limits(), **flags)
-    wanted = stock_greedy(task, [model], sample, **Limits().stock())
-    for row, hypo, want in zip(source_rows(sample), hypos, wanted, strict=True):
-        assert hypo["tokens"].device.type == hypo["positional_scores"].device.type == device
-        rules = rules_for(task.target_dictionary, [model], len(row), **Limits().reference())
-        tokens, theirs = hypo["tokens"].tolist(), want["tokens"].tolist()
-        assert_same_or_tie([model], row, rules, tokens, theirs)
-        if tokens == theirs:
-            difference = hypo["positional_scores"].cpu() - want["positional_scores"].cpu()
-            assert difference.abs().max() < 1e-4
+PGJ = gates.Case("pgj", 0, "fp32", "random")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("flags", METHODS, ids=lambda flags: flags["decoding"])
-def test_low_precision_decodes_and_is_audited(device, dtype, flags):
-    """The promise is fp32's: here outputs end, scores are finite, and the audit tells the rate."""
-    task, model, sample = on(device, dtype)
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: flags["decoding"])
+def test_low_precision_leaves_fairseqs_output_where_two_tokens_are_close(device, dtype, flags):
+    task, model = built("learned_positions", torch.float32)
+    model = copy.deepcopy(model).to(device, dtype)
+    sample = gates.on(device, batch(task, LENGTHS))
     hypos = decode(task, [model], sample, Limits(), **flags)
     audit = Audit([model], task.target_dictionary, max_len_b=Limits().max_len_b)
     verdicts = audit.compare(sample, [[hypo] for hypo in hypos])
-    for hypo, verdict in zip(hypos, verdicts, strict=True):
-        assert int(hypo["tokens"][-1]) == task.target_dictionary.eos()
-        assert hypo["positional_scores"].isfinite().all()
+    for verdict in verdicts:
         # In bf16 logits of size 30 are 0.125 apart, and a pass rounds in several places.
         assert verdict["identical"] or verdict["gap"] < 1.0
     assert sum(verdict["identical"] for verdict in verdicts) >= 2
+
+
+# ---- the gates notice --------------------------------------------------------------------------
+
+
+def test_an_output_that_is_not_greedys(monkeypatch):
+    row, complaints = gates.hold(PGJ, "cpu", True)
+    assert complaints == [] and row["beyond ties"] == 0
+    assert row["identical alone"] + row["identical in batch"] + row["ties"] == 2 * row["sentences"]
+    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
+    row, complaints = gates.hold(PGJ, "cpu", True)
+    assert row["beyond ties"] > 10
+    assert any("beyond ties" in complaint for complaint in complaints)
+
+
+def test_a_row_that_depends_on_its_neighbours(monkeypatch):
+    """A method may be lossy, but not by its neighbours: here their number changes the tokens."""
+    monkeypatch.setattr(JacobiGenerator, "lossless", False)
+    make_rules = JacobiGenerator._make_rules
+
+    def by_number(self, prefix_tokens, bos_token, device):
+        self.unk_penalty = -30.0 if self.rows_in_batch > 1 else 0.0
+        return make_rules(self, prefix_tokens, bos_token, device)
+
+    def make_rows(self, net_input, prefix_tokens):
+        self.rows_in_batch = len(net_input["src_tokens"])
+        return ParallelGenerator._make_rows(self, net_input, prefix_tokens)
+
+    monkeypatch.setattr(JacobiGenerator, "_make_rules", by_number)
+    monkeypatch.setattr(JacobiGenerator, "_make_rows", make_rows)
+    row, complaints = gates.hold(PGJ, "cpu", True)
+    assert row["beyond ties"] > 0, "a lossy method's outputs are its own"
+    assert len(complaints) == 1 and "as if alone" in complaints[0]
+
+
+def test_scores_that_are_not_fairseqs(monkeypatch):
+    choose = gates.score_gaps
+    monkeypatch.setattr(gates, "score_gaps", lambda *both: [gap + 1e-3 for gap in choose(*both)])
+    complaints = gates.hold(PGJ, "cpu", True)[1]
+    assert len(complaints) == 1 and "1.0e-03 from fairseq's; allowed: below 1e-04" in complaints[0]
+
+
+def hypo(tokens, scores):
+    scores = torch.tensor(scores)
+    return [{"tokens": torch.tensor(tokens), "positional_scores": scores, "score": scores.sum()}]
+
+
+def test_outputs_that_do_not_end_or_have_no_scores():
+    assert gates.is_whole(hypo([5, 2], [-1.0, -2.0]), 2, "cpu")
+    assert not gates.is_whole(hypo([5, 2], [-1.0, -2.0]), 2, "cuda")
+    assert not gates.is_whole(hypo([5, 6], [-1.0, -2.0]), 2, "cpu")
+    assert not gates.is_whole(hypo([2, 5, 2], [-1.0, -1.0, -2.0]), 2, "cpu")
+    assert not gates.is_whole(hypo([], []), 2, "cpu")
+    assert not gates.is_whole(hypo([5, 2], [-1.0]), 2, "cpu")
+    for value in (float("nan"), -float("inf")):
+        assert not gates.is_whole(hypo([5, 2], [-1.0, value]), 2, "cpu")
+
+
+@pytest.mark.parametrize("precision", gates.DTYPES)
+def test_what_is_judged_in_which_precision(precision):
+    row = {"precision": precision, "sentences": 4, "as alone": 4, "beyond ties": 0}
+    assert list(gates.broken(row, 8, 1e-5, True)) == []
+    assert "1 of 8 outputs do not end" in next(gates.broken(row, 7, 1e-5, True))
+    bad = row | {"as alone": 3, "beyond ties": 1}
+    assert len(list(gates.broken(bad, 8, 1.0, True))) == (3 if precision == "fp32" else 0)
+    assert len(list(gates.broken(bad, 8, 1.0, False))) == (1 if precision == "fp32" else 0)
+
+
+# ---- which gates there are, and their table ----------------------------------------------------
+
+
+def test_a_new_method_has_gates(monkeypatch):
+    before = {str(case) for case in gates.cases()}
+    monkeypatch.setitem(METHODS, "newest", JacobiGenerator)
+    new = {str(case) for case in gates.cases()} - before
+    assert new == {f"newest-{dtype}-{models}" for dtype in gates.DTYPES for models in gates.MODELS}
+
+
+def report(options, rows):
+    """What the run's end says and writes, for these options and rows."""
+    said = []
+    config = SimpleNamespace(stash=pytest.Stash(), getoption=lambda name, _: options.get(name))
+    config.stash[conftest.ROWS] = rows
+    conftest.pytest_terminal_summary(SimpleNamespace(write_line=said.append), config)
+    return said
+
+
+def test_the_table_is_written_when_all_gates_have_a_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "tables" / "gates.json"
+    row = {"decoder": "x", "gate": "passed", "peak MiB": None}
+    rows = {str(case): row | {"decoder": str(case)} for case in gates.cases()}
+    partly = dict(list(rows.items())[1:])
+    (line,) = report({"device": "cpu", "summary": str(out)}, partly)
+    assert f"{out} is not written: {len(rows) - 1} of {len(rows)} gates" in line
+    assert report({"device": "cpu", "summary": None}, rows) == report({}, rows) == []
+    assert list(tmp_path.iterdir()) == []
+
+    (line,) = report({"device": "cpu", "summary": str(out)}, rows)
+    assert line == f"{out} is written: {len(rows)} gates"
+    assert [path.name for path in out.parent.iterdir()] == ["gates.json"]
+    assert results.main(["--tables", str(out.parent), "--out", str(tmp_path / "page.md")]) == 0
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert 'make test-gpu ARGS="--device cpu"' in page
+    assert all(f"| {name} | passed | not run |" in page for name in rows)
+
+    report({"device": "cuda"}, rows)
+    assert "\nmake test-gpu\n" in _rendered(tmp_path / conftest.RESULTS, tmp_path)
+
+
+def _rendered(table, folder):
+    page = folder / "other.md"
+    assert results.main(["--tables", str(table.parent), "--out", str(page)]) == 0
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "cuda"], ["--device", "'cuda'", "no CUDA device", "nothing was run"]),
+        (["--summary", "x.json"], ["--summary", "'x.json'", "--device"]),
+        (["--device", "cpu", "--summary", "."], ["--summary", "'.'", "folder"]),
+    ],
+)
+def test_what_cannot_be_is_said_before_work_starts(options, words, tmp_path):
+    gpu = str(ROOT / "tests" / "gpu")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", gpu, *options]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert all(word in line for word in words), line
+    assert "passed" not in done.stdout and list(tmp_path.iterdir()) == []

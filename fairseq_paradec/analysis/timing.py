@@ -76,7 +76,7 @@ def length_bins(lengths: Sequence[int], count: int) -> dict[str, list[int]]:
     Returns:
         Which items are in a bin, by its name, for example ``8-11``.
     """
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, count + 1)[1:], method="higher"))
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, count + 1)[1:], method="inverted_cdf"))
     bins: dict[str, list[int]] = {}
     low = min(lengths)
     for high in edges.tolist():

@@ -95,8 +95,9 @@ def flag(name: str) -> str:
 def _check_given(given: dict[str, Any]) -> None:
     """Check the options that were given, alone and together."""
     decoding = given.get("decoding", "auto")
-    if decoding not in DECODINGS:
-        raise option_error("--decoding", decoding, ", ".join(DECODINGS))
+    known = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)  # read now: a method may have been added
+    if decoding not in known:
+        raise option_error("--decoding", decoding, ", ".join(known))
     _check_belong_to(decoding, given)
     for name, allowed in CHOICES.items():
         if name in given and given[name] not in allowed:

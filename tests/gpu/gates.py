@@ -1,0 +1,292 @@
+"""What every method must keep to on a device, in every precision.
+
+fairseq's own beam-1 search, on the same device and in the same precision, is the judge. The numbers
+of a gate are one row of the table that ``paradec-results`` renders.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from builders import (
+    DEMO,
+    VARIANTS,
+    Limits,
+    batch,
+    collate,
+    decode,
+    source_rows,
+    task_for,
+    tiny_model,
+)
+from fairseq import utils
+
+from fairseq_paradec.cli import machine, measure
+from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.methods import METHODS
+
+Sample = dict[str, Any]
+Hypo = dict[str, Any]
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+MODELS = ("random", "demo")
+
+#: What is run beside a method's defaults. A method that needs a flag (a model of its own, say) has
+#: its ways here, its first one in place of the defaults.
+WAYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "hgj": ({}, {"block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"}),
+}
+
+#: The ordinary tests' part: models that differ in kind, and a few of the demo's sentences.
+FEW_VARIANTS = ("learned_positions", "mbart", "adaptive_softmax")
+FEW_SENTENCES, BATCH_SIZE = 12, 20
+
+#: Source lengths of the random models' batches.
+RAGGED = (3, 7, 5, 9, 2, 4, 12, 6)
+
+#: How far log-probabilities in fp32 may be from fairseq's.
+MAX_SCORE_GAP = 1e-4
+
+TITLE = "Gates of every method on {}"
+NOTES = (
+    "Judge: fairseq's own beam-1 search on the same device, in the same precision, TF32 off.",
+    "Every sentence is decoded twice, alone and in a ragged batch, and each output is compared with"
+    " the judge's for the same batch; `as alone` counts the batch's outputs that are also those of"
+    " the method alone (a tie counts).",
+    "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4 in that"
+    " precision (in fp16 and bf16 small gaps round to none).",
+    "Gate in fp32: methods that promise greedy's tokens have none beyond ties, and scores within"
+    " 1e-4; all methods decode a row as they do alone. In every precision: each output ends, with"
+    " finite scores. Divergence in fp16 and bf16 is reported and no gate.",
+    "Peak MiB: the most that decoding one batch takes beyond what is held before it; on a CPU the"
+    " process's own memory, where the system tells.",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    decoding: str
+    way: int
+    dtype: str
+    models: str
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The decoder's flags."""
+        return {"decoding": self.decoding} | ways(self.decoding)[self.way]
+
+    @property
+    def label(self) -> str:
+        """The decoder with its flags' values."""
+        return " ".join(str(value) for value in self.flags.values())
+
+    def __str__(self) -> str:
+        return "-".join((self.label.replace(" ", "-"), self.dtype, self.models))
+
+
+def ways(decoding: str) -> tuple[dict[str, Any], ...]:
+    """The flags with which a method is run."""
+    return WAYS.get(decoding, ({},))
+
+
+def cases() -> list[Case]:
+    """All of them, for whatever methods there are."""
+    decoders = [(name, way) for name in METHODS for way in range(len(ways(name)))]
+    return [Case(*d, *rest) for d, *rest in itertools.product(decoders, DTYPES, MODELS)]
+
+
+@dataclass
+class Batch:
+    """A ragged batch, its rows one by one, and fairseq's outputs for both."""
+
+    together: Sample
+    alone: list[Sample]
+    wanted_together: list[list[Hypo]]
+    wanted_alone: list[list[Hypo]]
+
+
+@dataclass
+class Material:
+    """A model with its batches, on a device."""
+
+    task: Any
+    model: Any
+    limits: Limits
+    batches: list[Batch]
+
+    def audit(self) -> Audit:
+        """A fresh judge."""
+        return Audit([self.model], self.task.target_dictionary, **self.limits.stock())
+
+    def decode(self, sample: Sample, flags: dict[str, Any]) -> list[list[Hypo]]:
+        """Decode by the method, as fairseq-generate drives it."""
+        hypos = decode(self.task, [self.model], sample, self.limits, **flags)
+        return [[hypo] for hypo in hypos]
+
+    def compare(
+        self, samples: Sequence[Sample], got: list[list[Hypo]], wanted: list[list[Hypo]]
+    ) -> Counter[str]:
+        """Count the sentences that are the same, and those that part at a tie."""
+        audit, start = self.audit(), 0
+        for sample in samples:
+            end = start + len(sample["net_input"]["src_tokens"])
+            with torch.no_grad():
+                audit.compare_with(sample, got[start:end], wanted[start:end])
+            start = end
+        counts = {"sentences": start, "identical": audit.identical, "ties": audit.ties}
+        return Counter(counts)
+
+
+@functools.cache
+def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Limits, list[Sample]]]:
+    """Task, fp32 model on the CPU, limits and ragged batches of a group of models."""
+    if models == "demo":
+        (model,), task = measure.load(str(DEMO), str(DEMO / "model.pt"))
+        task.load_dataset("test")
+        dataset = task.dataset("test")
+        count = FEW_SENTENCES if few else len(dataset)
+        sources = [dataset[i]["source"] for i in range(count)]
+        starts = range(0, count, BATCH_SIZE)
+        samples = [collate(task, sources[i : i + BATCH_SIZE]) for i in starts]
+        return [(task, model, Limits(max_len_b=60), samples)]
+    found = []
+    for variant in FEW_VARIANTS if few else VARIANTS:
+        task = task_for(variant)
+        model = tiny_model(task, variant, torch.float32)
+        found.append((task, model, Limits(), [batch(task, RAGGED, seed=1)]))
+    return found
+
+
+@functools.lru_cache(maxsize=1)  # cases come group by group; a GPU need not hold all groups
+def material(models: str, dtype: str, device: str, few: bool) -> list[Material]:
+    """Models and batches on a device, with fairseq's own outputs."""
+    found = []
+    for task, plain, limits, samples in plain_models(models, few):
+        model = copy.deepcopy(plain).to(device=device, dtype=DTYPES[dtype])
+        item = Material(task, model, limits, [])
+        judge = item.audit().judge
+        for sample in samples:
+            alone = [collate(task, [torch.tensor(row)]) for row in source_rows(sample)]
+            together, *alone = [on(device, s) for s in (sample, *alone)]
+            wanted = [judge.generate([model], s) for s in (together, *alone)]
+            item.batches.append(
+                Batch(together, alone, wanted[0], [h for w in wanted[1:] for h in w])
+            )
+        found.append(item)
+    return found
+
+
+def on(device: str, sample: Sample) -> Sample:
+    """A batch on the device, moved as fairseq's commands move it."""
+    return utils.move_to_cuda(sample) if device == "cuda" else sample
+
+
+def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]:
+    """Decode everything of a case.
+
+    Returns:
+        Its row of the table, and in words what it does not keep to.
+    """
+    single, ragged, same = Counter[str](), Counter[str](), Counter[str]()
+    whole, score_gap, peaks, lossless = 0, 0.0, [], True
+    for item in material(case.models, case.dtype, device, few):
+        lossless &= is_lossless(item, case.flags)
+        for part in item.batches:
+            together, peak = machine.with_peak_memory(
+                lambda item=item, part=part: item.decode(part.together, case.flags), device
+            )
+            peaks.append(peak)
+            alone = [hypo for sample in part.alone for hypo in item.decode(sample, case.flags)]
+            single += item.compare(part.alone, alone, part.wanted_alone)
+            ragged += item.compare([part.together], together, part.wanted_together)
+            same += item.compare([part.together], together, alone)
+            eos = item.task.target_dictionary.eos()
+            whole += sum(is_whole(hypo, eos, device) for hypo in (*together, *alone))
+            gaps = score_gaps((*together, *alone), (*part.wanted_together, *part.wanted_alone))
+            score_gap = max(score_gap, *gaps, 0.0)
+    total = single + ragged
+    known = [peak for peak in peaks if peak is not None]
+    row = {
+        "decoder": case.label,
+        "precision": case.dtype,
+        "models": case.models,
+        "sentences": single["sentences"],
+        "identical alone": single["identical"],
+        "identical in batch": ragged["identical"],
+        "ties": total["ties"],
+        "beyond ties": total["sentences"] - total["identical"] - total["ties"],
+        "divergence": f"{100 * (1 - total['identical'] / total['sentences']):.2f}%",
+        "as alone": same["identical"] + same["ties"],
+        "largest score gap": f"{score_gap:.1e}",
+        "peak MiB": max(known) if known else None,
+    }
+    return row, list(broken(row, whole, score_gap, lossless))
+
+
+def broken(row: dict[str, Any], whole: int, score_gap: float, lossless: bool) -> Iterator[str]:
+    """Say what a row does not keep to.
+
+    Args:
+        whole: outputs, alone and in batches, that end and have finite scores.
+        score_gap: the largest difference of log-probabilities from fairseq's, same tokens.
+        lossless: whether the method promises greedy's tokens.
+    """
+    missing = 2 * row["sentences"] - whole
+    if row["sentences"] == 0 or missing:
+        yield f"{missing} of {2 * row['sentences']} outputs do not end or have scores not finite"
+    if row["precision"] != "fp32":
+        return
+    if row["as alone"] < row["sentences"]:
+        yield f"only {row['as alone']} of {row['sentences']} rows are decoded as if alone"
+    if lossless and row["beyond ties"]:
+        yield f"{row['beyond ties']} outputs differ from fairseq's beam 1 beyond ties"
+    if lossless and not score_gap < MAX_SCORE_GAP:
+        yield f"scores are up to {score_gap:.1e} from fairseq's; allowed: below {MAX_SCORE_GAP:.0e}"
+
+
+def is_lossless(item: Material, flags: dict[str, Any]) -> bool:
+    """Whether the method promises greedy's tokens."""
+    return bool(measure.generator(item.task, [item.model], **flags).lossless)
+
+
+def is_whole(hypos: list[Hypo], eos: int, device: str) -> bool:
+    """Whether there is an output, on the device, that ends once and has finite scores."""
+    tokens, scores = hypos[0]["tokens"], hypos[0]["positional_scores"]
+    here = tokens.device.type == scores.device.type == device
+    ends = tokens.eq(eos).nonzero().flatten().tolist() == [len(tokens) - 1]
+    finite = len(scores) == len(tokens) and bool(scores.isfinite().all())
+    return here and ends and finite and bool(torch.as_tensor(hypos[0]["score"]).isfinite())
+
+
+def score_gaps(got: Sequence[list[Hypo]], wanted: Sequence[list[Hypo]]) -> Iterator[float]:
+    """The largest difference of log-probabilities in each output of the same tokens."""
+    for (ours, *_), (theirs, *_) in zip(got, wanted, strict=True):
+        if torch.equal(ours["tokens"], theirs["tokens"].to(ours["tokens"])):
+            gap = ours["positional_scores"].double() - theirs["positional_scores"].double()
+            yield float(gap.abs().max())
+
+
+def save(path: Path, device: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the table, whole or not at all.
+
+    Args:
+        path: the file to write.
+        device: the rows'.
+        rows: one per case.
+    """
+    command = "make test-gpu" + ("" if device == "cuda" else f' ARGS="--device {device}"')
+    made_by = measure.circumstances("", []) | {"command": command}
+    part = path.with_name(path.name + ".part")
+    measure.save(part, TITLE.format(device.upper()), NOTES, rows, made_by)
+    os.replace(part, path)
