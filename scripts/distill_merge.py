@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Make a data folder of all the parts: the last step of distill.sh.
+
+Everything is written beside its place and renamed into it when whole; distilled.json comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import distill_parts as parts
+import numpy as np
+import torch
+from distill_shard import batches_of, load_sources
+from fairseq.data import Dictionary, indexed_dataset
+
+from fairseq_paradec.errors import UsageError
+
+
+def collect(dest: Path, settings: dict[str, Any], batches: list[list[int]]) -> list[np.ndarray]:
+    """Read all parts; return the translations in the order of the sentences.
+
+    Raises:
+        UsageError: sentences are missing or doubled.
+    """
+    found: dict[int, np.ndarray] = {}
+    doubled: set[int] = set()
+    num_shards = settings["num-shards"]
+    unfinished = []
+    for shard in range(num_shards):
+        path = parts.part_path(dest, shard, num_shards)
+        for batch, _ in parts.read_part(path) if path.is_file() else ():
+            doubled.update(found.keys() & set(batch.ids))
+            found |= {i: np.array(t, np.int32) for i, t in zip(batch.ids, batch.targets)}
+        if any(i not in found for ids in batches[shard::num_shards] for i in ids):
+            unfinished.append(shard)
+    expected = {i for ids in batches for i in ids}
+    again = "remove DEST and start again"
+    for what, ids, hint in (
+        ("doubled", doubled, again),
+        ("of another subset", found.keys() - expected, again),
+        ("missing", expected - found.keys(), f"shards not finished: {_few(unfinished)}"),
+    ):
+        if ids:
+            raise UsageError(
+                f"{len(ids)} sentences of {len(expected)} are {what}: {_few(ids)}; {hint}"
+            )
+    return [found[i] for i in sorted(found)]
+
+
+def _few(numbers: Iterable[int]) -> str:
+    """Name the first of some numbers."""
+    ordered = sorted(numbers)
+    return ", ".join(map(str, ordered[:10])) + ", ..." * (len(ordered) > 10)
+
+
+def write(
+    folder: Path, settings: dict[str, Any], sources: Any, targets: list[np.ndarray], dicts: Any
+) -> dict[str, int]:
+    """Write the subset, binarised and as text; return what is to be counted."""
+    (folder / "text").mkdir(parents=True)
+    subset, pair = settings["subset"], settings["languages"]
+    stem = f"{subset}.{'-'.join(pair)}"
+    prefixes = [str(folder / f"{stem}.{language}") for language in pair]
+    builders = [
+        indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=len(words))
+        for prefix, words in zip(prefixes, dicts)
+    ]
+    counts = {"sentences": len(targets), "left out": 0}
+    text = folder / "text"
+    with (
+        (text / f"{subset}.{pair[0]}").open("w", encoding="utf-8") as source_text,
+        (text / f"{subset}.{pair[1]}").open("w", encoding="utf-8") as target_text,
+        (text / "left-out.txt").open("w", encoding="utf-8") as left_out,
+    ):
+        for i, target in enumerate(targets):
+            lines = [
+                words.string(torch.as_tensor(tokens))
+                for words, tokens in zip(dicts, (sources[i], target))
+            ]
+            print(lines[0], file=source_text)
+            print(lines[1], file=target_text)
+            if not len(target):
+                counts["left out"] += 1
+                print(i, len(sources[i]), lines[0], sep="\t", file=left_out)
+                continue
+            builders[0].add_item(sources[i])
+            builders[1].add_item(torch.tensor([*target, dicts[1].eos()]))
+    for builder, prefix in zip(builders, prefixes):
+        builder.finalize(f"{prefix}.idx")
+    return counts
+
+
+def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
+    """Copy the dictionaries and the other subsets."""
+    source, target = map(re.escape, settings["languages"])
+    replaced = parts.pieces(data, settings["subset"], settings["languages"])
+    pair = rf"({source}-{target}|{target}-{source})\.({source}|{target})\.(bin|idx)"
+    for path in sorted(data.iterdir()):
+        other = re.fullmatch(rf"(.+)\.{pair}", path.name)
+        dictionary = re.fullmatch(rf"dict\.({source}|{target})\.txt", path.name)
+        if dictionary or (other and other[1] not in replaced):
+            shutil.copyfile(path, folder / path.name)
+
+
+def merge(data: Path, dest: Path) -> dict[str, int]:
+    """Make DEST a data folder.
+
+    Args:
+        data: the folder that was translated.
+        dest: with all parts in it.
+
+    Returns:
+        The numbers of sentences in all and of those left out.
+
+    Raises:
+        UsageError: sentences are missing or doubled.
+    """
+    settings = parts.read_settings(dest)
+    dicts = [Dictionary.load(str(data / f"dict.{lang}.txt")) for lang in settings["languages"]]
+    sources = load_sources(data, settings, dicts[0])
+    targets = collect(dest, settings, batches_of(sources.sizes.tolist(), settings))
+    work = dest / ".merging"
+    shutil.rmtree(work, ignore_errors=True)
+    counts = write(work, settings, sources, targets, dicts)
+    copy_rest(data, work, settings)
+    (dest / "text").mkdir(exist_ok=True)
+    for path in sorted(work.rglob("*")):
+        if path.is_file():
+            path.replace(dest / path.relative_to(work))
+    report = work / "distilled.json"
+    report.write_text(json.dumps(settings | counts, indent=1) + "\n", encoding="utf-8")
+    report.replace(dest / report.name)
+    shutil.rmtree(work)
+    return counts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Merge; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("dest", type=Path)
+    args = parser.parse_args(argv)
+    counts = merge(args.data, args.dest)
+    print(f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
+          file=sys.stderr)  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UsageError as mistake:
+        print(f"distill: {mistake}", file=sys.stderr)
+        sys.exit(2)
