@@ -1,0 +1,92 @@
+"""Write the translated messages of *.po files as lines ENGLISH TAB OTHER, without their markup.
+
+What is fuzzy, obsolete, untranslated, plural or the same in both languages is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# What reStructuredText marks up inside a line. One expression, so that what one mark-up holds
+# (``*args``) is not searched for another.
+MARKUP = re.compile(
+    r"""
+      ``(?P<literal>.+?)``
+    | (?P<role>(?::[\w.+-]+)+):[ ]?`(?P<content>[^`]+)`
+    | `(?P<link>[^`]+)`_{0,2}
+    | (?<![\w*])\*\*(?P<strong>[^*\s](?:[^*]*[^*\s])?)\*\*(?![\w*])
+    | (?<![\w*])\*(?P<emphasis>[^*\s](?:[^*]*[^*\s])?)\*(?![\w*])
+    | [ ]?\[(?:\#\w*|\*|\w+)\]_(?!\w)
+    | \\(?P<escaped>.)
+    """,
+    re.VERBOSE,
+)
+
+
+def plain(match: re.Match[str]) -> str:
+    """Return what a reader sees of one piece of mark-up; of a footnote's mark nothing."""
+    groups = match.groupdict()
+    if groups["escaped"] is not None:
+        return groups["escaped"].strip()
+    if groups["role"] is not None or groups["link"] is not None:
+        text = groups["link"] or groups["content"]
+        titled = re.fullmatch(r"(.+?)\s*<[^<>]*>", text)
+        if titled:
+            return titled[1]
+        if groups["role"] in (":pep", ":rfc"):
+            return f"{groups['role'][1:].upper()} {text}"
+        if text.startswith("~"):
+            return text.rsplit(".", 1)[-1].lstrip("~")
+        return text.lstrip("!")
+    return groups["literal"] or groups["strong"] or groups["emphasis"] or ""
+
+
+def strip_markup(text: str) -> str:
+    """Return the text of a message as a reader sees it, in one line."""
+    text = MARKUP.sub(plain, " ".join(text.split()))
+    # A paragraph's last "::" says that code follows.
+    return " ".join(re.sub(r"(?<=\S)::$", ":", text).removesuffix(" ::").split())
+
+
+def messages(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (original, translation) of the good messages of a .po file."""
+    fields: dict[str, str] = {}
+    fuzzy = False
+    key = ""
+    for line in [*lines, ""]:
+        line = line.strip()
+        keyword = re.match(r'(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s+"', line)
+        # Messages need no empty line between them: a comment or a new key ends one, too.
+        starts = keyword and keyword[1] in ("msgctxt", "msgid")
+        whole = any(name.startswith("msgstr") for name in fields)
+        if not line or (whole and (starts or line.startswith("#"))):
+            if not fuzzy and fields.get("msgid") and fields.get("msgstr"):
+                yield fields["msgid"], fields["msgstr"]
+            fields, fuzzy = {}, False
+        if line.startswith("#,"):
+            fuzzy = fuzzy or "fuzzy" in line
+        elif keyword:
+            key = keyword[1]
+            fields[key] = ast.literal_eval(line[keyword.end() - 1 :])
+        elif line.startswith('"'):
+            fields[key] += ast.literal_eval(line)
+
+
+def main() -> None:
+    count = 0
+    for path in sys.argv[1:]:
+        with Path(path).open(encoding="utf-8") as file:
+            for original, translation in messages(file):
+                english, other = strip_markup(original), strip_markup(translation)
+                if english and other and english != other:
+                    print(english, other, sep="\t")
+                    count += 1
+    print(f"  {count} messages in {len(sys.argv) - 1} files", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

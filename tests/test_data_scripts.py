@@ -1,0 +1,565 @@
+"""The data recipes, scripts/prepare_*.sh, run as a user runs them, on text made up here."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import io
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from helpers_cli import ROOT
+
+SCRIPTS = ROOT / "scripts"
+RECIPES = sorted(path.stem for path in SCRIPTS.glob("prepare_*.sh") if path.stem != "prepare_demo")
+
+MULTI30K = {"train": 60, "val": 8, "test_2016_flickr": 19, "test_2017_flickr": 5}
+#: How the files above are called in the data folder.
+SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr", "test1": "test_2017_flickr"}
+
+
+def command(name: str, *args: object) -> list[str]:
+    return ["bash", str(SCRIPTS / f"{name}.sh"), *map(str, args)]
+
+
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")},
+    "PYTHON": sys.executable,
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def run(name: str, *args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(name, *args),
+        env=ENVIRONMENT,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def succeed(name: str, *args: object, cwd: Path | None = None) -> str:
+    result = run(name, *args, cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def refuse(name: str, *args: object) -> str:
+    """Run what must be refused; return the one line that says why."""
+    result = run(name, *args)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith(f"{name}: ") and result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def kill_at(call: str, name: str, *args: object) -> str:
+    """Run a recipe until it calls Python with these arguments; kill it and its children there.
+
+    It is the call itself that kills, in the middle of its output: when, is no matter of luck.
+    The folder of the recipe must be the last argument.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "python"
+        python.write_text(
+            "#!/bin/sh\n"
+            f'case " $* " in *" {call} "*) printf "half a li"; kill -KILL 0 ;; esac\n'
+            f'exec "{sys.executable}" "$@"\n'
+        )
+        python.chmod(0o755)
+        process = subprocess.Popen(
+            command(name, *args),
+            env={**ENVIRONMENT, "PYTHON": str(python)},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, said
+    # The children hold the lock until they, too, have gone.
+    with (Path(str(args[-1])) / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return said
+
+
+def sentences(count: int, letter: str, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [
+        f"No {i}, {' '.join(f'{letter}{rng.randrange(9)}' for _ in range(4))}."
+        for i in range(count)
+    ]
+
+
+def write(path: Path, lines: Iterable[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path: Path) -> list[str]:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
+
+
+def checksums(folder: Path) -> list[str]:
+    return [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
+        for path in sorted(folder.iterdir())
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Everything that a recipe made, downloads and its own notes apart."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not str(path.relative_to(folder)).startswith((".", "download/"))
+    }
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Multi30k."""
+    folder = tmp_path_factory.mktemp("captions")
+    for seed, (name, count) in enumerate(MULTI30K.items()):
+        write(folder / f"{name}.en.gz", sentences(count, "w", seed))
+        write(folder / f"{name}.de.gz", sentences(count, "v", seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(captions: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The data folder made of it, and what was said; the path is one that needs quoting."""
+    folder = tmp_path_factory.mktemp("made") / "it's here"
+    folder.mkdir()
+    # DEST starts with a dash, and lies in the current folder.
+    said = succeed("prepare_multi30k", "--from", captions, "--vocab", 50, "--", "-d", cwd=folder)
+    return folder / "-d", said
+
+
+def test_recipes_exist() -> None:
+    assert len(RECIPES) == 8
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_help_and_bad_arguments(name: str, tmp_path: Path) -> None:
+    text = run(name, "--help")
+    assert text.returncode == 0 and not text.stderr
+    assert text.stdout.startswith(f"usage: scripts/{name}.sh ")
+    assert "DEST" in text.stdout and "--python" in text.stdout
+
+    dest = tmp_path / "dest"
+    assert "unknown option: --nonsense" in refuse(name, "--nonsense", dest)
+    assert "--python needs a value" in refuse(name, "--python")
+    place = "--data" if name == "prepare_long" else "--from"
+    missing = tmp_path / "missing"
+    assert f"({place}): {missing}" in refuse(name, place, missing, dest)
+    if name != "prepare_long":
+        assert "--workers: got 'x'" in refuse(name, place, tmp_path, "--workers", "x", dest)
+        # An empty folder: what is missing in it is named.
+        said = refuse(name, place, tmp_path, dest)
+        assert "missing input file: " in said or "neither train.en.gz nor *.po files" in said
+    assert not dest.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["DEST"], "where from? give download or --from DIR"),
+        (["download", "--from", "."], "download and --from exclude each other"),
+        (["--from", ".", "--vocab", "0"], "--vocab: got '0'; allowed: a whole number from 1 up"),
+        (["--from", ".", "--max-tokens", "-1"], "--max-tokens: got '-1'"),
+        (["--from", ".", "--max-ratio", "0.5"], "--max-ratio: got '0.5'"),
+        (["--from", ".", "--dict", "x"], "--dict needs --codes"),
+        (["--from", ".", "--codes", "/no/codes"], "missing file (--codes): /no/codes"),
+        (["--from", ".", "one", "two"], "more than one DEST: one, two"),
+        (["--from", ".", "--python", "/no/python"], "no such Python: /no/python"),
+    ],
+)
+def test_bad_values_are_named(args: list[str], message: str) -> None:
+    assert message in refuse("prepare_multi30k", *args)
+
+
+def test_multi30k(captions: Path, prepared: tuple[Path, str]) -> None:
+    folder, said = prepared
+    assert "0 agree, 8 differ" in said and "train.en.gz differs from the published file" in said
+    for split, name in SPLITS.items():
+        for lang in ("en", "de"):
+            raw = read(folder / "raw" / f"{split}.{lang}")
+            assert raw == read(captions / f"{name}.{lang}.gz")
+            # This text's only punctuation is a comma and a full stop.
+            tok = [line.replace(",", " ,").replace(".", " .") for line in raw]
+            assert read(folder / "tok" / f"{split}.{lang}") == tok
+            bpe = read(folder / "bpe" / f"{split}.{lang}")
+            assert [line.replace("@@ ", "") for line in bpe] == tok
+            assert split != "train" or any("@@ " in line for line in bpe)
+            assert (folder / f"{split}.en-de.{lang}.idx").is_file()
+    assert len(read(folder / "codes.bpe")) == 1 + 50
+    # One dictionary for both languages, that knows all of the training text.
+    assert read(folder / "dict.en.txt") == read(folder / "dict.de.txt")
+    known = {line.split()[0] for line in read(folder / "dict.en.txt")}
+    assert all(set(line.split()) <= known for line in read(folder / "bpe" / "train.de"))
+    assert not list(folder.glob(".work*")) and not list(folder.glob(".text*"))
+
+
+def test_a_second_run_does_nothing(captions: Path, prepared: tuple[Path, str]) -> None:
+    folder, _ = prepared
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.is_file()}
+    said = succeed("prepare_multi30k", "--from", captions, "--vocab", 50, folder)
+    assert said.count(": done before") == 4
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    # And nothing of other settings, or of other data, gets into the folder.
+    said = refuse("prepare_multi30k", "--from", captions, "--vocab", 51, folder)
+    assert "was made otherwise (was merges 50, is now merges 51)" in said
+
+
+def test_download_checksums_and_kill(
+    captions: Path, prepared: tuple[Path, str], tmp_path: Path
+) -> None:
+    dest, mirror = tmp_path / "dest", captions.as_uri()
+    good = checksums(captions)
+    bad = [line.replace(line[:8], "0" * 8) if "val.de" in line else line for line in good]
+    bad = [line for line in bad if "val.en" not in line]
+    args = ["download", "--mirror", mirror, "--vocab", 50]
+
+    result = run("prepare_multi30k", *args, "--accept", write(tmp_path / "bad", bad), dest)
+    assert result.returncode == 2
+    refused = [line for line in good if "val." in line]
+    assert sorted(result.stdout.splitlines()) == sorted(refused)
+    have = {line[66:]: line[:64] for line in refused}
+    want = "0" * 8 + have["val.de.gz"][8:]
+    assert f"val.de.gz: SHA-256 is {have['val.de.gz']}, must be {want}\n" in result.stderr
+    assert f"val.en.gz: SHA-256 is {have['val.en.gz']}, must be one that is" in result.stderr
+    assert "--accept FILE" in result.stderr.splitlines()[-1]
+    assert not (dest / "raw").exists() and not (dest / "download" / "val.de.gz").exists()
+    # The published checksums stand in the checkout; made-up text does not have them.
+    assert "8 of 8 files not verified" in run("prepare_multi30k", *args, tmp_path / "other").stderr
+
+    # Verified, nothing is fetched again. Killed in the middle of two steps, and taken up there.
+    args += ["--accept", write(tmp_path / "good", good), dest]
+    said = kill_at("-l de normalize", "prepare_multi30k", *args)
+    assert "8 agree, 0 differ" in said and ": download " not in said
+    assert not list(dest.glob("*.bin")) and not (dest / "raw").exists()
+    said = kill_at("fairseq_cli.preprocess", "prepare_multi30k", *args)
+    assert "raw text: done before" in said
+    assert "  train.en: done before" in said and "  train.de: 60 lines" in said
+    assert not list(dest.glob("*.bin")) and not list(dest.glob("dict.*"))
+    said = succeed("prepare_multi30k", *args)
+    assert "split by BPE: done before" in said
+    ours, fresh = contents(dest), contents(prepared[0])
+    assert ours.keys() == fresh.keys()
+    assert [name for name in ours if ours[name] != fresh[name]] == []
+
+
+def test_a_file_that_cannot_be_fetched(tmp_path: Path) -> None:
+    said = run("prepare_iwslt15_envi", "download", "--mirror", tmp_path.as_uri(), tmp_path / "d")
+    assert said.returncode == 2
+    assert f"cannot download {tmp_path.as_uri()}/train.en" in said.stderr.splitlines()[-1]
+
+
+def test_broken_data_are_named(captions: Path, tmp_path: Path) -> None:
+    shutil.copytree(captions, tmp_path / "from")
+    write(tmp_path / "from" / "val.de.gz", ["one", "two"])
+    result = run("prepare_multi30k", "--from", tmp_path / "from", tmp_path / "dest")
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("data_pairs: fewer lines than its partner: ") and "valid.de" in last
+    (tmp_path / "from" / "val.de.gz").write_bytes(b"not gzip")
+    result = run("prepare_multi30k", "--from", tmp_path / "from", tmp_path / "dest2")
+    assert result.returncode == 2 and "stopped, for the reason above" in result.stderr
+
+
+def test_tatoeba(tmp_path: Path) -> None:
+    """All translations of an English sentence in one split, whatever the order of the lines."""
+    rng = random.Random(3)
+    pairs = [
+        (f"Say {i} twice{' or more' * (i % 3)}.", f"Sag {i} zweimal, {j}.")
+        for i in range(1500)
+        for j in range(1 + i % 3)
+    ]
+    made = []
+    for order in range(2):
+        rng.shuffle(pairs)
+        source, dest = tmp_path / f"from{order}", tmp_path / f"dest{order}"
+        source.mkdir()
+        with zipfile.ZipFile(source / "deu-eng.zip", "w") as archive:
+            lines = [f"{en}\t{de}\tCC-BY 2.0 (France) Attribution: x" for en, de in pairs]
+            archive.writestr("deu.txt", "".join(line + "\n" for line in lines))
+            archive.writestr("_about.txt", "Attribution")
+        args = ["--from", source, "--min-length", 4, "--max-length", 5, dest]
+        kill_at("-m sacremoses", "prepare_tatoeba", *args)
+        raw = dest / ".text" / "raw"
+        made.append(
+            {
+                split: list(zip(read(raw / f"{split}.en"), read(raw / f"{split}.de")))
+                for split in ("train", "valid", "test")
+            }
+        )
+    first, second = made
+    assert {split: set(first[split]) for split in first} == {
+        split: set(second[split]) for split in second
+    }
+    english = {split: {en for en, _ in first[split]} for split in first}
+    assert not english["train"] & english["valid"] and not english["test"] & english["valid"]
+    assert not english["train"] & english["test"]
+    # "Say 1 twice or more." has 5 words; i % 3 == 0 has 3, too few, and i % 3 == 2 has 7, too many.
+    wanted = {(en, de) for en, de in pairs if en.count("or more") == 1}
+    assert set.union(*english.values()) == {en for en, _ in wanted}
+    for split in ("valid", "test"):
+        assert len(english[split]) == len(first[split]) > 0  # one reference each
+        assert set(first[split]) <= wanted
+    assert sorted(first["train"]) == sorted(p for p in wanted if p[0] in english["train"])
+
+
+#: What each message of the fixture comes to; a message without a line here is to be left out.
+PYDOCS = [
+    (
+        "The list.sort method sorts append()'s list in place.",
+        "El método list.sort ordena la lista.",
+    ),
+    ("See the glossary and the docs, or PEP 8 for *args.", "Vea el glosario y la doc., o PEP 8."),
+    ("This is important and so is that 2*3*4 stays:", "Esto es importante y 2*3*4 se queda:"),
+    ('A tab, a "quote" and a backslash \\ in it.', 'Un tab, una "cita" y una barra \\ aquí.'),
+    ("Good after an obsolete fuzzy message, it is.", "Bueno tras un mensaje obsoleto, lo es."),
+]
+
+
+def test_pydocs_from_po(tmp_path: Path) -> None:
+    checkout = tmp_path / "docs"
+    (checkout / "library").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "fixtures" / "pydocs.po", checkout / "library" / "stdtypes.po")
+    pairs = subprocess.run(
+        [sys.executable, SCRIPTS / "data_po.py", checkout / "library" / "stdtypes.po"],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
+    assert [tuple(line.split("\t")) for line in pairs.splitlines()] == PYDOCS
+
+    # The whole way, from a commit of a repository. The generated messages fill the splits.
+    more = [f'msgid "Number {i} is one of them."\nmsgstr "{i} es uno."\n' for i in range(200)]
+    more += ['msgid "Too short."\nmsgstr "Breve."\n']
+    write(checkout / "more.po", more)
+    git = ["git", "-C", str(checkout), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for args in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *args], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+    fetch = ["download", "--mirror", checkout.as_uri(), "--commit"]
+    assert "--commit: got '91f4ccc'" in refuse("prepare_pydocs", *fetch, "91f4ccc", tmp_path / "no")
+    raws = []
+    for args in ([*fetch, commit], ["--from", checkout]):
+        dest = tmp_path / f"dest{len(raws)}"
+        kill_at("-m sacremoses", "prepare_pydocs", *args, dest)
+        raws.append(contents(dest / ".text" / "raw"))
+    assert raws[0] == raws[1]
+    english = b"".join(raws[0][f"{split}.en"] for split in ("train", "valid", "test")).decode()
+    wanted = [en for en, _ in PYDOCS] + [f"Number {i} is one of them." for i in range(200)]
+    assert sorted(english.splitlines()) == sorted(wanted)
+    assert raws[0]["valid.en"] and raws[0]["test.en"]
+
+
+def test_pydocs_from_an_extract(captions: Path, tmp_path: Path) -> None:
+    for name in ("train", "val", "test"):
+        source = captions / f"{name if name != 'test' else 'test_2017_flickr'}"
+        shutil.copy(f"{source}.en.gz", tmp_path / f"{name}.en.gz")
+        shutil.copy(f"{source}.de.gz", tmp_path / f"{name}.es.gz")
+    kill_at("-m sacremoses", "prepare_pydocs", "--from", tmp_path, tmp_path / "dest")
+    raw = tmp_path / "dest" / ".text" / "raw"
+    assert read(raw / "valid.es") == read(captions / "val.de.gz")
+    assert read(raw / "test.en") == read(captions / "test_2017_flickr.en.gz")
+
+
+def test_long(prepared: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = prepared
+    dest = tmp_path / "it's long"
+    said = succeed("prepare_long", "--data", folder, "--subset", "test", dest)
+    assert "test2: 4 lines of 4 sentences, 3 left out" in said  # 19 in all
+    for kind in ("raw", "tok", "bpe"):
+        for lang in ("en", "de"):
+            lines = read(folder / kind / f"test.{lang}")
+            for name, size in (("test", 1), ("test1", 2), ("test2", 4), ("test3", 8)):
+                wanted = []
+                for k in range(len(lines) // size):
+                    wanted.append(" ".join(lines[k * size + i] for i in range(size)))
+                assert read(dest / kind / f"{name}.{lang}") == wanted
+                assert (dest / f"{name}.en-de.{lang}.bin").is_file()
+    for name in ("dict.en.txt", "dict.de.txt", "codes.bpe", "test.en-de.en.bin"):
+        assert (dest / name).read_bytes() == (folder / name).read_bytes()
+    assert "--subset: got 'test9'" in refuse(
+        "prepare_long", "--data", folder, "--subset", "test9", dest
+    )
+
+
+def pack(path: Path, files: Mapping[str, Iterable[str]]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, lines in files.items():
+            data = "".join(f"{line}\n" for line in lines).encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def sgm(lines: Iterable[str]) -> list[str]:
+    segments = [f'<seg id="{i}">{line.replace("&", "&amp;")}</seg>' for i, line in enumerate(lines)]
+    return [
+        '<refset setid="x">',
+        '<doc docid="1">',
+        "<p>",
+        *segments,
+        "</p>",
+        "</doc>",
+        "</refset>",
+    ]
+
+
+def test_wmt14(prepared: tuple[Path, str], tmp_path: Path) -> None:
+    """From archives; cleaned up; with the BPE and the dictionary of another data folder."""
+    source, dest = tmp_path / "from", tmp_path / "dest"
+    source.mkdir()
+    europarl = sentences(20, "w", 1), sentences(20, "v", 1)
+    europarl[0][3] = "   "  # what the clean-up drops: empty, too long, too different
+    europarl[0][5] = europarl[1][5] = "w1 " * 21
+    europarl[0][7] = "w1 w2\u2028w3 w4 w5 w6 w7 w8 w9"
+    europarl[1][7] = "v1 v2 v3 v4"
+    crawl, news = ["w1,\u2028w2\tw3"], ["a news w4"]
+    both = ("en", "de")
+    pack(
+        source / "training-parallel-europarl-v7.tgz",
+        {f"training/europarl-v7.de-en.{lang}": part for lang, part in zip(both, europarl)},
+    )
+    pack(
+        source / "training-parallel-commoncrawl.tgz",
+        {f"commoncrawl.de-en.{lang}": crawl for lang in both},
+    )
+    pack(
+        source / "training-parallel-nc-v9.tgz",
+        {f"training/news-commentary-v9.de-en.{lang}": news for lang in both},
+    )
+    test = [*sentences(4, "w", 2)[:3], "Q&A <b> now."]
+    pack(
+        source / "dev.tgz",
+        {f"dev/newstest2013.{lang}": sentences(3, "w", 5) for lang in both}
+        | {"dev/newstest2014-deen-src.de.sgm": sgm(test)}
+        | {"dev/newstest2014-deen-ref.en.sgm": sgm(reversed(test))},
+    )
+    folder, _ = prepared
+    args = ["--codes", folder / "codes.bpe", "--dict", folder / "dict.en.txt"]
+    args += ["--max-tokens", 20, "--max-ratio", "2"]
+    said = succeed("prepare_wmt14_ende", "--from", source, *args, dest)
+    assert "3 of 22 training pairs dropped" in said
+
+    kept = [i for i in range(20) if i not in (3, 5, 7)]
+    assert read(dest / "raw" / "train.de") == [europarl[1][i] for i in kept] + ["w1, w2 w3", *news]
+    assert read(dest / "raw" / "train.en") == [europarl[0][i] for i in kept] + ["w1, w2 w3", *news]
+    assert read(dest / "tok" / "train.en")[-2:] == ["w1 , w2 w3", "a news w4"]
+    assert read(dest / "raw" / "valid.en") == sentences(3, "w", 5)
+    assert read(dest / "raw" / "test.de") == test == read(dest / "raw" / "test.en")[::-1]
+    for name in ("codes.bpe", "dict.en.txt", "dict.de.txt"):
+        assert (dest / name).read_bytes() == (folder / name).read_bytes()
+    assert (dest / "test.en-de.de.bin").is_file()
+
+
+def test_wmt16(tmp_path: Path) -> None:
+    source, dest = tmp_path / "from", tmp_path / "dest"
+    source.mkdir()
+    europarl = {"ro": ["Aceasta este o propoziţie.", "A doua."], "en": ["This is one.", "Second."]}
+    pack(
+        source / "training-parallel-ep-v8.tgz",
+        {f"training-parallel-ep-v8/europarl-v8.ro-en.{lang}": europarl[lang] for lang in europarl},
+    )
+    tu = '<tu><tuv xml:lang="{}"><seg>{}</seg></tuv><tuv xml:lang="{}"><seg>{}</seg></tuv></tu>'
+    units = [tu.format("en", "Third &amp; last", "ro", "A treia"), tu.format("en", "x", "tr", "y")]
+    write(
+        source / "en-ro.tmx.gz",
+        ['<?xml version="1.0" encoding="UTF-8"?>', "<tmx><body>", *units, "</body></tmx>"],
+    )
+    pack(
+        source / "dev.tgz",
+        {
+            f"dev/{name}2016-roen-{side}.sgm": sgm([f"{name} {side}."])
+            for name in ("newsdev", "newstest")
+            for side in ("src.ro", "ref.en")
+        },
+    )
+    kill_at("-m subword_nmt.learn_bpe", "prepare_wmt16_roen", "--from", source, dest)
+    raw = dest / "raw"
+    assert read(raw / "train.ro") == [*europarl["ro"], "A treia"]
+    assert read(raw / "train.en") == [*europarl["en"], "Third & last"]
+    assert read(raw / "valid.ro") == ["newsdev src.ro."]
+    assert read(raw / "test.en") == ["newstest ref.en."]
+    assert read(dest / "tok" / "train.ro")[0] == "Aceasta este o propoziţie ."
+
+
+def test_iwslt15(tmp_path: Path) -> None:
+    """Its text stays as it is. There is so much of it that it is worked on in parts."""
+    line = "It &apos;s a test-case , isn &apos;t it"
+    many = [f"{line} {i}" for i in range(100_001)]
+    for name in ("tst2012", "tst2013"):
+        write(tmp_path / f"{name}.en", [line, name])
+        write(tmp_path / f"{name}.vi", ["Nó là", name])
+    write(tmp_path / "train.en", many)
+    write(tmp_path / "train.vi", many[::-1])
+    dest = tmp_path / "dest"
+    args = ["--from", tmp_path, "--workers", 2, dest]
+    said = kill_at("-m subword_nmt.learn_bpe", "prepare_iwslt15_envi", *args)
+    for part in (1, 2, 3):
+        assert f"    part {part} of 3\n" in said
+    assert read(dest / "tok" / "train.en") == many == read(dest / "tok" / "train.vi")[::-1]
+    assert read(dest / "tok" / "valid.vi") == ["Nó là", "tst2012"]
+    assert read(dest / "tok" / "test.en") == [line, "tst2013"]
+
+
+def test_smoke(captions: Path, tmp_path: Path) -> None:
+    source, dest = tmp_path / "from", tmp_path / "dest"
+    shutil.copytree(captions, source)
+    lines = sentences(230, "w", 9)
+    for lang in ("en", "de"):
+        write(source / f"train.{lang}.gz", lines)
+    args = ["--from", source, "--smoke", dest]
+    kill_at("subword_nmt.learn_bpe -s 300", "prepare_multi30k", *args)
+    assert read(dest / "raw" / "train.en") == lines[:200]
+    assert len(read(dest / "tok" / "test.de")) == 19
+
+
+def test_aspec(tmp_path: Path) -> None:
+    source = tmp_path / "ASPEC-JE"
+    for i in (1, 2, 3):
+        write(
+            source / "train" / f"train-{i}.txt", [f"0.9 ||| A-{i} ||| 1 ||| 日本語{i} ||| No {i}."]
+        )
+    for name in ("dev", "devtest", "test"):
+        write(source / name / f"{name}.txt", [f"A-1 ||| 1 ||| 東京です ||| It is {name}."])
+    assert "download: aspec must be asked for" in refuse("prepare_aspec_jaen", "download")
+    result = run("prepare_aspec_jaen", "--from", source, tmp_path / "no")
+    assert result.returncode == 2 and "no spaces between words: give --segm" in result.stderr
+    args = ["--from", source, "--segmenter", "no-such-program -x", tmp_path / "no"]
+    assert "--segmenter: no such program: no-such-program" in refuse("prepare_aspec_jaen", *args)
+
+    kill_at(
+        "-m subword_nmt.learn_bpe",
+        *("prepare_aspec_jaen", "--from", source, "--segmenter", r"sed s/\(本\|京\)/\1_/"),
+        tmp_path / "dest",
+    )
+    text = tmp_path / "dest"
+    assert read(text / "raw" / "train.ja") == ["日本語1", "日本語2", "日本語3"]
+    assert read(text / "raw" / "test.en") == ["It is devtest.", "It is test."]
+    assert read(text / "tok" / "train.ja") == ["日本_語1", "日本_語2", "日本_語3"]
+    assert read(text / "tok" / "valid.en") == ["It is dev ."]
