@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Average the weights of a training run's last checkpoints, and drop the training state."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+logging.disable(logging.INFO)  # what fairseq says while it is imported
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from fairseq_paradec.cli.measure import whole_number  # noqa: E402
+from fairseq_paradec.compat import allow_fairseq_checkpoints  # noqa: E402
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint safely; tensors stay on the disk until they are used.
+
+    Raises:
+        ValueError: it is torn, or no checkpoint of fairseq.
+    """
+    allow_fairseq_checkpoints()
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state["cfg"]["model"], state["model"], count_updates(state)
+    except Exception as error:  # torch has no one error for a broken file
+        raise ValueError(f"{path}: no whole checkpoint of fairseq: {error}") from error
+    return state
+
+
+def count_updates(state: dict[str, Any]) -> int:
+    """Return after how many updates a checkpoint was written."""
+    return int(state["optimizer_history"][-1]["num_updates"])
+
+
+def last_checkpoints(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Return the last checkpoints of a run, oldest first, each number of updates once.
+
+    The numbered ones count, and the very last one: where updates are counted, the end of training
+    may have no number.
+
+    Raises:
+        ValueError: there is none, or one cannot be read.
+    """
+    found = {}
+    for path in (*folder.glob("checkpoint[0-9_]*.pt"), folder / "checkpoint_last.pt"):
+        if path.name != "checkpoint_best.pt":
+            state = read(path)
+            found[count_updates(state)] = state
+    return [found[updates] for updates in sorted(found)[-count:]]
+
+
+def check_same_kind(states: Sequence[dict[str, Any]]) -> None:
+    """Refuse checkpoints that are not of one model.
+
+    Raises:
+        ValueError: architecture, names or shapes differ.
+    """
+    first = states[0]
+    shapes = {name: tuple(tensor.shape) for name, tensor in first["model"].items()}
+    for other in states[1:]:
+        arches = [vars_of(state["cfg"]["model"]).get("arch") for state in (first, other)]
+        if arches[0] != arches[1]:
+            raise ValueError(f"different architectures: {arches[0]} and {arches[1]}")
+        others = {name: tuple(tensor.shape) for name, tensor in other["model"].items()}
+        different = sorted(
+            name
+            for name in shapes.keys() | others.keys()
+            if shapes.get(name) != others.get(name)
+        )
+        if different:
+            raise ValueError(
+                f"different weights: {different[0]} is {shapes.get(different[0], 'missing')} in "
+                f"one checkpoint and {others.get(different[0], 'missing')} in another "
+                f"({len(different)} such names)"
+            )
+
+
+def vars_of(config: Any) -> dict[str, Any]:
+    """Return a configuration as a dict; fairseq keeps a Namespace or a dict."""
+    return vars(config) if isinstance(config, argparse.Namespace) else config
+
+
+def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the newest checkpoint with averaged weights and without the optimizer's state.
+
+    Sums are in float64; half precision becomes fp32, for an average has more digits. Weights that
+    share memory go on sharing it, as tied embeddings do under three names.
+
+    Args:
+        states: checkpoints of one model, oldest first.
+
+    Raises:
+        ValueError: they are not of one model, or whole numbers in them differ.
+    """
+    check_same_kind(states)
+    means: dict[tuple[Any, ...], torch.Tensor] = {}
+    model = {}
+    for name, newest in states[-1]["model"].items():
+        tensors = [state["model"][name] for state in states]
+        key = tuple((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors)
+        if key not in means or not newest.numel():
+            means[key] = mean(name, tensors)
+        model[name] = means[key]
+    return states[-1] | {"model": model, "last_optimizer_state": None}
+
+
+def mean(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the mean of one weight; see ``average``."""
+    if not tensors[0].is_floating_point():
+        if any(not torch.equal(tensor, tensors[0]) for tensor in tensors):
+            raise ValueError(f"{name} holds whole numbers, which differ between checkpoints")
+        return tensors[0].clone()
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor in tensors:
+        total += tensor
+    halves = (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if tensors[0].dtype in halves else tensors[0].dtype
+    return (total / len(tensors)).to(dtype)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Average one run's checkpoints; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of a training run (--save-dir)")
+    parser.add_argument("--last", type=whole_number, required=True, help="how many checkpoints")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
+    args = parser.parse_args(argv)
+    try:
+        if not args.folder.is_dir():
+            raise ValueError(f"DIR: got '{args.folder}'; allowed: the folder of a training run")
+        states = last_checkpoints(args.folder, args.last)
+        result = average(states)
+    except ValueError as error:
+        print(f"average_checkpoints: {error}", file=sys.stderr)
+        return 2
+    partial = args.out.with_name(args.out.name + ".partial")
+    torch.save(result, partial)
+    partial.replace(args.out)
+    updates = ", ".join(str(count_updates(state)) for state in states)
+    print(f"average_checkpoints: {len(states)} averaged, of updates {updates}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

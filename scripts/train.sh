@@ -1,0 +1,279 @@
+#!/usr/bin/env bash
+# Train a translation model with fairseq-train and the plugin; average its last checkpoints.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+    cat <<'HELP'
+usage: scripts/train.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
+
+Trains with fairseq-train and the plugin, then averages the last checkpoints. A CUDA device is used
+if there is one (in half precision), else the CPU; CUDA_VISIBLE_DEVICES= keeps it on the CPU. A run
+that was stopped or killed goes on from its newest whole checkpoint by the same command.
+
+input:
+    DATA                a folder that fairseq-preprocess made (paths have no ':' in them)
+output:
+    DIR/model.pt        the average, written last: use this one
+    DIR/checkpoint*.pt  fairseq's own, with the optimizer's state
+    DIR/train.log       what fairseq says
+    DIR/settings.txt    the flags of the run; the same command must give the same
+
+options:
+    --preset NAME       model size and training settings (default: base)
+                          tiny          4+4 layers, d 128, 38 epochs
+                          iwslt         6+6 layers, d 512, ffn 1024, 40 epochs
+                          base          6+6 layers, d 512, ffn 2048, 100,000 updates
+                          big           6+6 layers, d 1024, ffn 4096, 300,000 updates
+                          deep-shallow  base with 12 encoder layers and 1 decoder layer
+    --arch NAME         (default: transformer); the preset's sizes are given as flags
+    --epochs N          how long: a checkpoint is written after each epoch
+    --updates N         or so: one more after every hundredth of the updates
+    --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)
+    --seed N            (default: 1)
+    --threads N         of each process on a CPU (default: the cores shared out evenly)
+    --processes N       data-parallel processes; each takes a part of every batch (default: 1)
+    --smoke             a try-out: 20 updates on batches of 128 tokens (longer sentences are left out),
+                        2 checkpoints averaged; without --save-dir in a temporary folder
+    --python PYTHON     default: .venv/bin/python in this checkout, else python3
+    -- FLAGS            any other flags of fairseq-train; they win over the preset's
+
+example:
+    scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/tiny --preset tiny
+HELP
+}
+
+{ # read to its end before anything runs, so that the file may change while a model is trained
+data='' save_dir='' preset=base arch=transformer epochs='' updates='' average='' seed=1
+threads='' processes=1 smoke=''
+more=() positional=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --save-dir | --preset | --arch | --epochs | --updates | --average | --seed | --threads | \
+            --processes | --python)
+            need_value "$@"
+            name=${1#--}
+            declare "${name//-/_}=$2"
+            shift 2
+            ;;
+        --smoke)
+            smoke=1
+            shift
+            ;;
+        --)
+            shift
+            more=("$@")
+            break
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        -*) fail "unknown option: $1 (see --help; fairseq's own flags come after --)" ;;
+        *)
+            positional+=("$1")
+            shift
+            ;;
+    esac
+done
+[ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
+data=${positional[0]}
+
+need_choice --preset "$preset" tiny iwslt base big deep-shallow
+for option in epochs updates average threads; do
+    [ -z "${!option}" ] || need_number "--$option" "${!option}"
+done
+need_number --seed "$seed"
+need_number --processes "$processes"
+[ -z "$epochs" ] || [ -z "$updates" ] || fail "--epochs and --updates: only one of them"
+[ -z "$smoke" ] || [ -z "$epochs$updates$average" ] ||
+    fail "--smoke sets --epochs, --updates and --average itself"
+[ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where the model is written"
+need_dir "$data" "DATA"
+dicts=("$data"/dict.*.txt)
+[ ${#dicts[@]} -eq 2 ] || fail "DATA: got '$data'; allowed: a folder with two dict.LANG.txt"
+need_python fairseq torch
+gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
+[ "$gpus" = 0 ] || [ "$processes" -le "$gpus" ] ||
+    fail "--processes: got '$processes'; allowed: at most $gpus, the number of CUDA devices"
+
+# ---- the settings -------------------------------------------------------------------------------
+
+case $preset in
+    tiny) size=(4 4 128 256 4) batch=4096 length=(epochs 38) last=8 ;;
+    iwslt) size=(6 6 512 1024 4) batch=4096 length=(epochs 40) last=5 ;;
+    base) size=(6 6 512 2048 8) batch=25000 length=(updates 100000) last=5 ;;
+    big) size=(6 6 1024 4096 16) batch=25000 length=(updates 300000) last=5 ;;
+    deep-shallow) size=(12 1 512 2048 8) batch=25000 length=(updates 100000) last=5 ;;
+esac
+case $preset in # where the papers give d^-0.5 * warm-up^-0.5, that is the peak
+    tiny) training=(--dropout 0.3 --lr 0.005 --warmup-updates 2000) ;;
+    iwslt) training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --weight-decay 0.0001) ;;
+    base | deep-shallow) training=(--dropout 0.1 --lr 0.0007 --warmup-updates 4000 --adam-eps 1e-9) ;;
+    big) training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --adam-eps 1e-9) ;;
+esac
+[ -z "$epochs" ] || length=(epochs "$epochs")
+[ -z "$updates" ] || length=(updates "$updates")
+average=${average:-$last}
+every=$((length[1] / 100))
+if [ -n "$smoke" ]; then
+    length=(updates 20) every=10 average=2 batch=128
+fi
+
+# A batch is shared among processes, and summed up from pieces that fit into memory. fairseq wants
+# room for its longest sentence, 1024 tokens, in each.
+piece=4096
+[ "$gpus" = 0 ] || piece=8192
+update_freq=$(((batch + processes * piece - 1) / (processes * piece)))
+max_tokens=$((batch / (processes * update_freq)))
+positions=1024
+[ -z "$smoke" ] || positions=128
+[ "$max_tokens" -ge "$positions" ] || max_tokens=$positions
+
+flags=() settings=("DATA $data")
+add() { # a flag of fairseq-train with its value
+    flags+=("$@")
+    settings+=("${*@Q}")
+}
+add --arch "$arch"
+for side in encoder decoder; do
+    layers=${size[0]}
+    [ "$side" = encoder ] || layers=${size[1]}
+    add "--$side-layers" "$layers"
+    add "--$side-embed-dim" "${size[2]}"
+    add "--$side-ffn-embed-dim" "${size[3]}"
+    add "--$side-attention-heads" "${size[4]}"
+done
+if cmp -s -- "${dicts[@]}"; then
+    add --share-all-embeddings
+else
+    add --share-decoder-input-output-embed # source and target have dictionaries of their own
+fi
+add --optimizer adam
+add --adam-betas '(0.9, 0.98)'
+add --lr-scheduler inverse_sqrt
+for ((i = 0; i < ${#training[@]}; i += 2)); do
+    add "${training[@]:i:2}"
+done
+add --criterion label_smoothed_cross_entropy
+add --label-smoothing 0.1
+add --max-tokens "$max_tokens"
+add --update-freq "$update_freq"
+add --seed "$seed"
+if [ "${length[0]}" = epochs ]; then
+    add --max-epoch "${length[1]}"
+else
+    add --max-update "${length[1]}"
+    add --save-interval-updates "$((every > 0 ? every : 1))"
+    add --keep-interval-updates "$average"
+fi
+add --keep-last-epochs "$average" # fairseq gives no other name to one at the end of an epoch
+if [ -n "$smoke" ]; then
+    add --max-source-positions "$positions"
+    add --max-target-positions "$positions"
+    add --skip-invalid-size-inputs-valid-test
+    add --max-valid-steps 2
+fi
+if [ "$gpus" = 0 ]; then add --cpu; else add --fp16; fi
+add --distributed-world-size "$processes"
+[ ${#more[@]} -eq 0 ] || add "${more[@]}"
+settings+=("--average $average")
+
+# ---- the folder ---------------------------------------------------------------------------------
+
+temporary=
+if [ -z "$save_dir" ]; then
+    temporary=$(mktemp -d)
+    save_dir=$temporary
+    trap 'rm -rf -- "$temporary"' EXIT
+fi
+case $save_dir in -*) save_dir=./$save_dir ;; esac
+mkdir -p -- "$save_dir"
+# The lock passes to the training processes: as long as one of them lives, nobody else writes here.
+exec 9>"$save_dir/.lock"
+flock -n 9 || {
+    note "waiting for another process that trains in $save_dir"
+    flock -w 20 9 || fail "--save-dir: got '$save_dir', in which another process trains"
+}
+printf '%s\n' "${settings[@]}" >"$save_dir/settings.new"
+if [ -f "$save_dir/settings.txt" ]; then
+    difference=$(diff -- "$save_dir/settings.txt" "$save_dir/settings.new" |
+        sed -n 's/^< /before: /p; s/^> /now: /p' | paste -sd '|' | sed 's/|/; /g') || true
+    rm -- "$save_dir/settings.new"
+    [ -z "$difference" ] || fail "--save-dir: the run in $save_dir has other settings: $difference"
+else
+    [ ! -e "$save_dir/checkpoint_last.pt" ] ||
+        fail "--save-dir: $save_dir has checkpoints of a run that this script did not start"
+    mv -- "$save_dir/settings.new" "$save_dir/settings.txt"
+fi
+if [ -f "$save_dir/model.pt" ]; then
+    note "already trained: $save_dir/model.pt"
+    exit 0
+fi
+
+# ---- training -----------------------------------------------------------------------------------
+
+pids=()
+stop() { # exit status
+    trap '' INT TERM
+    [ ${#pids[@]} -eq 0 ] || kill -TERM "${pids[@]}" 2>/dev/null || true
+    wait 2>/dev/null || true
+    note "stopped; checkpoints are kept in $save_dir, and the same command goes on"
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+
+log=$save_dir/train.log
+done_updates=0
+checkpoints=("$save_dir"/checkpoint*.pt)
+[ ! -e "${checkpoints[0]}" ] ||
+    done_updates=$("$python" "$root/scripts/resume_checkpoint.py" -- "$save_dir")
+if [ "${length[0]}" = updates ] && [ "$done_updates" -ge "${length[1]}" ]; then
+    note "[1/2] training was finished: $done_updates updates" # fairseq would do one more
+else
+    [ -n "$threads" ] || threads=$(($(nproc) / processes))
+    export OMP_NUM_THREADS=$((threads > 0 ? threads : 1))
+    # Threads that spin while they wait slow each other down sixfold where cores are shared.
+    export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+    command=("$python" -P -m fairseq_cli.train "$data" --user-dir "$root/fairseq_paradec"
+        --save-dir "$save_dir" --no-progress-bar --log-format simple --log-interval 50
+        "${flags[@]}")
+    note "[1/2] training: $preset, ${length[1]} ${length[0]}, $done_updates updates done (log: $log)"
+    printf '==== %s: %s\n' "$(date -u +%FT%TZ)" "${command[*]@Q}" >>"$log"
+    if [ "$gpus" = 0 ] && [ "$processes" -gt 1 ]; then
+        # fairseq's own spawning needs CUDA: one process for each rank.
+        port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+        command+=(--distributed-backend gloo --ddp-backend legacy_ddp --distributed-no-spawn
+            --distributed-init-method "tcp://localhost:$port")
+        for ((rank = 0; rank < processes; rank++)); do
+            "${command[@]}" --distributed-rank "$rank" >>"$log" 2>&1 &
+            pids+=("$!")
+        done
+    else
+        "${command[@]}" >>"$log" 2>&1 &
+        pids=("$!")
+    fi
+    status=0
+    for pid in "${pids[@]}"; do # whichever ends next; if one fails, the others would wait for ever
+        wait -n || {
+            status=$?
+            kill -TERM "${pids[@]}" 2>/dev/null || true
+        }
+    done
+    if [ "$status" != 0 ]; then
+        tail -n 20 -- "$log" >&2
+        note "fairseq-train failed with status $status (log: $log)"
+        exit 1
+    fi
+fi
+
+note "[2/2] averaging the last $average checkpoints"
+"$python" "$root/scripts/average_checkpoints.py" --last "$average" --out="$save_dir/model.pt" \
+    -- "$save_dir" &
+pids=("$!")
+wait "${pids[0]}"
+[ -n "$temporary" ] || note "done: $save_dir/model.pt"
+exit 0
+}

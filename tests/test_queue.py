@@ -1,0 +1,234 @@
+"""scripts/queue.sh: what is done stays done; kill, pause and failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers_cli import ROOT
+
+QUEUE = ROOT / "scripts" / "queue.sh"
+
+
+class Runs:
+    """A queue and the folder of its runs, whose path has a space and a quote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "it's a folder"
+        self.folder.mkdir()
+        self.queue = self.folder / "my queue"
+        self.runs = self.folder / "runs"
+        self.out = self.folder / "out.txt"
+
+    def write(self, *lines: str) -> None:
+        self.queue.write_text("".join(f"{line}\n" for line in lines))
+
+    def command(self, *flags: object) -> list[str]:
+        arguments = flags if {"--pause", "--continue"} & set(flags) else (self.queue, *flags)
+        return [str(QUEUE), *map(str, arguments), "--runs", str(self.runs)]
+
+    def run(self, *flags: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*flags), capture_output=True, text=True, env=self.env)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(), env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        return os.environ | {"OUT": str(self.out)}
+
+    def output(self) -> list[str]:
+        return self.out.read_text().splitlines() if self.out.exists() else []
+
+    def states(self) -> dict[str, str]:
+        table = self.run("--list").stdout.splitlines()[1:]
+        return {line[:41].strip(): line[41:66].strip() for line in table}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "waited for 20 seconds"
+        time.sleep(0.02)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_runs_in_order_and_only_once(runs: Runs) -> None:
+    runs.write(
+        "# a comment",
+        "",
+        """one  echo "o'n \\$e"  'a  b' >>"$OUT"; pwd""",
+        'two[after=one]  echo two >>"$OUT"   ',
+    )
+    result = runs.run()
+    assert result.returncode == 0, result.stderr
+    assert runs.output() == ["o'n $e a  b", "two"]
+    assert str(ROOT) in (runs.runs / "one" / "log").read_text().splitlines()
+    again = runs.run()
+    assert again.returncode == 0 and len(runs.output()) == 2
+    assert "starts" in result.stderr and "starts" not in again.stderr
+    assert runs.states() == {"one": "done", "two": "done"}
+
+
+def test_a_failure_does_not_stop_the_rest_and_is_tried_again(runs: Runs) -> None:
+    runs.write(
+        'bad  echo bad >>"$OUT"; exit 7',
+        'needs[after=bad]  echo needs >>"$OUT"',
+        'good  echo good >>"$OUT"',
+    )
+    result = runs.run()
+    assert result.returncode == 1
+    assert runs.output() == ["bad", "good"]
+    assert runs.states() == {"bad": "failed (7)", "needs": "not run", "good": "done"}
+    assert "needs: waits for bad (failed (7))" in result.stderr
+    assert (runs.runs / "bad" / "failed").read_text().splitlines()[0] == "7"
+    runs.run()
+    assert runs.output() == ["bad", "good", "bad"]
+
+
+def test_a_changed_command_is_said_and_run_only_on_request(runs: Runs) -> None:
+    runs.write('one  echo old >>"$OUT"')
+    runs.run()
+    runs.write('one  echo new >>"$OUT"')
+    result = runs.run()
+    assert result.returncode == 1
+    assert "one: its command has changed" in result.stderr and "--rerun one" in result.stderr
+    assert runs.output() == ["old"]
+    assert runs.run("--rerun", "one").returncode == 0
+    assert runs.output() == ["old", "new"]
+    assert runs.states() == {"one": "done"}
+
+
+def test_only_one_experiment(runs: Runs) -> None:
+    runs.write('one  echo one >>"$OUT"', 'two  echo two >>"$OUT"')
+    assert runs.run("--only", "two").returncode == 0
+    assert runs.output() == ["two"]
+
+
+def test_two_queues_do_not_run_one_experiment_twice(runs: Runs) -> None:
+    runs.write(
+        'one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
+        'two  echo two >>"$OUT"',
+    )
+    first = runs.start()
+    wait_until(lambda: runs.output() == ["one"])
+    second = runs.run()  # while one runs in the first
+    assert "one: runs in another queue" in second.stderr
+    assert runs.output() == ["one", "two"]
+    assert runs.states() == {"one": "running", "two": "done"}
+    Path(f"{runs.out}.go").touch()
+    assert first.wait(20) == 0
+    assert runs.output() == ["one", "two"]
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_queue_leaves_no_mark_and_no_process(
+    runs: Runs, number: signal.Signals, status: int
+) -> None:
+    runs.write(
+        'one  echo $$ >>"$OUT"; [ -e "$OUT.go" ] || sleep 600 & wait', 'two  echo two >>"$OUT"'
+    )
+    process = runs.start()
+    wait_until(runs.output)
+    pid = int(runs.output()[0])
+    process.send_signal(number)
+    assert process.wait(20) == status
+    wait_until(lambda: has_ended(pid))
+    assert len(runs.output()) == 1
+    assert runs.states() == {"one": "not run", "two": "not run"}
+    Path(f"{runs.out}.go").touch()
+    assert runs.run().returncode == 0
+    assert len(runs.output()) == 3
+
+
+def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Runs) -> None:
+    runs.write('one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done')
+    process = runs.start()
+    wait_until(runs.output)
+    process.kill()
+    process.wait()
+    assert "one: runs in another queue" in runs.run().stderr
+    Path(f"{runs.out}.go").touch()
+    wait_until(lambda: runs.states() == {"one": "not run"})  # nobody saw how it ended
+    assert runs.run().returncode == 0
+    assert runs.output() == ["one", "one"]
+
+
+def test_pause_stops_all_processes_of_an_experiment(runs: Runs) -> None:
+    # The ticking process is a child of the experiment's shell.
+    runs.write('one  (while true; do date +%N >>"$OUT"; sleep 0.02; done); true')
+    process = runs.start()
+    wait_until(runs.output)
+    assert "pause: one" in runs.run("--pause").stderr
+    ticks = len(runs.output())
+    time.sleep(0.5)
+    assert len(runs.output()) - ticks <= 1  # one may have been on its way
+    ticks = len(runs.output())
+    assert runs.states() == {"one": "running"}
+    assert "continue: one" in runs.run("--continue").stderr
+    wait_until(lambda: len(runs.output()) > ticks + 2)
+    runs.run("--pause")
+    process.terminate()  # ends what is paused, too
+    assert process.wait(20) == 143
+    wait_until(lambda: runs.states() == {"one": "not run"})
+
+
+def test_nothing_to_pause(runs: Runs) -> None:
+    result = runs.run("--pause")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "lines, flags, message",
+    [
+        (["one"], [], "QUEUE: line 1 of"),
+        (["one echo", "one echo"], [], "names one again"),
+        (["one[after=two] echo", "two echo"], [], "after=two; allowed: a name of an earlier"),
+        (["one echo"], ["--only", "two"], "--only: got 'two'; allowed: one"),
+        (["one echo"], ["--runs"], "--runs needs a value"),
+        (["one echo"], ["--fast"], "unknown option: --fast"),
+        (["one echo"], ["second"], "got two queues"),
+    ],
+)
+def test_mistakes_are_named_before_work_starts(
+    runs: Runs, lines: list[str], flags: list[str], message: str
+) -> None:
+    runs.write(*lines)
+    command = [str(QUEUE), "--runs", str(runs.runs), str(runs.queue), *flags]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert not runs.runs.exists()
+
+
+def test_a_missing_queue_is_named(runs: Runs) -> None:
+    result = runs.run()
+    assert (result.returncode, result.stderr) == (2, f"queue: missing QUEUE: {runs.queue}\n")
+
+
+def test_help_and_the_real_queue(tmp_path: Path) -> None:
+    text = subprocess.run([str(QUEUE), "--help"], capture_output=True, text=True).stdout
+    for word in ("QUEUE", "--runs", "--list", "--only", "--rerun", "--pause", "--continue"):
+        assert word in text
+    table = subprocess.run(
+        [str(QUEUE), "--list", "--runs", str(tmp_path)], capture_output=True, text=True
+    ).stdout
+    assert "multi30k-tiny-ar-kd" in table and "not run" in table

@@ -1,0 +1,485 @@
+"""scripts/train.sh, average_checkpoints.py, resume_checkpoint.py, evaluate.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers_cli import ROOT, preprocess, run_python, succeed
+
+from fairseq_paradec.cli.results import read_document
+
+SCRIPTS = ROOT / "scripts"
+TRAIN = SCRIPTS / "train.sh"
+sys.path.insert(0, str(SCRIPTS))
+import average_checkpoints  # noqa: E402
+import evaluate  # noqa: E402
+import resume_checkpoint  # noqa: E402
+
+ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
+
+
+def train(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [str(TRAIN), *map(str, args)]
+    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "waited for two minutes"
+        time.sleep(0.005)
+
+
+# ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
+
+STUB = """#!/usr/bin/env bash
+case "$*" in
+    *find_spec*) ;;
+    *device_count*) echo "$GPUS" ;;
+    *socket*) echo 12345 ;;
+    *resume_checkpoint*) echo "$UPDATES" ;;
+    *average_checkpoints*) printf '%s\\n' "$@" >"$RECORD.average" ;;
+    *fairseq_cli.train*)
+        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >>"$RECORD"
+        [ -z "$FAIL" ] && exit
+        [[ "$*" == *"--distributed-rank 1"* ]] && exit "$FAIL"
+        exec sleep 600
+        ;;
+esac
+"""
+
+
+class Stubbed:
+    """train.sh with a Python that writes down what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.data.mkdir()
+        self.dictionary("en", "a 1\n")
+        self.dictionary("de", "a 1\n")
+        self.record = folder / "record"
+        self.save_dir = folder / "model"
+        self.python = folder / "python"
+        self.python.write_text(STUB)
+        self.python.chmod(0o755)
+
+    def dictionary(self, language: str, text: str) -> None:
+        (self.data / f"dict.{language}.txt").write_text(text)
+
+    def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        settings = {"RECORD": str(self.record), "GPUS": "0", "UPDATES": "0", "FAIL": ""} | env
+        flags = ["--save-dir", self.save_dir, "--python", self.python]
+        return train(self.data, *flags, *args, **settings)
+
+    def flags(self, *args: object, **env: str) -> dict[str, str]:
+        """fairseq-train's flags with their values; those without one have an empty one."""
+        self.record.unlink(missing_ok=True)
+        assert self.run(*args, **env).returncode == 0
+        words = self.record.read_text().splitlines()
+        found = {}
+        for word, after in zip(words, words[1:]):
+            if word.startswith("--"):
+                found[word[2:]] = "" if after.startswith("--") else after
+        found["threads"] = words[-1].split()[1]
+        return found
+
+
+@pytest.fixture
+def stubbed(tmp_path: Path) -> Stubbed:
+    return Stubbed(tmp_path)
+
+
+def test_tiny_is_the_recipe_of_the_published_tiny_model(stubbed: Stubbed) -> None:
+    flags = stubbed.flags("--preset", "tiny", "--threads", "3")
+    expected = {
+        "arch": "transformer", "encoder-layers": "4", "decoder-layers": "4",
+        "encoder-embed-dim": "128", "decoder-embed-dim": "128", "encoder-ffn-embed-dim": "256",
+        "decoder-ffn-embed-dim": "256", "encoder-attention-heads": "4",
+        "decoder-attention-heads": "4", "share-all-embeddings": "", "dropout": "0.3",
+        "criterion": "label_smoothed_cross_entropy", "label-smoothing": "0.1",
+        "optimizer": "adam", "adam-betas": "(0.9, 0.98)", "lr": "0.005",
+        "lr-scheduler": "inverse_sqrt", "warmup-updates": "2000", "max-tokens": "4096",
+        "update-freq": "1", "max-epoch": "38", "keep-last-epochs": "8", "seed": "1",
+        "threads": "3",
+    }  # fmt: skip
+    assert {name: flags.get(name) for name in expected} == expected
+    assert "max-update" not in flags and "fp16" not in flags and "cpu" in flags
+    assert "--last\n8\n" in Path(f"{stubbed.record}.average").read_text()
+    assert (stubbed.save_dir / "settings.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "preset, layers, size, dropout, peak, batch",
+    [
+        ("iwslt", (6, 6), (512, 1024, 4), "0.3", "0.0005", 4096),
+        ("base", (6, 6), (512, 2048, 8), "0.1", "0.0007", 25000),
+        ("big", (6, 6), (1024, 4096, 16), "0.3", "0.0005", 25000),
+        ("deep-shallow", (12, 1), (512, 2048, 8), "0.1", "0.0007", 25000),
+    ],
+)
+def test_presets_on_any_architecture_and_device(
+    stubbed: Stubbed,
+    preset: str,
+    layers: tuple[int, int],
+    size: tuple[int, int, int],
+    dropout: str,
+    peak: str,
+    batch: int,
+) -> None:
+    for gpus, processes in ((0, 1), (0, 3), (4, 2)):
+        stubbed.save_dir = stubbed.save_dir.with_name(f"model-{gpus}-{processes}")
+        env = {"GPUS": str(gpus)}
+        flags = stubbed.flags(
+            "--preset", preset, "--arch", "another", "--processes", processes, **env
+        )
+        assert flags["arch"] == "another"
+        assert (int(flags["encoder-layers"]), int(flags["decoder-layers"])) == layers
+        for side in ("encoder", "decoder"):
+            names = ("embed-dim", "ffn-embed-dim", "attention-heads")
+            assert tuple(int(flags[f"{side}-{name}"]) for name in names) == size
+        assert (flags["dropout"], flags["lr"], flags["warmup-updates"]) == (dropout, peak, "4000")
+        # Whatever the device and the processes, a batch is a batch.
+        tokens = int(flags["max-tokens"]) * int(flags["update-freq"]) * processes
+        assert 0.99 * batch < tokens <= batch
+        assert ("fp16" in flags, "cpu" in flags) == (gpus > 0, gpus == 0)
+        assert flags["distributed-world-size"] == str(processes)
+
+
+def test_length_average_seed_and_flags_of_fairseq(stubbed: Stubbed) -> None:
+    flags = stubbed.flags(
+        "--preset", "tiny", "--updates", 5000, "--average", 3, "--seed", 7, "--", "--lr", "0.001"
+    )
+    assert flags["max-update"] == "5000" and "max-epoch" not in flags
+    assert flags["save-interval-updates"] == "50"
+    assert flags["keep-interval-updates"] == flags["keep-last-epochs"] == "3"
+    assert flags["seed"] == "7"
+    words = stubbed.record.read_text().splitlines()
+    rates = [after for word, after in zip(words, words[1:]) if word == "--lr"]
+    assert rates == ["0.005", "0.001"]  # argparse takes the last
+    stubbed.save_dir = stubbed.save_dir.with_name("other")
+    assert stubbed.flags("--preset", "base", "--epochs", 9)["max-epoch"] == "9"
+
+
+def test_languages_with_dictionaries_of_their_own_share_no_source_embedding(
+    stubbed: Stubbed,
+) -> None:
+    stubbed.dictionary("de", "b 1\n")
+    flags = stubbed.flags("--preset", "tiny")
+    assert "share-all-embeddings" not in flags
+    assert "share-decoder-input-output-embed" in flags
+
+
+def test_ranks_on_a_cpu_are_processes_that_fail_together(stubbed: Stubbed) -> None:
+    assert stubbed.flags("--preset", "tiny", "--processes", 2)["threads"] == str(
+        max(1, len(os.sched_getaffinity(0)) // 2)
+    )
+    words = stubbed.record.read_text().splitlines()
+    ranks = [after for word, after in zip(words, words[1:]) if word == "--distributed-rank"]
+    assert sorted(ranks) == ["0", "1"]
+    stubbed.save_dir = stubbed.save_dir.with_name("failing")
+    started = time.monotonic()
+    result = stubbed.run("--preset", "tiny", "--processes", 2, FAIL="9")
+    assert result.returncode == 1 and "fairseq-train failed with status" in result.stderr
+    assert time.monotonic() - started < 20  # rank 0 would sleep for 600 seconds
+
+
+def test_finished_updates_are_not_exceeded(stubbed: Stubbed) -> None:
+    stubbed.save_dir.mkdir()
+    assert stubbed.run("--updates", 100, FAIL="").returncode == 0
+    (stubbed.save_dir / "checkpoint_last.pt").touch()
+    stubbed.record.unlink()
+    result = stubbed.run("--updates", 100, UPDATES="100")
+    assert "training was finished: 100 updates" in result.stderr
+    assert not stubbed.record.exists()
+
+
+def test_mistakes_are_named_before_work_starts(stubbed: Stubbed, tmp_path: Path) -> None:
+    data, out = stubbed.data, ["--save-dir", tmp_path / "no"]
+    for args, message in (
+        ([*out], "got 0 paths; needed: DATA"),
+        ([data, data, *out], "got 2 paths; needed: DATA"),
+        ([data], "--save-dir is missing"),
+        ([tmp_path / "it's not", *out], f"missing DATA: {tmp_path}/it's not"),
+        ([tmp_path, *out], "a folder with two dict.LANG.txt"),
+        ([data, *out, "--preset", "huge"], "--preset: got 'huge'; allowed: tiny iwslt base"),
+        ([data, *out, "--epochs", "0"], "--epochs: got '0'; allowed: a whole number from 1 up"),
+        ([data, *out, "--updates", "x"], "--updates: got 'x'"),
+        ([data, *out, "--average", "-1"], "--average: got '-1'"),
+        ([data, *out, "--processes", ""], "--processes: got ''"),
+        ([data, *out, "--epochs", "1", "--updates", "1"], "only one of them"),
+        ([data, *out, "--smoke", "--epochs", "1"], "--smoke sets"),
+        ([data, *out, "--lr", "1"], "unknown option: --lr (see --help; fairseq's own flags"),
+        ([data, *out, "--seed"], "--seed needs a value"),
+        ([data, *out, "--python", "/no/python"], "no such Python: /no/python"),
+    ):
+        result = train(*args)
+        assert result.returncode == 2, args
+        assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    result = stubbed.run("--processes", 3, GPUS="2")
+    assert "--processes: got '3'; allowed: at most 2" in result.stderr
+    assert not (tmp_path / "no").exists() and not stubbed.save_dir.exists()
+
+
+def test_help_teaches() -> None:
+    text = train("--help").stdout
+    options = "--preset --arch --epochs --updates --average --seed --threads --processes --smoke"
+    for word in ("DATA", "--save-dir", "model.pt", *options.split()):
+        assert word in text
+
+
+# ---- real training ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose path has a space and a quote, with text and data-bin."""
+    folder = tmp_path_factory.mktemp("train") / "it's a corpus"
+    preprocess(folder)
+    return folder
+
+
+def smoke(corpus: Path, name: str) -> list[object]:
+    return [corpus / "data-bin", "--save-dir", corpus / name, "--preset", "tiny", "--smoke"]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path) -> Path:
+    result = train(*smoke(corpus, "whole run"))
+    assert result.returncode == 0, result.stderr
+    return corpus / "whole run"
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return average_checkpoints.read(path)["model"]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def test_a_smoke_run_ends_with_the_average_of_its_checkpoints(trained: Path) -> None:
+    names = {path.name for path in trained.glob("checkpoint*[0-9].pt")}
+    assert names == {"checkpoint_1_10.pt", "checkpoint1.pt", "checkpoint_2_20.pt"}
+    last = ("checkpoint1.pt", "checkpoint_2_20.pt")  # the end of an epoch counts, too
+    states = [average_checkpoints.read(trained / name) for name in last]
+    assert [average_checkpoints.count_updates(state) for state in states] == [14, 20]
+    result = average_checkpoints.read(trained / "model.pt")
+    assert result["last_optimizer_state"] is None
+    for name, weight in result["model"].items():
+        total = states[0]["model"][name].double() + states[1]["model"][name].double()
+        assert torch.equal(weight, (total / 2).float()), name
+    assert result["model"]["encoder.layers.3.fc1.weight"].shape == (256, 128)
+
+
+def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
+    corpus: Path, trained: Path
+) -> None:
+    def look() -> dict[str, tuple[int, int]]:
+        return {
+            path.name: (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in trained.iterdir()
+            if path.name != ".lock"
+        }
+
+    before = look()
+    again = train(*smoke(corpus, "whole run"))
+    assert again.returncode == 0 and "already trained" in again.stderr
+    result = train(*smoke(corpus, "whole run"), "--seed", "2", "--", "--clip-norm", "0.1")
+    assert result.returncode == 2
+    assert "settings: before: '--seed' '1'; now: '--seed' '2'; now: '--clip-norm'" in result.stderr
+    assert look() == before
+
+
+def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus: Path, trained: Path) -> None:
+    folder = corpus / "killed run"
+    command = [str(TRAIN), *map(str, smoke(corpus, "killed run"))]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, env=ENV, text=True, stderr=subprocess.PIPE, start_new_session=True
+        )
+
+    process = start()
+    # In the middle of an epoch; ten more updates would follow.
+    wait_until(lambda: list(folder.glob("checkpoint_1_10.pt")))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "model.pt").exists()
+    # What a kill in the middle of fairseq's copying leaves, on a machine of any speed:
+    whole = (folder / "checkpoint_1_10.pt").read_bytes()
+    for name in ("checkpoint1.pt", "checkpoint_best.pt"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "checkpoint_last.pt").write_bytes(whole[: len(whole) // 2])
+
+    process = start()
+    assert process.stderr is not None
+    while "[1/2] training" not in (line := process.stderr.readline()):
+        assert line, "ended before it trained"
+    assert "10 updates done" in line
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert "the same command goes on" in process.stderr.read()
+    process.stderr.close()
+
+    result = train(*smoke(corpus, "killed run"))
+    assert result.returncode == 0, result.stderr
+    assert "averaged, of updates 14, 20" in result.stderr
+    assert same_weights(folder / "checkpoint_last.pt", trained / "checkpoint_last.pt")
+    assert same_weights(folder / "model.pt", trained / "model.pt")
+
+
+def test_two_processes_train_one_model(corpus: Path) -> None:
+    result = train(*smoke(corpus, "two"), "--processes", 2)
+    assert result.returncode == 0, result.stderr
+    log = (corpus / "two" / "train.log").read_text()
+    assert "training on 2 devices" in log
+    state = average_checkpoints.read(corpus / "two" / "checkpoint_last.pt")
+    assert average_checkpoints.count_updates(state) == 20
+
+
+def test_evaluation_gives_the_number_of_the_sacrebleu_command(
+    corpus: Path,
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out, raw = corpus / "my result.json", corpus / "test.de"
+    command = [corpus / "data-bin", "--path", trained / "model.pt", "--out", out, "--raw", raw]
+    arguments = [*map(str, command), "--", "--decoding", "greedy", "--max-len-b", "7"]
+    assert evaluate.main(arguments) == 0
+    lines = out.with_suffix(".txt").read_text().splitlines()
+    assert len(lines) == 40 and max(len(line.split()) for line in lines) <= 7
+    document = json.loads(out.read_text())
+    # paradec-results takes it if no path is of one machine.
+    portable = document | {"command": "python scripts/evaluate.py data-bin"}
+    (corpus / "portable.json").write_text(json.dumps(portable))
+    assert read_document(corpus / "portable.json")["rows"] == document["rows"]
+    for metric, key in (("bleu", "BLEU"), ("chrf", "chrF")):
+        flags = ["-i", out.with_suffix(".txt"), "-m", metric, "-w", 2, "-f", "json"]
+        code = "from sacrebleu.sacrebleu import main\nmain()"
+        official = json.loads(succeed(run_python(code, raw, *flags)).stdout)
+        row = document["rows"][0]
+        assert (row["subset"], row["sentences"], row[key]) == ("test", 40, official["score"])
+        assert f"{key}: {official['signature']}" in document["notes"]
+
+    monkeypatch.setattr(evaluate, "translate", lambda *_: ["a"] * 39)
+    capsys.readouterr()
+    assert evaluate.main(arguments) == 2
+    assert "39 lines, as test of" in capsys.readouterr().err
+    for i, name in ((0, "DATA"), (2, "--path"), (6, "--raw")):
+        wrong = arguments.copy()
+        wrong[i] = "/no/such"
+        assert evaluate.main(wrong) == 2
+        assert f"{name}: got '/no/such'" in capsys.readouterr().err
+
+
+def test_evaluation_keeps_the_order_of_the_data_and_joins_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
+    result = subprocess.CompletedProcess([], 0, said, "")
+    monkeypatch.setattr(evaluate.subprocess, "run", lambda *_, **__: result)
+    monkeypatch.setattr(evaluate.data_utils, "infer_language_pair", lambda _: ("en", "de"))
+    assert evaluate.translate("data", "model", "test", []) == ["eins", "", "zwei."]
+
+
+# ---- averaging and mending, on checkpoints made up here ------------------------------------------
+
+
+def checkpoint(updates: int, model: dict[str, Any], arch: str = "transformer") -> dict[str, Any]:
+    return {
+        "cfg": {"model": argparse.Namespace(arch=arch)},
+        "model": model,
+        "optimizer_history": [{"num_updates": updates}],
+        "last_optimizer_state": {"m": torch.ones(3)},
+    }
+
+
+def test_average_is_the_mean_number_by_number(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    for updates in (10, 20, 30, 40):
+        tied = torch.randn(4, 3)
+        model = {
+            "a": tied, "b": tied, "half": torch.randn(5).half(), "version": torch.tensor([3]),
+        }  # fmt: skip
+        torch.save(checkpoint(updates, model), tmp_path / f"checkpoint{updates}.pt")
+    torch.save(checkpoint(40, model), tmp_path / "checkpoint_last.pt")
+    torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
+    out = tmp_path / "model.pt"
+    assert average_checkpoints.main([str(tmp_path), "--last", "3", "--out", str(out)]) == 0
+
+    result = average_checkpoints.read(out)
+    used = [average_checkpoints.read(tmp_path / f"checkpoint{n}.pt") for n in (20, 30, 40)]
+    for name in ("a", "half"):
+        rows = [state["model"][name].flatten().tolist() for state in used]
+        for i, value in enumerate(result["model"][name].flatten().tolist()):
+            assert value == pytest.approx(sum(row[i] for row in rows) / 3, rel=1e-6, abs=1e-7)
+    assert result["model"]["half"].dtype == torch.float32
+    assert result["model"]["version"].tolist() == [3]
+    assert result["model"]["a"].data_ptr() == result["model"]["b"].data_ptr()
+    assert average_checkpoints.count_updates(result) == 40
+    assert result["last_optimizer_state"] is None
+
+
+@pytest.mark.parametrize(
+    "other, arch, message",
+    [
+        ({"a": torch.ones(2), "n": torch.tensor(1)}, "lstm", "architectures: transformer and lstm"),
+        ({"a": torch.ones(2)}, "transformer", r"n is \(\) in one checkpoint and missing"),
+        ({"a": torch.ones(3), "n": torch.tensor(1)}, "transformer", r"a is \(2,\) .* \(3,\)"),
+        ({"a": torch.ones(2), "n": torch.tensor(2)}, "transformer", "n holds whole numbers"),
+    ],
+)
+def test_average_refuses_what_does_not_fit(other: dict[str, Any], arch: str, message: str) -> None:
+    one = checkpoint(1, {"a": torch.ones(2), "n": torch.tensor(1)})
+    with pytest.raises(ValueError, match=message):
+        average_checkpoints.average([one, checkpoint(2, other, arch)])
+
+
+def test_average_names_a_torn_file_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = tmp_path / "checkpoint_last.pt"
+    torch.save(checkpoint(1, {"a": torch.ones(9)}), torn)
+    torn.write_bytes(torn.read_bytes()[:-50])
+    arguments = [str(tmp_path), "--last", "1", "--out", str(tmp_path / "model.pt")]
+    assert average_checkpoints.main(arguments) == 2
+    assert f"{torn}: no whole checkpoint" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [torn.name]
+
+
+def test_mending_takes_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    assert resume_checkpoint.mend(tmp_path) == 0
+    for updates, name in ((5, "checkpoint1"), (9, "checkpoint_2_9"), (9, "checkpoint_best")):
+        torch.save(checkpoint(updates, {"a": torch.ones(2)}), tmp_path / f"{name}.pt")
+    last = tmp_path / "checkpoint_last.pt"
+    for content in (b"", (tmp_path / "checkpoint1.pt").read_bytes()):  # torn, and older
+        last.write_bytes(content)
+        (tmp_path / "checkpoint_best.pt").write_bytes(b"torn")
+        assert resume_checkpoint.mend(tmp_path) == 9
+        assert last.read_bytes() == (tmp_path / "checkpoint_2_9.pt").read_bytes()
+    torch.save(checkpoint(12, {"a": torch.ones(2)}), last)
+    newest = last.read_bytes()
+    assert resume_checkpoint.mend(tmp_path) == 12 and last.read_bytes() == newest
+
+
+def test_nothing_is_removed_if_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(b"torn")
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        resume_checkpoint.mend(tmp_path)
+    assert last.exists()
