@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Translate a test set with fairseq-generate and the plugin, and score it by sacreBLEU.
+"""Translate test sets with fairseq-generate and the plugin, and score them by sacreBLEU.
 
 The scores are of cased, detokenised text against the raw reference, as the sacrebleu command gives
 them on the hypotheses written beside the result.
@@ -8,6 +8,7 @@ them on the hypotheses written beside the result.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ logging.disable(logging.INFO)  # what fairseq says while it is imported
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from fairseq.data import data_utils  # noqa: E402
+from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
@@ -61,51 +63,106 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
         flags: those of fairseq-generate.
         argv: all of them, for the record.
     """
-    measure.check_inputs(args.data, args.path)
-    if not args.raw.is_file():
-        raise option_error("--raw", str(args.raw), "a file with one reference per line")
-    references = args.raw.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    print(f"evaluate: [1/2] translating {args.subset} of {args.data}", file=sys.stderr)
-    hypotheses = translate(args.data, args.path, args.subset, flags)
-    if len(hypotheses) != len(references):
-        raise option_error(
-            "--raw", str(args.raw), f"{len(hypotheses)} lines, as {args.subset} of {args.data} has"
-        )
-    print("evaluate: [2/2] scoring", file=sys.stderr)
-    texts = args.out.with_suffix(".txt")
-    texts.parent.mkdir(parents=True, exist_ok=True)
-    texts.write_text("".join(f"{text}\n" for text in hypotheses), encoding="utf-8")
+    tests = dict(zip(args.subset, map(read_references, args.raw)))
+    if len(args.subset) != len(args.raw) or len(tests) != len(args.raw):
+        raise option_error("--raw", " ".join(map(str, args.raw)), "one for each --subset")
+    for path in args.path:
+        measure.check_inputs(args.data, path)
+    settings = list(itertools.product(tests, args.beam, args.path))
+    rows, first, quality = [], {}, None
+    for subset, beam, path in tqdm(settings, desc="evaluate", unit="run"):
+        texts = translate(args.data, path, subset, [*beam_flags(beam), *flags])
+        if len(texts) != len(tests[subset]):
+            raise option_error(
+                "--raw",
+                str(args.raw[args.subset.index(subset)]),
+                f"{len(texts)} lines, as {subset} of {args.data} has",
+            )
+        name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
+        write(args.out.with_suffix(f".{name}.txt"), texts)
+        quality = Quality(tests[subset])
+        row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
+        row |= {"sentences": len(texts)}
+        row |= {metric: round(score, 2) for metric, score in quality.scores(texts).items()}
+        # Against the first model, in the same setting.
+        baseline = first.setdefault((subset, beam), texts)
+        for metric, (mean, low, high) in quality.differences(texts, baseline).items():
+            if len(args.path) > 1:
+                text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+                row[f"{metric} - first"] = "-" if texts is baseline else text
+        rows.append(row)
+    signatures = quality.signatures() if quality else {}
+    notes = ["Cased, detokenised text against raw references."]
+    notes += [f"{name}: {signature}" for name, signature in signatures.items()]
+    if len(args.path) > 1:
+        notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
     command = f"python scripts/evaluate.py {shlex.join(argv)}"
-    quality = Quality(references, resamples=1)
-    scores = {name: round(score, 2) for name, score in quality.scores(hypotheses).items()}
-    measure.save(
-        args.out,
-        "Translation quality",
-        [f"{name}: {signature}" for name, signature in quality.signatures().items()],
-        [{"model": args.path, "subset": args.subset, "sentences": len(references), **scores}],
-        measure.circumstances("", argv) | {"command": command},
-    )
-    print(f"{args.out}: " + ", ".join(f"{name} {score}" for name, score in scores.items()))
+    made_by = measure.circumstances("", argv) | {"command": command}
+    measure.save(args.out, args.title, notes, rows, made_by)
+    for row in rows:
+        print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0
 
 
+def read_references(path: Path) -> list[str]:
+    """Return the lines of ``--raw``.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if not path.is_file():
+        raise option_error("--raw", str(path), "a file with one reference per line")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def beam_flags(beam: int | None) -> list[str]:
+    """Return fairseq-generate's flags for its own search; none without ``--beam``."""
+    return [] if beam is None else ["--decoding", "beam", "--beam", str(beam)]
+
+
+def write(path: Path, texts: Sequence[str]) -> None:
+    """Write one text per line, making the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Evaluate one model on one test set; return the exit status."""
+    """Evaluate models on test sets; return the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="Flags after -- go to fairseq-generate: -- --decoding greedy, or -- --beam 5",
+        epilog="Flags after -- go to fairseq-generate: -- --decoding greedy, or -- --lenpen 0.6",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s DATA --path FILES --raw FILE --out FILE [--subset NAME] [-- FLAGS]",
+        usage="%(prog)s DATA --path FILES --subset NAME --raw FILE --out FILE [-- FLAGS]",
     )
     add = parser.add_argument
     add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
-    add("--path", required=True, help="the checkpoint; several with ':' between them")
-    add("--subset", default="test", help="of DATA (default: test)")
-    add("--raw", type=Path, required=True, help="its references: plain text, one per line")
-    add("--out", type=Path, required=True, help="the JSON; OUT with .txt has the hypotheses")
+    add(
+        "--path",
+        action="append",
+        required=True,
+        help="the checkpoint, several with ':' between them; again for another model",
+    )
+    add("--subset", action="append", required=True, help="of DATA, for example test; again ...")
+    add(
+        "--raw",
+        type=Path,
+        action="append",
+        required=True,
+        help="its references, plain text, one per line; once for each --subset",
+    )
+    add(
+        "--beam",
+        type=measure.whole_number,
+        action="append",
+        help="fairseq's own search with this beam; again for another (default: as -- FLAGS say)",
+    )
+    add("--title", default="Translation quality", help="of the section in RESULTS.md")
+    add("--out", type=Path, required=True, help="the JSON; OUT.*.txt have the translations")
     at = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:at])
+    args.beam = args.beam or [None]
     return measure.run("evaluate", lambda: evaluate(args, argv[at + 1 :], argv))
 
 

@@ -359,9 +359,11 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
 ) -> None:
     out, raw = corpus / "my result.json", corpus / "test.de"
     command = [corpus / "data-bin", "--path", trained / "model.pt", "--out", out, "--raw", raw]
+    command += ["--subset", "test"]
     arguments = [*map(str, command), "--", "--decoding", "greedy", "--max-len-b", "7"]
     assert evaluate.main(arguments) == 0
-    lines = out.with_suffix(".txt").read_text().splitlines()
+    texts = out.with_suffix(".0.test.txt")
+    lines = texts.read_text().splitlines()
     assert len(lines) == 40 and max(len(line.split()) for line in lines) <= 7
     document = json.loads(out.read_text())
     # paradec-results takes it if no path is of one machine.
@@ -369,7 +371,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     (corpus / "portable.json").write_text(json.dumps(portable))
     assert read_document(corpus / "portable.json")["rows"] == document["rows"]
     for metric, key in (("bleu", "BLEU"), ("chrf", "chrF")):
-        flags = ["-i", out.with_suffix(".txt"), "-m", metric, "-w", 2, "-f", "json"]
+        flags = ["-i", texts, "-m", metric, "-w", 2, "-f", "json"]
         code = "from sacrebleu.sacrebleu import main\nmain()"
         official = json.loads(succeed(run_python(code, raw, *flags)).stdout)
         row = document["rows"][0]
@@ -385,6 +387,47 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
         wrong[i] = "/no/such"
         assert evaluate.main(wrong) == 2
         assert f"{name}: got '/no/such'" in capsys.readouterr().err
+
+
+def test_evaluation_compares_models_in_each_setting(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raws = [corpus / "test.de", corpus / "valid.de"]
+    right = {raw.stem: raw.read_text().splitlines() for raw in raws}
+
+    def translate(data: str, path: str, subset: str, flags: list[str]) -> list[str]:
+        assert flags[:3] == ["--decoding", "beam", "--beam"]
+        worse = 2 * path.endswith("b.pt") + (flags[3] == "1")
+        return ["x " * worse + line for line in right[subset]]
+
+    monkeypatch.setattr(evaluate, "translate", translate)
+    for name in "ab":
+        (corpus / f"{name}.pt").touch()
+    out = corpus / "two.json"
+    arguments = [corpus / "data-bin", "--path", corpus / "a.pt", "--path", corpus / "b.pt"]
+    arguments += ["--subset", "test", "--raw", raws[0], "--subset", "valid", "--raw", raws[1]]
+    arguments += ["--beam", "1", "--beam", "5", "--title", "Two", "--out", out]
+    assert evaluate.main(list(map(str, arguments))) == 0
+    document = json.loads(out.read_text())
+    rows = {(Path(r["model"]).stem, r["subset"], r["beam"]): r for r in document["rows"]}
+    assert (document["title"], len(rows), len(document["rows"])) == ("Two", 8, 8)
+    for subset in ("test", "valid"):
+        assert rows["a", subset, 5]["BLEU"] == 100 > rows["a", subset, 1]["BLEU"]
+        for beam in (1, 5):
+            first, second = rows["a", subset, beam], rows["b", subset, beam]
+            assert first["BLEU - first"] == "-"
+            difference, low, high = (
+                float(part.strip("[],")) for part in second["BLEU - first"].split()
+            )
+            assert difference == pytest.approx(second["BLEU"] - first["BLEU"], abs=0.011)
+            assert low < difference < high < 0
+    assert (corpus / "two.1.valid.beam5.txt").read_text().splitlines() == [
+        "x x " + line for line in right["valid"]
+    ]
+    capsys.readouterr()
+    last = arguments.index(raws[1])
+    assert evaluate.main(list(map(str, arguments[: last - 1] + arguments[last + 1 :]))) == 2
+    assert "--raw" in capsys.readouterr().err
 
 
 def test_evaluation_keeps_the_order_of_the_data_and_joins_words(
