@@ -14,7 +14,7 @@ VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
-MYPY_PATHS := fairseq_paradec
+MYPY_PATHS := fairseq_paradec scripts
 
 # Run by the interpreter the user picked, which may be of any age: no modern syntax here.
 define CHECK_MACHINE

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 logging.disable(logging.INFO)  # what fairseq says while it is imported
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +70,9 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
     for path in args.path:
         measure.check_inputs(args.data, path)
     settings = list(itertools.product(tests, args.beam, args.path))
-    rows, first, quality = [], {}, None
+    rows: list[dict[str, Any]] = []
+    first: dict[tuple[str, int | None], list[str]] = {}
+    quality: Quality | None = None
     for subset, beam, path in tqdm(settings, desc="evaluate", unit="run"):
         texts = translate(args.data, path, subset, [*beam_flags(beam), *flags])
         if len(texts) != len(tests[subset]):
