@@ -16,7 +16,7 @@ import fairseq as fairseq_package
 import fairseq_cli  # type: ignore[import-untyped]
 import pytest
 import torch
-from helpers_cli import DEMO, ROOT, fairseq, lines_of, succeed
+from helpers_cli import DEMO, ROOT, fairseq, lines_of, run_python, succeed
 
 #: Sentences of the demo.
 SENTENCES = 100
@@ -91,3 +91,20 @@ def test_the_installed_wheel_decodes_the_demo(
     assert len(lines_of(result.stdout, "H")) == SENTENCES
     (plugin,) = (line for line in result.stderr.splitlines() if line.startswith("plugin:"))
     assert Path(plugin.partition(" ")[2]).resolve().is_relative_to(environment.resolve())
+
+
+def test_the_installed_wheel_has_what_the_benchmark_needs(
+    environment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "b.json"
+    result = succeed(
+        run_python(
+            "from fairseq_paradec.cli.benchmark import main\nraise SystemExit(main())",
+            *(DEMO, "--path", DEMO / "model.pt", "--sentences", 3, "--rounds", 1, "--busy"),
+            *("--batch-sizes", 3, "--out", out),
+            python=environment / "bin" / "python",
+            cwd=tmp_path,
+        )
+    )
+    assert "### Latency: batch 1, fp32, 1 thread" in result.stdout
+    assert out.is_file() and out.with_suffix(".png").is_file()
