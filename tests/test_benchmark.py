@@ -48,6 +48,7 @@ def as_it_was():
 def quiet(monkeypatch):
     """Do not look for other work on the machine, which takes half a second a round."""
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(machine, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +180,16 @@ def test_peers_have_a_table_of_their_own(run):
         assert not any("CTranslate2" in row["decoder"] for row in table["rows"])
 
 
+def portable(document: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Return a document as if it had been made from the checkout's folder."""
+    text = json.dumps(document).replace(f"{DEMO.parent.parent}/", "")
+    return json.loads(text.replace(str(out.parent.parent), "some"))
+
+
 def test_a_doctored_file_is_refused(run, tmp_path):
     document, out = run
-    good = tmp_path / "b.json"
-    good.write_text(json.dumps(document | {"command": "paradec-benchmark"}), encoding="utf-8")
+    document, good = portable(document, out), tmp_path / "b.json"
+    good.write_text(json.dumps(document), encoding="utf-8")
     assert results.read_document(good)["title"] == document["title"]
     doctored = json.loads(json.dumps(document))
     doctored["seconds"]["latency"]["1"]["greedy"][0][0] /= 50
@@ -194,10 +201,50 @@ def test_a_doctored_file_is_refused(run, tmp_path):
         results.check_benchmark(doctored, "b.json")
 
 
+def spoil(document: dict[str, Any], what: str) -> None:
+    """Make a document contradict itself."""
+    if what == "dtype":
+        document["systems"][1]["dtype"] = "fp16"
+    elif what == "threads":
+        document["systems"][2]["threads"] = 8
+    elif what == "setting":
+        document["setting"]["threads"] = [4, 2]
+    elif what == "rounds":
+        document["setting"]["rounds"] = 50
+    elif what == "sample":
+        document["seconds"]["throughput"]["4"]["greedy"][1].pop()
+    elif what == "lengths":
+        document["source_lengths"].append(9)
+    elif what == "twice":
+        document["systems"][3]["label"] = "greedy"
+    elif what == "gone":
+        del document["seconds"]["latency"]["2"]["student"]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("dtype", "several dtypes or threads in one column"),
+        ("threads", "several dtypes or threads in one column"),
+        ("setting", "not of the threads that the setting names"),
+        ("rounds", "other numbers of samples than rounds"),
+        ("sample", "throughput 4 has other numbers of samples"),
+        ("lengths", "source lengths"),
+        ("twice", "the same label"),
+        ("gone", "latency 2 is not of the systems"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(run, what, words):
+    document = json.loads(json.dumps(run[0]))
+    assert results.contradiction(document) is None
+    spoil(document, what)
+    with pytest.raises(UsageError, match=words):
+        results.check_benchmark(document, "b.json")
+
+
 def test_results_renders_a_benchmark_with_its_picture(run, tmp_path):
     document, out = run
-    document = json.loads(json.dumps(document))
-    document["command"] = "paradec-benchmark DATA"
+    document = portable(document, out)
     for system in document["systems"]:
         system["memory"]["1"] = None
     document["tables"] = benchmark.tables(document)
@@ -208,7 +255,11 @@ def test_results_renders_a_benchmark_with_its_picture(run, tmp_path):
     page = results.render(folder, tmp_path / "PAGE.md")
     assert f"![{document['title']}](results/b.png)" in page
     latency = page.split("### Latency")[1].split("###")[0]
-    assert latency.count("| not run |") == 6
+    assert latency.count("| unknown |") == 6
+    document["title"] = "Of /home/me/model.pt"
+    (folder / "b.json").write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(UsageError, match="names '/home/me/model.pt'"):
+        results.render(folder, tmp_path / "PAGE.md")
 
 
 # ---- what is timed -----------------------------------------------------------------------------
@@ -260,23 +311,23 @@ def plan(**changes: Any) -> Plan:
     return Plan(**(usual | changes))
 
 
-def test_each_translation_is_timed_alone_and_no_system_is_always_first(clock):
+def test_each_translation_is_timed_alone_in_changing_orders(clock):
     calls: list[Any] = []
     costs = {"a": 1.0, "b": 2.0, "c": 4.0}
     fakes = [Fake(n, clock, lambda s, c=c: c + s[0], calls) for n, c in costs.items()]
-    bench = Benchmark(fakes, plan(), Journal(None, {}), BAR)
+    many = list(range(40))
+    bench = Benchmark(fakes, plan(sentences=many, timed=many), Journal(None, {}), BAR)
     bench.run()
     assert bench.seconds("latency/1") == {
-        name: [[cost + i for i in range(6)]] * 2 for name, cost in costs.items()
+        name: [[cost + i for i in range(40)]] * 2 for name, cost in costs.items()
     }
-    # After the outputs (3 x 6) and the warm-up (3 x 5): six turns of three, twice.
-    timed = calls[18 + 15 :]
-    assert len(timed) == 36
-    turns = [timed[i : i + 3] for i in range(0, 36, 3)]
-    assert all({name for name, _ in turn} == {"a", "b", "c"} for turn in turns)
-    assert all(len({sentences for _, sentences in turn}) == 1 for turn in turns)
-    first = [turn[0][0] for turn in turns]
-    assert {name: first.count(name) for name in "abc"} == {"a": 4, "b": 4, "c": 4}
+    timed = calls[-240:]
+    turns = [timed[i : i + 3] for i in range(0, 240, 3)]
+    assert [{sentences for _, sentences in turn} for turn in turns] == [{(i,)} for i in many] * 2
+    orders = ["".join(name for name, _ in turn) for turn in turns]
+    assert {"".join(sorted(order)) for order in orders} == {"abc"}
+    # Each order is one of six; none is left out, or preferred by far.
+    assert all(4 < orders.count(order) < 30 for order in ("abc", "acb", "bac", "bca", "cab", "cba"))
 
 
 def test_the_sweep_ends_where_nobody_gains(clock):
@@ -381,11 +432,46 @@ def test_a_changed_token_is_never_called_exact(models, always, quiet):
             assert (row["label"] == "exact") == (row["decoder"] in (GREEDY, OWN_GREEDY))
 
 
+class Cheating(FairseqSystem):
+    """Is greedy search as long as it is watched."""
+
+    watched = 6 + 12 + 2  # warm-up, all sentences, and the warm-up of the timed round
+
+    def translate(self, sentences: Any) -> list[Output]:
+        if self.watched > 0:
+            self.watched -= 1
+            return super().translate(sentences)
+        return [Output(["x"], "x", 1) for _ in sentences]
+
+
+def test_outputs_are_compared_when_they_are_timed_too(models, always, quiet):
+    document = document_of([*always, Cheating("c=greedy", models, MODEL, {})])
+    system = document["systems"][-1]
+    assert system["agreement"]["1"]["identical"] == 12
+    assert system["changed"] > 0
+    assert label(system) == f"NOT EXACT ({system['changed']} outputs changed when timed)"
+    assert {s["label"]: s["changed"] for s in document["systems"][:3]} == dict.fromkeys(ALWAYS, 0)
+
+
+def test_sentences_that_cannot_be_decoded_are_left_out(always):
+    system = SimpleNamespace(task=always[0].task, models=always[0].models)
+    dataset = always[0].dataset
+    sizes = dataset.src_sizes.copy()
+    sizes[[5, 7]] = 1, 5000
+    pretend = SimpleNamespace(ordered_indices=dataset.ordered_indices, src_sizes=sizes)
+    system.task = SimpleNamespace(dataset=lambda subset: pretend)
+    args = SimpleNamespace(subset="test", sentences=None, timed=10, batch_sizes=[4, 400],
+                           threads=[1], rounds=1, device="cpu", busy=True)  # fmt: skip
+    chosen = benchmark.make_plan(system, args)
+    assert sorted(chosen.sentences) == [i for i in range(100) if i not in (5, 7)]
+    assert (len(chosen.timed), chosen.batch_sizes) == (10, (4,))
+
+
 def test_a_tie_is_counted_and_excused(models, always, quiet, monkeypatch):
     monkeypatch.setattr(audit, "TIE_GAP", 1e9)
     document = document_of([*always, OneTokenWrong("w=greedy", models, MODEL, {})])
     system = document["systems"][-1]
-    assert (system["agreement"]["1"]["ties"], label(system)) == (1, "exact")
+    assert label(system) == "exact but for 1 ties of 12"
 
 
 def test_references_are_the_raw_text_of_the_data_folder(always, tmp_path):
@@ -434,12 +520,13 @@ def test_a_broken_off_run_goes_on_and_measures_nothing_twice(clock, tmp_path):
     stops = 0
     while True:
         before = len(calls)
+        bench = make(calls, before + 30)  # more than a round's 12 and a warm-up's 12
         try:
-            bench = make(calls, before + 30)  # more than a round's 12 and a warm-up's 10
             bench.run()
             break
         except Stop:
             stops += 1
+            bench.journal.close()
     assert stops > 2
     assert bench.journal.entries == whole.journal.entries
     keys = [
@@ -453,14 +540,21 @@ def test_a_torn_line_is_dropped_and_another_run_refused(tmp_path):
     journal = Journal(path, {"threads": [1], "versions": {"torch": "2"}})
     journal.put("a", 1)
     journal.put("b", [2.5])
+    journal.close()
     with path.open("ab") as file:
         file.write(b'{"key": "c", "val')
     again = Journal(path, {"threads": [1], "versions": {"torch": "2"}})
     assert again.entries == {"a": 1, "b": [2.5]}
     again.put("c", 3)
+    with pytest.raises(UsageError, match="another process measures into"):
+        Journal(path, again.fingerprint)
+    again.close()
     assert Journal(path, again.fingerprint).entries == {"a": 1, "b": [2.5], "c": 3}
-    with pytest.raises(UsageError, match=r"unfinished run with other threads: got \[2\]"):
-        Journal(path, {"threads": [2], "versions": {"torch": "2"}})
+    with pytest.raises(UsageError, match=r"other versions torch: got '3'; allowed: '2'"):
+        Journal(path, {"threads": [1], "versions": {"torch": "3"}})
+    path.write_bytes(b"not JSON\n")
+    with pytest.raises(UsageError, match="is damaged"):
+        Journal(path, again.fingerprint)
 
 
 # ---- what a user types -------------------------------------------------------------------------
@@ -482,9 +576,11 @@ def test_labels(spec, expected):
     ("spec", "words"),
     [
         ("=pj", "LABEL"),
-        ("greedy --max-len-b 20", "--max-len-b must be the same for all"),
+        ("greedy --max-len-b 20", "--max-len-b is no flag of one decoder; allowed: --max-len-b"),
         ("beam --fp16", "--dtype fp16"),
-        ("greedy --audit", "--audit must be the same"),
+        ("greedy --audit", "--audit is no flag of one decoder; allowed: --path, --beam"),
+        ("greedy --prefix-size 3", "--prefix-size is no flag of one decoder"),
+        ("greedy --source-lang de", "--source-lang is no flag of one decoder"),
         ("greedy --block-size 3", "--block-size: got 3, which --decoding greedy does not use"),
         ("jacobi", "--decoding: got 'jacobi'; allowed: auto, beam, greedy"),
         ("pgj --block-size three", "invalid int value: 'three'"),
@@ -508,6 +604,8 @@ def test_a_wrong_decoder_is_named(models, spec, words):
         (["--out", "b.json", "--subset", "exam"], "'exam'"),
         (["--out", "b.json", "--batch-sizes", "4,x"], "'x'"),
         (["--out", "b.json", "--dtype", "fp8"], "fp8"),
+        (["--out", "b.json", "--temperature", "0"], "a number above 0"),
+        (["--out", "b.json", "--peers", "--decoder", "CTranslate2 greedy, int8=pj"], "LABEL="),
     ],
 )
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch, tmp_path):
@@ -519,6 +617,19 @@ def test_a_mistake_is_named(arguments, words, capsys, monkeypatch, tmp_path):
     assert status == 2
     assert words in capsys.readouterr().err.strip().splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "promise"),
+    [
+        ("beam --beam 1 --sampling", "relaxed"),
+        ("beam --beam 1 --no-repeat-ngram-size 3", "relaxed"),
+        ("beam --beam 4 --lenpen 0.6", "beam search"),
+        (f"greedy --path '{DEMO}/../{DEMO.name}/model.pt'", "exact"),
+    ],
+)
+def test_promises(models, spec, promise):
+    assert FairseqSystem(spec, models, MODEL, {}).promise == promise
 
 
 def test_limits_hold_for_all(models):
@@ -558,6 +669,11 @@ def test_a_busy_machine_is_not_timed(monkeypatch):
 
 
 def test_peak_memory_is_what_was_needed_at_once():
+    before = machine.Others()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    assert before.cores() < 1.5  # this process's own core is not among them
     held = torch.ones(20 * 2**20)
     result, peak = machine.with_peak_memory(
         lambda: (torch.ones(10 * 2**20) + 1).sum().item(), "cpu"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")  # a file is drawn, on machines without a screen, too
+matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
@@ -50,9 +52,15 @@ def draw(document: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
+def legend(ax: Any, names: Sequence[str], **options: Any) -> None:
+    """Name the lines of a panel, also those that begin with ``_``."""
+    ax.legend(ax.get_lines()[: len(names)], list(names), fontsize=8, frameon=False, **options)
+
+
 def colour(system: dict[str, Any]) -> str:
     """Return a system's colour."""
-    return COLOURS.get(label(system), WRONG)
+    name = label(system)
+    return COLOURS["exact"] if name.startswith("exact") else COLOURS.get(name, WRONG)
 
 
 def _latency(ax: Any, document: dict[str, Any]) -> None:
@@ -68,8 +76,8 @@ def _latency(ax: Any, document: dict[str, Any]) -> None:
     ax.set_yticks(range(len(systems)), [s["label"] for s in systems], fontsize=8)
     ax.invert_yaxis()
     ax.set_xlabel("ms per sentence, batch 1 (bar: median, line: to p95)")
-    shown = dict.fromkeys(label(s) for s in systems)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS.get(name, WRONG)) for name in shown]
+    shown = {label(s): colour(s) for s in systems}
+    handles = [plt.Rectangle((0, 0), 1, 1, color=one) for one in shown.values()]
     ax.legend(handles, list(shown), fontsize=8, frameon=False, loc="lower right")
 
 
@@ -77,28 +85,28 @@ def _throughput(ax: Any, document: dict[str, Any]) -> None:
     """Lines: sentences a second by batch size."""
     sweep, count = document["seconds"]["throughput"], document["setting"]["sentences"]
     sizes = [int(size) for size in sweep]
-    for name in next(iter(sweep.values())):
+    names = list(next(iter(sweep.values())))
+    for name in names:
         rates = [throughput(times[name], count).median for times in sweep.values()]
-        ax.plot(sizes, rates, marker="o", markersize=3, label=name)
+        ax.plot(sizes, rates, marker="o", markersize=3)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("batch size")
     ax.set_ylabel("sentences per second")
-    ax.legend(fontsize=8, frameon=False)
+    legend(ax, names)
 
 
 def _threads(ax: Any, document: dict[str, Any]) -> None:
     """Lines: speed-up against our greedy with as many threads (santilli2023, Figure 3)."""
     latency = document["seconds"]["latency"]
     counts = sorted(latency, key=int)
-    for system in document["systems"]:
-        name = system["label"]
-        if all(name in times for times in latency.values()):
-            gains = [speed_up(latency[c][OWN_GREEDY], latency[c][name]).median for c in counts]
-            ax.plot([int(c) for c in counts], gains, marker="o", markersize=3, label=name)
+    names = [name for name in latency[counts[-1]] if all(name in latency[c] for c in counts)]
+    for name in names:
+        gains = [speed_up(latency[c][OWN_GREEDY], latency[c][name]).median for c in counts]
+        ax.plot([int(c) for c in counts], gains, marker="o", markersize=3)
     ax.set_xticks([int(c) for c in counts])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("CPU threads")
     ax.set_ylabel(f"speed-up against {OWN_GREEDY}, as many threads")
-    ax.legend(fontsize=8, frameon=False)
+    legend(ax, names)

@@ -110,13 +110,19 @@ def threads(count: str) -> str:
 def label(system: dict[str, Any]) -> str:
     """Return what a system's output was shown to be.
 
-    An exact one that was not exact once, ties apart, is never called so.
+    One that promises to be exact and was not, once, ties apart, is never called so.
     """
     if system["promise"] != "exact":
         return system["promise"]
-    beyond = sum(counts["beyond ties"] for counts in system["agreement"].values())
-    checked = sum(counts["sentences"] for counts in system["agreement"].values())
-    return "exact" if beyond == 0 else f"NOT EXACT ({beyond} of {checked})"
+    counts = system["agreement"].values()
+    beyond, ties, checked = (
+        sum(one[key] for one in counts) for key in ("beyond ties", "ties", "sentences")
+    )
+    if beyond:
+        return f"NOT EXACT ({beyond} of {checked})"
+    if system["changed"]:
+        return f"NOT EXACT ({system['changed']} outputs changed when timed)"
+    return f"exact but for {ties} ties of {checked}" if ties else "exact"
 
 
 def output_row(system: dict[str, Any]) -> Row:
@@ -127,7 +133,7 @@ def output_row(system: dict[str, Any]) -> Row:
         "label": label(system),
         "parameters": system["parameters"],
         "identical to greedy": f"{at_one['identical']}/{at_one['sentences']}",
-        "ties": sum(counts["ties"] for counts in system["agreement"].values()),
+        "ties": at_one["ties"],
     }
     row |= quality(system, BEAM) | quality(system, GREEDY)
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
@@ -160,8 +166,14 @@ def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
         "ms per sentence": milliseconds(times[name]).text(2),
         "p95": round(1000 * percentile(times[name], 95), 2),
         **against_baselines(name, times),
-        "memory": system["memory"].get("1"),
+        "memory": memory(system, "1"),
     }
+
+
+def memory(system: dict[str, Any], size: str) -> float | str:
+    """Return a peak, or that it is not to be known."""
+    found = system["memory"].get(size)
+    return "unknown" if found is None else found
 
 
 def milliseconds(rounds: Rounds) -> Spread:
@@ -193,7 +205,7 @@ def throughput_row(
         "sentences/s": throughput(times[name], sentences).text(1),
         **against_baselines(name, times),
         "identical": f"{agreement['identical']}/{agreement['sentences']}",
-        "memory": system["memory"].get(size),
+        "memory": memory(system, size),
     }
 
 

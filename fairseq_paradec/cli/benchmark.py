@@ -1,19 +1,22 @@
 """paradec-benchmark: one model, one test set, any decoders; times that can be defended.
 
 Every decoder translates the same sentences in the same process, in rounds in which each sentence is
-decoded by all decoders in turn, each time another one first. The timer covers what a user waits
-for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and this
-package's greedy search are always among the decoders, so that an algorithm's gain and an engine's
-are told apart. What was measured is kept after each round: run the same command again to go on.
+decoded by all decoders one after the other, each time in another order. The timer covers what a
+user waits for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and
+this package's greedy search are always among the decoders, so that an algorithm's gain and an
+engine's are told apart. What was measured is kept after each round: run the same command again to
+go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import logging
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +51,8 @@ DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-s
 # A batch size is useful if some decoder gains this factor by it.
 USEFUL = 1.05
 WARM_UP = 5
+# How often a round is repeated because others used the machine meanwhile.
+AGAIN = 3
 
 
 @dataclass(frozen=True)
@@ -95,46 +100,62 @@ class Journal:
     entries: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is there."""
+        """Read what is there, and keep others from writing to it."""
         if self.path is None:
             return
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.is_file() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # torn by a kill
-        if lines:
-            head, *rest = (json.loads(line) for line in lines)
-            self._refuse_other(head)
-            self.entries = {entry["key"]: entry["value"] for entry in rest}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("wb") as file:
-            file.write(b"".join(lines) or _line(self.fingerprint))
+        self._file = self.path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--out: another process measures into {self.path}") from None
+        self._file.seek(0)
+        whole, _, torn = self._file.read().rpartition(b"\n")
+        if torn:  # by a kill
+            self._file.truncate(len(whole) + bool(whole))
+        if not whole:
+            self._write(self.fingerprint)
+            return
+        try:
+            head, *rest = map(json.loads, whole.split(b"\n"))
+            self.entries = {entry["key"]: entry["value"] for entry in rest}
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"--out: {self.path} is damaged ({error}); delete it") from None
+        _refuse_other(self.path, head, json.loads(json.dumps(self.fingerprint)))
 
-    def _refuse_other(self, head: dict[str, Any]) -> None:
-        """Refuse to go on with a run under other circumstances, and name one."""
-        for name, value in json.loads(json.dumps(self.fingerprint)).items():
-            if head.get(name) != value:
-                raise UsageError(
-                    f"--out: {self.path} holds an unfinished run with other {name}: got {value!r}; "
-                    f"allowed: {head.get(name)!r}, as there; or delete that file"
-                )
+    def _write(self, entry: dict[str, Any]) -> None:
+        """Append one line, and see it on the disk."""
+        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def put(self, key: str, value: Any) -> None:
         """Keep a measurement."""
         self.entries[key] = value
-        if self.path is None:
-            return
-        with self.path.open("ab") as file:
-            file.write(_line({"key": key, "value": value}))
-            file.flush()
-            os.fsync(file.fileno())
+        if self.path is not None:
+            self._write({"key": key, "value": value})
+
+    def close(self) -> None:
+        """Let others go on with the file."""
+        if self.path is not None:
+            self._file.close()
 
 
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+def _refuse_other(path: Path, there: Any, here: dict[str, Any], what: str = "") -> None:
+    """Refuse to go on with a run under other circumstances, and name the first of them."""
+    for name, value in here.items():
+        old = there.get(name) if isinstance(there, dict) else None
+        if isinstance(value, dict) and isinstance(old, dict):
+            _refuse_other(path, old, value, f"{what}{name} ")
+        elif old != value:
+            raise UsageError(
+                f"--out: {path} holds an unfinished run with other {what}{name}: got {value!r}; "
+                f"allowed: {old!r}, as there; or delete that file"
+            )
 
 
 class Benchmark:
-    """Measures systems and keeps raw samples; says nothing about them.
+    """Measures systems and keeps raw samples; does not judge them.
 
     Args:
         systems: the rows, ``BASELINES`` among their labels.
@@ -146,6 +167,7 @@ class Benchmark:
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal, bar: Any) -> None:
         self.systems, self.plan, self.journal, self.bar = list(systems), plan, journal, bar
         self.own = [system for system in systems if system.promise != PEER]
+        self._observed: dict[str, dict[int, list[str]]] = {}
 
     def run(self) -> None:
         """Measure all that the journal does not hold yet."""
@@ -185,6 +207,8 @@ class Benchmark:
                 self.bar.update(len(batch))
             return found
 
+        # What is built at a first call is no memory of the system's that happens to come first.
+        self._warm_up(system, self.plan.batches(size))
         found, memory = machine.with_peak_memory(work, self.plan.device)
         outputs = [found[i] for i in self.plan.sentences]
         passes = [output.passes for output in outputs]
@@ -199,7 +223,7 @@ class Benchmark:
         )
 
     def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
-        """Time whole translations, item by item by all systems in turn, in rounds.
+        """Time whole translations in rounds: each item by all systems before the next item.
 
         Args:
             key: under which the seconds of each round are kept, with the round's number.
@@ -212,20 +236,61 @@ class Benchmark:
                 continue
             if not warm:
                 for system in systems:
-                    for item in items[:: max(1, len(items) // WARM_UP)][:WARM_UP]:
-                        system.translate(item)
+                    self._warm_up(system, items)
                 warm = True
-            busy = machine.busy_cores() if self.plan.busy else machine.wait_until_idle()
-            seconds: dict[str, list[float]] = {system.label: [] for system in systems}
-            for number, item in enumerate(items):
-                for place in range(len(systems)):
-                    # Each item starts with another system: none profits from its place.
-                    system = systems[(place + number + turn) % len(systems)]
-                    begin = self._now()
-                    system.translate(item)
-                    seconds[system.label].append(round(self._now() - begin, 7))
-                    self.bar.update(len(item))
-            self.journal.put(f"{key}/{turn}", {"busy": busy, "seconds": seconds})
+            entry = self._round(systems, items, turn)
+            for _ in range(AGAIN):
+                if self.plan.busy or (entry["busy"] or 0) <= machine.BUSY_CORES:
+                    break
+                entry = self._round(systems, items, turn)
+            else:
+                machine.refuse_busy(entry["busy"])
+            self.journal.put(f"{key}/{turn}", entry)
+
+    def _warm_up(self, system: System, items: Sequence[list[int]]) -> None:
+        """Translate a few items, the first and the last among them."""
+        step = max(1, (len(items) - 1) // WARM_UP)
+        for item in [*items[:-1:step][:WARM_UP], items[-1]]:
+            system.translate(item)
+
+    def _round(
+        self, systems: Sequence[System], items: Sequence[list[int]], turn: int
+    ) -> dict[str, Any]:
+        """Time one round; compare what comes out with what came out untimed."""
+        if not self.plan.busy:
+            machine.wait_until_idle()
+        seconds: dict[str, list[float]] = {system.label: [] for system in systems}
+        changed = dict.fromkeys(seconds, 0)
+        order = random.Random(turn)
+        others = machine.Others()
+        for item in items:
+            # In an order of its own each time: what one system leaves behind (in caches) is not
+            # always there for the same other one.
+            for system in order.sample(list(systems), len(systems)):
+                begin = self._now()
+                outputs = system.translate(item)
+                seconds[system.label].append(round(self._now() - begin, 7))
+                changed[system.label] += self._changed(system, item, outputs)
+                self.bar.update(len(item))
+        busy = others.cores()
+        return {
+            "busy": None if busy is None else round(busy, 3),
+            "seconds": seconds,
+            "changed": changed,
+        }
+
+    def _changed(self, system: System, item: list[int], outputs: Sequence[Output]) -> int:
+        """Count outputs that are not those of the untimed pass; ties of exact ones apart."""
+        if system.label not in self._observed:
+            entry = self.journal.entries[f"outputs/1/{system.label}"]
+            tokens = dict(zip(self.plan.sentences, entry["tokens"], strict=True))
+            self._observed[system.label] = tokens
+        before = self._observed[system.label]
+        return sum(
+            output.tokens != before[sentence]
+            and not system.tie(sentence, output.tokens, before[sentence])
+            for sentence, output in zip(item, outputs, strict=True)
+        )
 
     def _now(self) -> float:
         """Return the time once the device has done what it was given."""
@@ -249,10 +314,19 @@ class Benchmark:
             if f"{kind}/{setting}/0" in self.journal.entries:
                 yield str(setting)
 
+    def changed(self, name: str) -> int:
+        """Return how many outputs of a system were others when timed than untimed."""
+        return sum(one["changed"].get(name, 0) for one in self._rounds())
+
     def busiest(self) -> float | None:
-        """Return how many cores others used at most, just before a round."""
-        found = [e["busy"] for e in self.journal.entries.values() if e.get("busy") is not None]
-        return round(max(found), 2) if found else None
+        """Return how many cores others used at most, during a round; None if not to be known."""
+        found = [one["busy"] for one in self._rounds()]
+        return None if None in found else max(found)
+
+    def _rounds(self) -> list[dict[str, Any]]:
+        """Return what was kept of the timed rounds, all settings together."""
+        entries = self.journal.entries.items()
+        return [one for key, one in entries if key.startswith(("latency/", "throughput/"))]
 
 
 def agreement(
@@ -325,6 +399,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                     for size, one in found.items()
                 },
                 "memory": {size: one["memory"] for size, one in found.items()},
+                "changed": bench.changed(name),
             }
         )
     task = bench.systems[0].task
@@ -360,6 +435,11 @@ def references(task: Any, data: str, subset: str, given: Path | None) -> tuple[l
     if path is None:
         if dataset.tgt is None:
             raise option_error("--subset", subset, "a subset with references, or --reference FILE")
+        print(
+            f"paradec-benchmark: no {raw} and no --reference: BLEU is against the references of "
+            "DATA, detokenised",
+            file=sys.stderr,
+        )
         symbols = (task.target_dictionary.string(tokens).split() for tokens in dataset.tgt)
         return [measure.plain_text(one, language) for one in symbols], "DATA, detokenised"
     if not path.is_file():
@@ -380,9 +460,19 @@ def evenly(items: list[int], count: int | None) -> list[int]:
     return [items[int(i * len(items) / count)] for i in range(count)]
 
 
-def make_plan(task: Any, args: argparse.Namespace) -> Plan:
-    """Choose the sentences: from short to long, evenly if not all are wanted."""
-    order = task.dataset(args.subset).ordered_indices().tolist()
+def make_plan(system: System, args: argparse.Namespace) -> Plan:
+    """Choose the sentences: from short to long, evenly if not all are wanted.
+
+    Empty ones, and those beyond the model's positions, cannot be decoded and are left out.
+
+    Raises:
+        UsageError: none is left.
+    """
+    dataset = system.task.dataset(args.subset)
+    longest = min(model.max_positions()[0] for model in system.models)
+    order = [i for i in dataset.ordered_indices().tolist() if 1 < dataset.src_sizes[i] <= longest]
+    if not order:
+        raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
     sentences = evenly(order, args.sentences)
     return Plan(
         sentences=sentences,
@@ -407,33 +497,43 @@ def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[Syste
     for label, spec in ALWAYS.items():
         systems.append(FairseqSystem(spec, models, args.path, common, label))
     systems += [FairseqSystem(spec, models, args.path, common) for spec in chosen]
-    labels = [system.label for system in systems]
-    for name in labels:
-        if labels.count(name) > 1:
-            raise option_error("--decoder", name, "a LABEL= of its own for each decoder")
     if args.peers:
         systems += [
             CTranslate2System(beam, kind, models, args.path, common)
             for kind in ("float32", "int8")
             for beam in (1, 5)
         ]
+    labels = [system.label for system in systems]
+    for name in labels:
+        if labels.count(name) > 1:
+            raise option_error("--decoder", name, "a LABEL= of its own for each decoder")
     return systems
 
 
-def fingerprint(args: argparse.Namespace, made_by: dict[str, Any]) -> dict[str, Any]:
+def fingerprint(
+    args: argparse.Namespace, made_by: dict[str, Any], systems: Sequence[System]
+) -> dict[str, Any]:
     """Return what must be the same for a run to be gone on with."""
     ignored = ("out", "busy", "title")
-    arguments = {k: str(v) for k, v in sorted(vars(args).items()) if k not in ignored}
-    words = " ".join([args.path, *(args.decoder or ())]).replace(os.pathsep, " ").split()
-    files = {word: Path(word) for word in words if Path(word).is_file()}
-    sums = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-    machine_ = {k: v for k, v in made_by["machine"].items() if k != "threads"}
+    arguments = {"--" + k.replace("_", "-"): str(v) for k, v in sorted(vars(args).items())
+                 if k not in ignored}  # fmt: skip
+    files = {Path(file) for system in systems for file in system.files}
+    files |= {*Path(args.data).glob(f"{args.subset}.*"), *Path(args.data).glob("dict.*.txt")}
+    files |= {*Path(args.data).glob(f"raw/{args.subset}.*")}
+    files |= {args.reference} if args.reference else set()
+    package = Path(__file__).resolve().parents[1]
+    code = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        code.update(path.read_bytes())
     return {
         "schema": BENCHMARK,
-        "arguments": arguments,
-        "checkpoints": sums,
-        "machine": machine_,
-        "versions": made_by["versions"],
+        "argument": arguments,
+        "file": {
+            str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)
+        },
+        "code": code.hexdigest(),
+        "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},
+        "version": made_by["versions"],
     }
 
 
@@ -478,11 +578,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add("--dtype", choices=list(DTYPES), default="fp32", help="of all decoders (default: fp32)")
     add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
-    add("--max-len-a", type=float, help="fairseq's, for all decoders")
+    add("--max-len-a", type=measure.positive, help="fairseq's, for all decoders")
     add("--max-len-b", type=number, help="fairseq's, for all decoders")
     add("--min-len", type=number, help="fairseq's, for all decoders")
     add("--unkpen", type=float, help="fairseq's, for all decoders")
-    add("--temperature", type=float, help="fairseq's, for all decoders")
+    add("--temperature", type=measure.positive, help="fairseq's, for all decoders")
     add("--peers", action="store_true", help="CTranslate2 on the same checkpoint, too (CPU)")
     add("--busy", action="store_true", help="measure also while others use the machine")
     add("--title", help="of the section in RESULTS.md")
@@ -509,16 +609,15 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     measure.check_inputs(args.data, args.path)
     # Before anything is built: generators are built, and peers tuned, with these threads.
     torch.set_num_threads(args.threads[0])
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     made_by = measure.circumstances("benchmark", argv)
     systems = make_systems(args, common)
     task = systems[0].task
-    plan = make_plan(task, args)
+    plan = make_plan(systems[0], args)
     texts, source = references(task, args.data, args.subset, args.reference)
-    for system in systems:
-        if isinstance(system, CTranslate2System):
-            system.tune_threads(plan.timed[:: max(1, len(plan.timed) // 20)], os.cpu_count() or 1)
     unfinished = args.out.with_suffix(".partial.jsonl")
-    journal = Journal(unfinished, fingerprint(args, made_by))
+    journal = Journal(unfinished, fingerprint(args, made_by, systems))
+    tune_peers(systems, plan, journal)
     with tqdm(
         desc="translating", unit=" sentences", total=work_left(plan, systems, journal)
     ) as bar:
@@ -542,7 +641,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "schema": BENCHMARK,
         "version": 1,
         "title": args.title or f"Benchmark of {args.path}",
-        "notes": notes(setting, systems),
+        "notes": notes(setting, systems, args),
         **made_by,
         **report(bench, quality, setting),
     }
@@ -550,8 +649,23 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     check_benchmark(document, str(args.out))
     save(args.out, document)
     unfinished.unlink()
+    journal.close()
     print(markdown(document["tables"], markdown_table))
     return 0
+
+
+def tune_peers(systems: Sequence[System], plan: Plan, journal: Journal) -> None:
+    """Give each peer the number of threads that is best for it, the same after a restart."""
+    for system in systems:
+        if isinstance(system, CTranslate2System):
+            key = f"threads/{system.label}"
+            if key not in journal.entries:
+                if not plan.busy:
+                    machine.wait_until_idle()
+                few = plan.timed[:: max(1, len(plan.timed) // 20)]
+                system.tune_threads(few, len(os.sched_getaffinity(0)))
+                journal.put(key, system.threads)
+            system.use_threads(journal.entries[key])
 
 
 def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
@@ -569,9 +683,14 @@ def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
     return sum(amount for key, amount in work.items() if key not in journal.entries)
 
 
-def notes(setting: dict[str, Any], systems: Sequence[System]) -> list[str]:
+def notes(
+    setting: dict[str, Any], systems: Sequence[System], args: argparse.Namespace
+) -> list[str]:
     """Return what a reader must know to read the numbers right."""
-    return [
+    wanted = args.sentences or len(systems[0].task.dataset(args.subset))
+    missing = wanted - setting["sentences"]
+    too_large = [size for size in args.batch_sizes if size > setting["sentences"]]
+    found = [
         f"{setting['sentences']} sentences of {setting['data']} ({setting['subset']}), "
         f"{setting['timed sentences']} of them timed at batch 1, evenly from short to long; "
         f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
@@ -580,19 +699,25 @@ def notes(setting: dict[str, Any], systems: Sequence[System]) -> list[str]:
         f"References: {setting['reference']}.",
         *(f"`{s.label}`: `{s.command}`" for s in systems if s.label != s.command),
     ]
+    if missing > 0:
+        found.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")
+    if too_large:
+        found.append(f"Batch sizes above the number of sentences, not run: {too_large}.")
+    return found
 
 
 def save(path: Path, document: dict[str, Any]) -> None:
     """Write the JSON document, its tables as Markdown, and a picture beside it."""
     from ..analysis.benchmark_plot import draw
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     heading = f"## {document['title']}\n\n" + "".join(f"- {n}\n" for n in document["notes"]) + "\n"
-    text = heading + markdown(document["tables"], markdown_table)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    whole = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+    page = heading + markdown(document["tables"], markdown_table)
+    for file, text in ((path, whole), (path.with_suffix(".md"), page)):
+        new = file.with_name(file.name + ".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
     draw(document, path.with_suffix(".png"))
-    whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    path.write_text(whole + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,24 @@ def _cpu_seconds() -> float | None:
     return (sum(map(int, fields[:8])) - idle) / os.sysconf("SC_CLK_TCK")
 
 
+class Others:
+    """Counts what other processes do while this one works, from when it is made."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float | None, float, float]:
+        return _cpu_seconds(), time.process_time(), time.monotonic()
+
+    def cores(self) -> float | None:
+        """Return how many cores others used since then; None if not to be known."""
+        (all_before, own_before, begin), (all_after, own_after, end) = self._begin, self._now()
+        if all_before is None or all_after is None:
+            return None
+        return max(0.0, (all_after - all_before - (own_after - own_before)) / (end - begin))
+
+
 def wait_until_idle() -> float | None:
     """Wait, at most ten seconds, for the machine to be idle; return the cores in use.
 
@@ -55,12 +73,21 @@ def wait_until_idle() -> float | None:
         if busy is None or busy <= BUSY_CORES:
             return busy
         busy = busy_cores()
+    refuse_busy(busy)
+    return busy
+
+
+def refuse_busy(busy: float | None) -> None:
+    """Stop if others use too much of the machine.
+
+    Raises:
+        UsageError: they do.
+    """
     if busy is not None and busy > BUSY_CORES:
         raise UsageError(
             f"the machine is busy: others use {busy:.1f} cores; allowed: at most {BUSY_CORES}; "
             "stop what runs there, or give --busy (the results will say so)"
         )
-    return busy
 
 
 def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | None]:

@@ -19,6 +19,7 @@ import torch
 from fairseq import checkpoint_utils
 from sacremoses import MosesDetokenizer
 
+from .. import __version__
 from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
@@ -34,6 +35,21 @@ def whole_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 up")
     return int(text)
+
+
+def positive(text: str) -> float:
+    """Read an argument that is a number above 0.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a number above 0")
+    return value
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -60,7 +76,7 @@ def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
 
 
 def run(name: str, command: Callable[[], int]) -> int:
-    """Run a command; return its exit status, which is 2 for a user's mistake.
+    """Run a command; return its exit status: 2 for a user's mistake, 130 for Ctrl-C.
 
     Args:
         name: as typed, for the message.
@@ -68,9 +84,12 @@ def run(name: str, command: Callable[[], int]) -> int:
     """
     try:
         return command()
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         print(f"{name}: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
 
 
 def load(data: str, path: str) -> tuple[list[Any], Any]:
@@ -144,8 +163,8 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
         command: the module's name.
         argv: its arguments; None means the process's own.
     """
-    names = ("torch", "numpy", "fairseq-fixed", "fairseq")
-    versions = {"python": platform.python_version()}
+    names = ("torch", "numpy", "fairseq-fixed", "fairseq", "sacrebleu", "ctranslate2")
+    versions = {"fairseq_paradec": __version__, "python": platform.python_version()}
     for name in names:
         try:
             versions[name] = metadata.version(name)

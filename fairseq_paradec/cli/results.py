@@ -63,8 +63,42 @@ def check_benchmark(document: Any, name: str) -> None:
     worst = jsonschema.exceptions.best_match(errors)
     if worst is not None:
         raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
-    if document["tables"] != tables(document):
-        raise UsageError(f"{name}: its tables are not what its raw samples say")
+    problem = contradiction(document)
+    if problem is None and document["tables"] != tables(document):
+        problem = "its tables are not what its raw samples say"
+    if problem is not None:
+        raise UsageError(f"{name}: {problem}")
+
+
+def contradiction(document: dict[str, Any]) -> str | None:
+    """Return what does not fit together in a benchmark, or None.
+
+    Above all: one dtype and one number of threads in a column, and as many samples for each system
+    as there were rounds and sentences.
+    """
+    setting, seconds = document["setting"], document["seconds"]
+    names = [s["label"] for s in document["systems"]]
+    own = [s for s in document["systems"] if s["promise"] != "peer"]
+    if len(set(names)) < len(names):
+        return "two systems have the same label"
+    if any(s["dtype"] != setting["dtype"] or s["threads"] is not None for s in own):
+        return "systems of several dtypes or threads in one column"
+    if list(seconds["latency"]) != [str(count) for count in setting["threads"]]:
+        return "the times are not of the threads that the setting names"
+    if len(document["source_lengths"]) != setting["timed sentences"]:
+        return "as many source lengths as timed sentences are needed"
+    for kind, settings in seconds.items():
+        for key, times in settings.items():
+            peers = set(names) if (kind, key) == ("latency", str(setting["threads"][0])) else set()
+            if set(times) != {s["label"] for s in own} | peers:
+                return f"{kind} {key} is not of the systems that are listed"
+            items = setting["timed sentences"]
+            if kind == "throughput":
+                items = -(-setting["sentences"] // int(key))
+            shapes = {(len(rounds), *map(len, rounds)) for rounds in times.values()}
+            if shapes != {(setting["rounds"], *[items] * setting["rounds"])}:
+                return f"{kind} {key} has other numbers of samples than rounds and sentences"
+    return None
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -97,11 +131,11 @@ def read_document(path: Path) -> dict[str, Any]:
             f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
             f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}, or {BENCHMARK!r}, version 1"
         )
-    for word in re.split(r"[\s=:'\"]+", table["command"]):
-        if os.path.isabs(word):
-            raise UsageError(
-                f"{path}: the command names {word!r}; allowed: paths relative to the checkout"
-            )
+    said = [table["command"], table["title"], *table["notes"]]
+    said += [str(value) for value in table.get("setting", {}).values()]
+    for word in re.split(r"[\s=:;,`'\"]+", " ".join(said)):
+        if os.path.isabs(word) and len(word) > 1:
+            raise UsageError(f"{path}: it names {word!r}; allowed: paths relative to the checkout")
     return table
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import os
 import shlex
 import tempfile
 import time
@@ -23,7 +24,7 @@ from fairseq import options as fairseq_options
 from omegaconf import OmegaConf
 
 from ..decoding.audit import Audit
-from ..decoding.config import STOCK_DECODINGS
+from ..decoding.config import METHOD_FLAGS, STOCK_DECODINGS
 from ..errors import UsageError, option_error
 from . import measure
 
@@ -34,7 +35,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # fairseq's flags that all decoders share: given to one alone they would compare unlike things.
 COMMON = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
-_OF_THE_RUN = {
+_INSTEAD = {
     **{name: "--" + name.replace("_", "-") for name in COMMON},
     "fp16": "--dtype fp16",
     "memory_efficient_fp16": "--dtype fp16",
@@ -43,8 +44,15 @@ _OF_THE_RUN = {
     "cpu": "--device cpu",
     "gen_subset": "--subset",
     "batch_size": "--batch-sizes",
-    "audit": "nothing: every run compares with fairseq's greedy search",
+    "max_tokens": "--batch-sizes",
 }
+# What makes fairseq's search something else than a plain beam.
+_OTHER_SEARCH = (
+    "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
+    "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
+)  # fmt: skip
+# The flags of fairseq-generate that a decoder here may have: those that building it reads.
+OF_A_DECODER = ("decoding", "path", "beam", "lenpen", "unnormalized", *_OTHER_SEARCH, *METHOD_FLAGS)
 
 
 @dataclasses.dataclass
@@ -73,6 +81,7 @@ class System(Protocol):
         parameters: of all its models.
         dtype: of its weights.
         threads: CPU threads of its own; None if it takes the run's.
+        files: its checkpoints.
         models: its fairseq models.
         task: fairseq's task, with the test set and dictionaries.
     """
@@ -83,6 +92,7 @@ class System(Protocol):
     parameters: int
     dtype: str
     threads: int | None
+    files: list[str]
     models: list[Any]
     task: Any
 
@@ -145,9 +155,11 @@ class FairseqSystem:
     ) -> None:
         own_label, self.command = split_label(spec)
         self.label = label or own_label
-        self.options = _parse(self.command, models.data, path)
+        self.options, self.given = _parse(self.command, models.data, path)
         for name, value in common.items():
             setattr(self.options, name, value)
+        self.common = common
+        self.files = self.options.path.split(os.pathsep)
         self.models, self.task = models.load(self.options.path)
         self.dtype, self.device = models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
@@ -160,9 +172,11 @@ class FairseqSystem:
 
     def _promise(self, path: str) -> str:
         """Return what the output is promised to be."""
-        if self.options.path != path:
+        if [*map(os.path.realpath, self.files)] != [*map(os.path.realpath, path.split(os.pathsep))]:
             return OTHER_MODEL
         if self.options.decoding in STOCK_DECODINGS:
+            if any(name in self.given for name in _OTHER_SEARCH):
+                return RELAXED
             return EXACT if self.options.beam == 1 else BEAM
         return EXACT if self.generator.lossless else RELAXED
 
@@ -201,7 +215,12 @@ class FairseqSystem:
             for tokens in (ours, theirs)
         )
         with torch.no_grad():
-            (verdict,) = Audit(self.models, dictionary).compare_with(sample, first, second)
+            limits = {
+                "unk_penalty": self.common.get("unkpen", 0.0),
+                "temperature": self.common.get("temperature", 1.0),
+            }
+            judge = Audit(self.models, dictionary, **limits)
+            (verdict,) = judge.compare_with(sample, first, second)
         return bool(verdict["tie"])
 
     def _sample(self, sentences: Sequence[int]) -> dict[str, Any]:
@@ -237,6 +256,7 @@ class CTranslate2System:
         self.command = f"--peers ({compute_type}, beam {beam})"
         self.promise, self.dtype = PEER, compute_type
         self.models, self.task = models.load(path)
+        self.files = path.split(os.pathsep)
         self.parameters = count_parameters(self.models)
         self.dataset = self.task.dataset(models.subset)
         self.threads: int | None = None
@@ -345,8 +365,8 @@ def split_label(spec: str) -> tuple[str, str]:
     return " ".join(label.split()), command.strip()
 
 
-def _parse(command: str, data: str, path: str) -> argparse.Namespace:
-    """Read a decoder's flags by fairseq-generate's own parser."""
+def _parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[str]]:
+    """Read a decoder's flags by fairseq-generate's own parser; return also which were given."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -361,14 +381,20 @@ def _parse(command: str, data: str, path: str) -> argparse.Namespace:
         return fairseq_options.parse_args_and_arch(parser, [data, "--path", path, *flags])
 
     idle, found = parsed(), parsed("--decoding", *words)
-    for name, instead in _OF_THE_RUN.items():
-        if getattr(found, name, None) != getattr(idle, name, None):
-            flag = "--" + name.replace("_", "-")
+    given = [name for name, value in vars(found).items() if value != getattr(idle, name, None)]
+    for name in given:
+        if name not in OF_A_DECODER:
+            instead = _INSTEAD.get(name)
             raise UsageError(
-                f"--decoder: got {command!r}, and {flag} must be the same for all decoders; "
-                f"allowed: {instead}"
+                f"--decoder: got {command!r}, and --{name.replace('_', '-')} is no flag of one "
+                "decoder; allowed: "
+                + (
+                    f"{instead} of the benchmark, for all decoders"
+                    if instead
+                    else ", ".join("--" + n.replace("_", "-") for n in OF_A_DECODER[1:])
+                )
             )
-    return found
+    return found, given
 
 
 def count_parameters(models: Sequence[Any]) -> int:
