@@ -51,6 +51,8 @@ DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-s
 # A batch size is useful if some decoder gains this factor by it.
 USEFUL = 1.05
 WARM_UP = 5
+# Where references are from, without raw ones.
+DETOKENISED = "DATA, detokenised"
 # How often a round is repeated because others used the machine meanwhile.
 AGAIN = 3
 
@@ -435,13 +437,8 @@ def references(task: Any, data: str, subset: str, given: Path | None) -> tuple[l
     if path is None:
         if dataset.tgt is None:
             raise option_error("--subset", subset, "a subset with references, or --reference FILE")
-        print(
-            f"paradec-benchmark: no {raw} and no --reference: BLEU is against the references of "
-            "DATA, detokenised",
-            file=sys.stderr,
-        )
         symbols = (task.target_dictionary.string(tokens).split() for tokens in dataset.tgt)
-        return [measure.plain_text(one, language) for one in symbols], "DATA, detokenised"
+        return [measure.plain_text(one, language) for one in symbols], DETOKENISED
     if not path.is_file():
         raise option_error("--reference", str(path), "a file that exists")
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -615,6 +612,12 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     task = systems[0].task
     plan = make_plan(systems[0], args)
     texts, source = references(task, args.data, args.subset, args.reference)
+    if source == DETOKENISED:
+        print(
+            f"paradec-benchmark: no {args.data}/raw/{args.subset}.{task.cfg.target_lang} and no "
+            "--reference: BLEU is against the targets of DATA, detokenised",
+            file=sys.stderr,
+        )
     unfinished = args.out.with_suffix(".partial.jsonl")
     journal = Journal(unfinished, fingerprint(args, made_by, systems))
     tune_peers(systems, plan, journal)

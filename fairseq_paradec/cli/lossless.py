@@ -86,7 +86,7 @@ def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
         "window": options.get("jacobi_window", "block" if "block_size" in options else ""),
         "first guess": options.get("jacobi_init", ""),
         "other": " ".join(
-            f"{name.split('_')[1]}={options[name]}"
+            f"{name.removeprefix('jacobi_')}={options[name]}"
             for name in ("jacobi_length", "jacobi_stop", "hybrid_length")
             if name in options
         ),
