@@ -18,7 +18,8 @@ output:
     DIR/model.pt        the average, written last: use this one
     DIR/checkpoint*.pt  fairseq's own, with the optimizer's state
     DIR/train.log       what fairseq says
-    DIR/settings.txt    the flags of the run; the same command must give the same
+    DIR/settings.txt    the flags of the run and checksums of its data; once there is a checkpoint,
+                        the same command must give the same
 
 options:
     --preset NAME       model size and training settings (default: base)
@@ -90,6 +91,7 @@ need_number --processes "$processes"
 [ -z "$smoke" ] || [ -z "$epochs$updates$average" ] ||
     fail "--smoke sets --epochs, --updates and --average itself"
 [ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where the model is written"
+case $data in *:*) fail "DATA: got '$data'; allowed: a path without ':', at which fairseq splits it" ;; esac
 need_dir "$data" "DATA"
 dicts=("$data"/dict.*.txt)
 [ ${#dicts[@]} -eq 2 ] || fail "DATA: got '$data'; allowed: a folder with two dict.LANG.txt"
@@ -131,7 +133,7 @@ positions=1024
 [ -z "$smoke" ] || positions=128
 [ "$max_tokens" -ge "$positions" ] || max_tokens=$positions
 
-flags=() settings=("DATA $data")
+flags=() settings=()
 add() { # a flag of fairseq-train with its value
     flags+=("$@")
     settings+=("${*@Q}")
@@ -194,18 +196,25 @@ mkdir -p -- "$save_dir"
 exec 9>"$save_dir/.lock"
 flock -n 9 || {
     note "waiting for another process that trains in $save_dir"
-    flock -w 20 9 || fail "--save-dir: got '$save_dir', in which another process trains"
+    flock -w 10 9 || fail "--save-dir: got '$save_dir', in which another process trains"
 }
-printf '%s\n' "${settings[@]}" >"$save_dir/settings.new"
-if [ -f "$save_dir/settings.txt" ]; then
+# Older runs have the folder's path instead of the checksums of what is in it.
+same_data="DATA $data"
+grep -qsxF -- "$same_data" "$save_dir/settings.txt" ||
+    same_data=$(cd -- "$data" >/dev/null && shopt -s nullglob &&
+        sha256sum -- dict.*.txt {train,valid}*.{bin,idx} | sed -E 's/^(.{16})\S* .(.*)/DATA \2 \1/')
+printf '%s\n' "$same_data" "${settings[@]}" >"$save_dir/settings.new"
+checkpoints=("$save_dir"/checkpoint*.pt)
+if [ ! -e "${checkpoints[0]}" ] && [ ! -e "$save_dir/model.pt" ]; then
+    mv -- "$save_dir/settings.new" "$save_dir/settings.txt" # nothing is lost by other settings
+elif [ ! -f "$save_dir/settings.txt" ]; then
+    rm -- "$save_dir/settings.new"
+    fail "--save-dir: $save_dir has checkpoints of a run that this script did not start"
+else
     difference=$(diff -- "$save_dir/settings.txt" "$save_dir/settings.new" |
         sed -n 's/^< /before: /p; s/^> /now: /p' | paste -sd '|' | sed 's/|/; /g') || true
     rm -- "$save_dir/settings.new"
     [ -z "$difference" ] || fail "--save-dir: the run in $save_dir has other settings: $difference"
-else
-    [ ! -e "$save_dir/checkpoint_last.pt" ] ||
-        fail "--save-dir: $save_dir has checkpoints of a run that this script did not start"
-    mv -- "$save_dir/settings.new" "$save_dir/settings.txt"
 fi
 if [ -f "$save_dir/model.pt" ]; then
     note "already trained: $save_dir/model.pt"
@@ -219,15 +228,17 @@ stop() { # exit status
     trap '' INT TERM
     [ ${#pids[@]} -eq 0 ] || kill -TERM "${pids[@]}" 2>/dev/null || true
     wait 2>/dev/null || true
-    note "stopped; checkpoints are kept in $save_dir, and the same command goes on"
+    [ -n "$temporary" ] || kept="; checkpoints are kept in $save_dir, and the same command goes on"
+    note "stopped${kept:-}"
     exit "$1"
 }
 trap 'stop 130' INT
 trap 'stop 143' TERM
 
 log=$save_dir/train.log
+log_is=" (log: $log)"
+[ -z "$temporary" ] || log_is= # it goes with the folder
 done_updates=0
-checkpoints=("$save_dir"/checkpoint*.pt)
 [ ! -e "${checkpoints[0]}" ] ||
     done_updates=$("$python" "$root/scripts/resume_checkpoint.py" -- "$save_dir")
 if [ "${length[0]}" = updates ] && [ "$done_updates" -ge "${length[1]}" ]; then
@@ -240,7 +251,7 @@ else
     command=("$python" -P -m fairseq_cli.train "$data" --user-dir "$root/fairseq_paradec"
         --save-dir "$save_dir" --no-progress-bar --log-format simple --log-interval 50
         "${flags[@]}")
-    note "[1/2] training: $preset, ${length[1]} ${length[0]}, $done_updates updates done (log: $log)"
+    note "[1/2] training: $preset, ${length[1]} ${length[0]}, $done_updates updates done$log_is"
     printf '==== %s: %s\n' "$(date -u +%FT%TZ)" "${command[*]@Q}" >>"$log"
     if [ "$gpus" = 0 ] && [ "$processes" -gt 1 ]; then
         # fairseq's own spawning needs CUDA: one process for each rank.
@@ -264,7 +275,7 @@ else
     done
     if [ "$status" != 0 ]; then
         tail -n 20 -- "$log" >&2
-        note "fairseq-train failed with status $status (log: $log)"
+        note "fairseq-train failed with status $status$log_is"
         exit 1
     fi
 fi
