@@ -14,8 +14,10 @@ import torch
 
 logging.disable(logging.INFO)  # what fairseq says while it is imported
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from fairseq_paradec.checkpoint_errors import explain_file  # noqa: E402
 from fairseq_paradec.cli.measure import whole_number  # noqa: E402
 from fairseq_paradec.compat import allow_fairseq_checkpoints  # noqa: E402
+from fairseq_paradec.errors import UsageError  # noqa: E402
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,10 +28,13 @@ def read(path: Path) -> dict[str, Any]:
     """
     allow_fairseq_checkpoints()
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        load = explain_file(torch.load)
+        state = load(str(path), map_location="cpu", weights_only=True, mmap=True)
         state["cfg"]["model"], state["model"], count_updates(state)
+    except UsageError:
+        raise
     except Exception as error:  # torch has no one error for a broken file
-        raise ValueError(f"{path}: no whole checkpoint of fairseq: {error}") from error
+        raise ValueError(f"{path}: no whole checkpoint of fairseq-train") from error
     return state
 
 

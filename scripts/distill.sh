@@ -16,6 +16,7 @@ input:
     --path FILES        the teacher's checkpoint; several with ':' between them are an ensemble
 output:
     DEST/               dictionaries, the distilled subset, and DATA's other subsets unchanged
+    DEST/raw/           the raw text of these, if DATA/raw/ has it
     DEST/text/          the pairs as text (BPE tokens), one line per sentence of the subset, in
                         its order. A sentence without translation (empty, or too long for the
                         teacher) has an empty line; left-out.txt lists these (number from 0,
@@ -89,6 +90,11 @@ done
 data=${positional[0]} dest=${positional[1]}
 
 [ -n "$path" ] || fail "--path is missing: the teacher's checkpoint"
+for name in DATA DEST; do
+    value=${name,,}
+    [[ ${!value} != *:* ]] ||
+        fail "$name: got '${!value}'; allowed: a path without ':' (fairseq splits it there)"
+done
 need_dir "$data" "DATA"
 mapfile -d : -t teachers < <(printf '%s' "$path")
 for teacher in "${teachers[@]}"; do
@@ -106,13 +112,17 @@ need_choice --device "$device" cpu cuda
 # Who does what: this command's processes are the workers from number `first` on, of `workers` in
 # all; worker w takes the shards w, w + workers, ...
 first=0 workers=${processes:-1} gpu=0
+shards_flag=--processes # what gives their number, for the message
+shards_given=$num_shards
 if [ -n "$shard_id" ]; then
     [ -n "$num_shards" ] || fail "--shard-id needs --num-shards: of how many"
     [ -z "$processes" ] || fail "--processes does all shards; leave it out beside --shard-id"
     first=$shard_id workers=$num_shards
 elif [ -z "$processes$merge" ] && [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
+    shards_flag=WORLD_SIZE
     first=$RANK workers=$WORLD_SIZE gpu=${LOCAL_RANK:-0}
 elif [ -z "$processes$merge" ] && [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
+    shards_flag=SLURM_ARRAY_TASK_COUNT
     shard_id=$SLURM_ARRAY_TASK_ID
     num_shards=${num_shards:-${SLURM_ARRAY_TASK_COUNT:-}}
     need_number "--num-shards (or SLURM_ARRAY_TASK_COUNT)" "$num_shards"
@@ -126,6 +136,7 @@ if [ -n "$shard_id" ]; then
     [ "$outside" = 0 ] || fail "--shard-id (or SLURM_ARRAY_TASK_ID): got '$shard_id';" \
         "allowed: 0 to $((num_shards - 1)), as there are $num_shards shards"
 fi
+[ -z "$shards_given" ] || shards_flag=--num-shards
 if [ -n "$merge" ]; then
     need_file "$dest/parts/settings.json" "parts to merge (DEST)"
 else
@@ -138,7 +149,7 @@ export LOGLEVEL=${LOGLEVEL:-WARNING} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 settings=("--path=$path" "--subset=$subset" --beam "$beam" "--lenpen=$lenpen" "${flags[@]}")
 [ -z "$max_tokens" ] || settings+=(--max-tokens "$max_tokens")
 [ -z "$batch_size" ] || settings+=(--batch-size "$batch_size")
-[ -z "$num_shards" ] || settings+=(--num-shards "$num_shards")
+[ -z "$num_shards" ] || settings+=(--num-shards "$num_shards" "--shards-flag=$shards_flag")
 "$python" "$root/scripts/distill_parts.py" "${settings[@]}" -- "$data" "$dest"
 if [ -f "$dest/distilled.json" ]; then
     note "already made: $dest"

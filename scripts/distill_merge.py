@@ -7,6 +7,7 @@ Everything is written beside its place and renamed into it when whole; distilled
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import re
 import shutil
@@ -22,6 +23,9 @@ from distill_shard import batches_of, load_sources
 from fairseq.data import Dictionary, indexed_dataset
 
 from fairseq_paradec.errors import UsageError
+
+#: What is counted.
+COUNTS = ("sentences", "left out")
 
 
 def collect(dest: Path, settings: dict[str, Any], batches: list[list[int]]) -> list[np.ndarray]:
@@ -73,7 +77,7 @@ def write(
         indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=len(words))
         for prefix, words in zip(prefixes, dicts)
     ]
-    counts = {"sentences": len(targets), "left out": 0}
+    counts = dict.fromkeys(COUNTS, 0) | {"sentences": len(targets)}
     text = folder / "text"
     with (
         (text / f"{subset}.{pair[0]}").open("w", encoding="utf-8") as source_text,
@@ -99,7 +103,7 @@ def write(
 
 
 def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
-    """Copy the dictionaries and the other subsets."""
+    """Copy the dictionaries and the other subsets, with their raw text where DATA has it."""
     source, target = map(re.escape, settings["languages"])
     replaced = parts.pieces(data, settings["subset"], settings["languages"])
     pair = rf"({source}-{target}|{target}-{source})\.({source}|{target})\.(bin|idx)"
@@ -108,10 +112,15 @@ def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
         dictionary = re.fullmatch(rf"dict\.({source}|{target})\.txt", path.name)
         if dictionary or (other and other[1] not in replaced):
             shutil.copyfile(path, folder / path.name)
+    for path in sorted((data / "raw").glob("*")):
+        text = re.fullmatch(rf"(.+)\.({source}|{target})", path.name)
+        if text and text[1] not in replaced:
+            (folder / "raw").mkdir(exist_ok=True)
+            shutil.copyfile(path, folder / "raw" / path.name)
 
 
 def merge(data: Path, dest: Path) -> dict[str, int]:
-    """Make DEST a data folder.
+    """Make DEST a data folder; of several processes that are to, the first does.
 
     Args:
         data: the folder that was translated.
@@ -123,6 +132,17 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
     Raises:
         UsageError: sentences are missing or doubled.
     """
+    report = dest / "distilled.json"
+    with (dest / "parts" / "merge.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not report.is_file():
+            _merge(data, dest, report)
+    made = json.loads(report.read_text(encoding="utf-8"))
+    return {name: made[name] for name in COUNTS}
+
+
+def _merge(data: Path, dest: Path, report: Path) -> None:
+    """Do the work of ``merge``, undisturbed."""
     settings = parts.read_settings(dest)
     dicts = [Dictionary.load(str(data / f"dict.{lang}.txt")) for lang in settings["languages"]]
     sources = load_sources(data, settings, dicts[0])
@@ -131,15 +151,16 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
     shutil.rmtree(work, ignore_errors=True)
     counts = write(work, settings, sources, targets, dicts)
     copy_rest(data, work, settings)
-    (dest / "text").mkdir(exist_ok=True)
-    for path in sorted(work.rglob("*")):
-        if path.is_file():
-            path.replace(dest / path.relative_to(work))
-    report = work / "distilled.json"
-    report.write_text(json.dumps(settings | counts, indent=1) + "\n", encoding="utf-8")
-    report.replace(dest / report.name)
+    for path in sorted(work.rglob("*")):  # a folder comes before what is in it
+        place = dest / path.relative_to(work)
+        if path.is_dir():
+            place.mkdir(exist_ok=True)
+        else:
+            path.replace(place)
+    written = work / report.name
+    written.write_text(json.dumps(settings | counts, indent=1) + "\n", encoding="utf-8")
+    written.replace(report)
     shutil.rmtree(work)
-    return counts
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -116,11 +116,11 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     return settings if args.num_shards is None else settings | {"num-shards": args.num_shards}
 
 
-def begin(dest: Path, settings: dict[str, Any]) -> None:
+def begin(dest: Path, settings: dict[str, Any], shards_flag: str) -> None:
     """Start DEST/parts, or check that it was started with these settings.
 
     The folder appears with the settings in it, at once: of many processes that start together one
-    makes it, and the others compare.
+    makes it, and the others compare. ``shards_flag`` is what gave the number of shards.
 
     Raises:
         DistillError: DEST holds something else, or was made with other settings.
@@ -147,7 +147,7 @@ def begin(dest: Path, settings: dict[str, Any]) -> None:
         old = before.get(name)
         if old == value:
             continue
-        flag = _FILES.get(name, f"--{name}")
+        flag = shards_flag if name == "num-shards" else _FILES.get(name, f"--{name}")
         given, begun = ("files", "others") if name in _FILES else (repr(value), repr(old))
         raise DistillError(
             f"{flag}: got {given}, but DEST ({dest}) was begun with {begun}; "
@@ -234,6 +234,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--num-shards", type=int, help="left out: as DEST was begun")
+    parser.add_argument("--shards-flag", default="--num-shards", help="what gave their number")
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     return parser.parse_args(argv)
@@ -243,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Begin or check DEST; return the exit status."""
     args = parse_args(argv)
     try:
-        begin(args.dest, settings_of(args))
+        begin(args.dest, settings_of(args), args.shards_flag)
     except DistillError as error:
         print(f"distill: {error}", file=sys.stderr)
         return 2

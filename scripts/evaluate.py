@@ -2,14 +2,19 @@
 """Translate test sets with fairseq-generate and the plugin, and score them by sacreBLEU.
 
 The scores are of cased, detokenised text against the raw reference, as the sacrebleu command gives
-them on the hypotheses written beside the result.
+them on the hypotheses written beside the result. Given again, the command translates only what it
+has not: a finished translation is used again if checkpoint, data, flags, plugin and machine are the
+same.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
+import json
 import logging
+import os
 import shlex
 import subprocess
 import sys
@@ -56,6 +61,54 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     return [measure.plain_text(found[number].split(), language) for number in sorted(found)]
 
 
+def translated(
+    args: argparse.Namespace, path: str, subset: str, beam: int | None, flags: Sequence[str]
+) -> list[str]:
+    """Return the translations of one setting, those of an earlier run if it made the same.
+
+    They are written beside the result, with a file that says what they were made of.
+    """
+    name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
+    out, record = (args.out.with_suffix(f".{name}.{end}") for end in ("txt", "made-of.txt"))
+    flags = [*beam_flags(beam), *flags]
+    files = [*map(Path, path.split(os.pathsep)), *sorted(Path(args.data).glob("dict.*.txt"))]
+    files += subset_files(args.data, subset)
+    files += sorted((ROOT / "fairseq_paradec").rglob("*.py"))
+    machine = measure.circumstances("", [])
+    made_of = {
+        "flags": flags,
+        "files": list(map(checksum, files)),
+        "machine": [machine["machine"], machine["versions"]],
+    }
+    if out.is_file() and record.is_file():
+        if record.read_text() == json.dumps(made_of | {"translations": checksum(out)}):
+            tqdm.write(f"evaluate: translated before: {out}", file=sys.stderr)
+            return out.read_bytes().decode().split("\n")[:-1]
+    texts = translate(args.data, path, subset, flags)
+    write(out, "".join(f"{text}\n" for text in texts))
+    write(record, json.dumps(made_of | {"translations": checksum(out)}))
+    return texts
+
+
+def checksum(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def subset_files(data: str, subset: str) -> list[Path]:
+    """Return the binarised files of a subset.
+
+    Raises:
+        UsageError: there are none.
+    """
+    names = {path.name.split(".")[0] for path in Path(data).glob("*.*-*.*.idx")}
+    if subset not in names:
+        held = " ".join(sorted(names)) or "none"
+        raise option_error("--subset", subset, f"one that DATA ({data}) holds: {held}")
+    return sorted(Path(data).glob(f"{subset}.*-*.*"))
+
+
 def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]) -> int:
     """Translate, score and write; return the exit status.
 
@@ -69,20 +122,27 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
         raise option_error("--raw", " ".join(map(str, args.raw)), "one for each --subset")
     for path in args.path:
         measure.check_inputs(args.data, path)
+    for subset in tests:
+        subset_files(args.data, subset)
+    if args.out.is_dir():
+        raise option_error("--out", str(args.out), "a file, not a folder")
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a file in a folder that can be made ({error.strerror})"
+        raise option_error("--out", str(args.out), allowed) from error
     settings = list(itertools.product(tests, args.beam, args.path))
     rows: list[dict[str, Any]] = []
     first: dict[tuple[str, int | None], list[str]] = {}
     quality: Quality | None = None
     for subset, beam, path in tqdm(settings, desc="evaluate", unit="run"):
-        texts = translate(args.data, path, subset, [*beam_flags(beam), *flags])
+        texts = translated(args, path, subset, beam, flags)
         if len(texts) != len(tests[subset]):
             raise option_error(
                 "--raw",
                 str(args.raw[args.subset.index(subset)]),
                 f"{len(texts)} lines, as {subset} of {args.data} has",
             )
-        name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
-        write(args.out.with_suffix(f".{name}.txt"), texts)
         quality = Quality(tests[subset])
         row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
         row |= {"sentences": len(texts)}
@@ -124,10 +184,11 @@ def beam_flags(beam: int | None) -> list[str]:
     return [] if beam is None else ["--decoding", "beam", "--beam", str(beam)]
 
 
-def write(path: Path, texts: Sequence[str]) -> None:
-    """Write one text per line, making the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+def write(path: Path, text: str) -> None:
+    """Write a file, which appears when it is whole."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(text.encode())
+    partial.replace(path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,7 +223,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="fairseq's own search with this beam; again for another (default: as -- FLAGS say)",
     )
     add("--title", default="Translation quality", help="of the section in RESULTS.md")
-    add("--out", type=Path, required=True, help="the JSON; OUT.*.txt have the translations")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the JSON; OUT.*.txt are the translations, OUT.*.made-of.txt checksums of their input",
+    )
     at = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:at])
     args.beam = args.beam or [None]

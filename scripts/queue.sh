@@ -10,7 +10,8 @@ usage: scripts/queue.sh [QUEUE] [options]
        scripts/queue.sh --pause | --continue [--runs DIR]
 
 Runs the experiments of a file in their order. A failure does not stop the rest. Stopped (Ctrl-C) or
-killed, the same command goes on with what is not done.
+killed, the same command goes on with what is not done. An experiment outlives its queue if that is
+killed or its terminal closed, and is marked as it ends.
 
 input:
     QUEUE               (default: scripts/experiments.queue) a line for each experiment:
@@ -128,6 +129,22 @@ mark() { # file, then its lines: all of it or nothing
 # ---- running ------------------------------------------------------------------------------------
 
 child=
+experiment() { # folder, command: runs it and marks how it ended, in a session of its own
+    local started=$SECONDS status=0 stopped=
+    trap 'stopped=1' INT TERM # only noted: it waits for the command, which gets the signal, too
+    mark "$1/pid" "$$"
+    bash -c "$2" || status=$?
+    printf '==== %s: status %s\n' "$(date -u +%FT%TZ)" "$status"
+    if [ -n "$stopped" ]; then
+        exit "$((status > 0 ? status : 143))"
+    elif [ "$status" = 0 ]; then
+        mark "$1/done" "$2" "$((SECONDS - started))"
+    else
+        mark "$1/failed" "$status" "$((SECONDS - started))"
+    fi
+    exit "$status"
+}
+
 stop() { # exit status; no mark is left, so that the next start goes on
     trap '' INT TERM
     if [ -n "$child" ]; then
@@ -158,17 +175,16 @@ run() { # name
     (
         cd -- "$root"
         # A session of its own is a process group of its own, which can be paused as a whole.
-        exec setsid bash -c "${command_of[$1]}"
+        # It marks by itself how it ended, for it may outlive this queue.
+        exec setsid bash -c "$(declare -f mark experiment)"'; experiment "$@"' experiment \
+            "$folder" "${command_of[$1]}"
     ) >>"$folder/log" 2>&1 </dev/null &
     child=$!
-    mark "$folder/pid" "$child"
     wait "$child" || status=$?
     child=
-    printf '==== %s: status %s\n' "$(date -u +%FT%TZ)" "$status" >>"$folder/log"
-    if [ "$status" = 0 ]; then
-        mark "$folder/done" "${command_of[$1]}" "$((SECONDS - started))"
-    else
-        mark "$folder/failed" "$status" "$((SECONDS - started))"
+    if [ "$status" != 0 ]; then
+        # Killed together with its session, it could not mark it.
+        [ -f "$folder/failed" ] || mark "$folder/failed" "$status" "$((SECONDS - started))"
         note "$1: failed with status $status (log: $folder/log)"
     fi
 }

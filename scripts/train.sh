@@ -91,7 +91,7 @@ need_number --processes "$processes"
 [ -z "$smoke" ] || [ -z "$epochs$updates$average" ] ||
     fail "--smoke sets --epochs, --updates and --average itself"
 [ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where the model is written"
-case $data in *:*) fail "DATA: got '$data'; allowed: a path without ':', at which fairseq splits it" ;; esac
+[[ $data != *:* ]] || fail "DATA: got '$data'; allowed: a path without ':' (fairseq splits it there)"
 need_dir "$data" "DATA"
 dicts=("$data"/dict.*.txt)
 [ ${#dicts[@]} -eq 2 ] || fail "DATA: got '$data'; allowed: a folder with two dict.LANG.txt"
@@ -228,8 +228,11 @@ stop() { # exit status
     trap '' INT TERM
     [ ${#pids[@]} -eq 0 ] || kill -TERM "${pids[@]}" 2>/dev/null || true
     wait 2>/dev/null || true
-    [ -n "$temporary" ] || kept="; checkpoints are kept in $save_dir, and the same command goes on"
-    note "stopped${kept:-}"
+    if [ -n "$temporary" ]; then
+        note "stopped"
+    else
+        note "stopped; checkpoints are kept in $save_dir, and the same command goes on"
+    fi
     exit "$1"
 }
 trap 'stop 130' INT
@@ -269,7 +272,8 @@ else
     status=0
     for pid in "${pids[@]}"; do # whichever ends next; if one fails, the others would wait for ever
         wait -n || {
-            status=$?
+            ended=$?
+            [ "$status" != 0 ] || status=$ended # the others end by the signal
             kill -TERM "${pids[@]}" 2>/dev/null || true
         }
     done

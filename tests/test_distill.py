@@ -13,7 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,9 @@ def data(tmp_path_factory, words, corpus) -> Path:
                     DEMO / f"test.en-de.{lang}.{end}", folder / f"{split}.en-de.{lang}.{end}"
                 )
     (folder / "notes.txt").write_text("not to be copied\n")
+    (folder / "raw").mkdir()
+    for name in ("train.de", "train1.en", "valid.en", "valid.de", "test.de", "notes.txt"):
+        (folder / "raw" / name).write_text(f"raw {name}\n")
     return folder
 
 
@@ -145,6 +150,8 @@ def test_the_rest_is_copied_and_the_old_pieces_of_the_training_set_are_not(data,
         *(f"train.en-de.{lang}.{end}" for lang in ("en", "de") for end in ("bin", "idx")),
     }
     assert all((data / name).read_bytes() == (whole / name).read_bytes() for name in copies)
+    raw = {path.name: path.read_text() for path in (whole / "raw").iterdir()}
+    assert raw == {name: f"raw {name}\n" for name in ("valid.en", "valid.de", "test.de")}
 
 
 def test_translations_are_those_of_stock_generate(data, whole):
@@ -213,20 +220,20 @@ def test_two_local_processes_make_the_same(data, whole, tmp_path):
 
 
 def test_torchrun_makes_the_same(data, whole, tmp_path):
+    """Both steps: with --merge, all ranks are to merge."""
     dest = tmp_path / "dest"
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "--no-python", str(SCRIPT), str(data), "--path", str(TEACHER), "--batch-size", "8",
-         "--python", sys.executable, str(dest)],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert sorted(p.name for p in (dest / "parts").glob("*.jsonl")) == [
-        "0-of-2.jsonl",
-        "1-of-2.jsonl",
-    ]
-    assert not (dest / "distilled.json").exists()
-    distill_merge.merge(data, dest)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+               "2", "--no-python", str(SCRIPT), str(data), "--path", str(TEACHER), "--batch-size",
+               "8", "--python", sys.executable, str(dest)]  # fmt: skip
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    for step in ([], ["--merge"]):
+        assert not (dest / "distilled.json").exists()
+        result = subprocess.run([*command, *step], capture_output=True, text=True, env=env)
+        assert result.returncode == 0, result.stderr
+        assert sorted(p.name for p in (dest / "parts").glob("*.jsonl")) == [
+            "0-of-2.jsonl",
+            "1-of-2.jsonl",
+        ]
     assert made(dest) == made(whole)
 
 
@@ -459,6 +466,29 @@ def test_a_merge_cut_short_at_any_file_does_not_look_finished(data, whole, tmp_p
     assert made(dest) == made(whole)
 
 
+def test_of_merges_at_once_one_does_the_work(data, whole, tmp_path, monkeypatch):
+    """As all ranks of torchrun do; files locked by several descriptors lock out threads, too."""
+    dest = tmp_path / "dest"
+    shutil.copytree(whole / "parts", dest / "parts")
+    write, calls = distill_merge.write, []
+    together = threading.Barrier(4)
+
+    def counted(*args: Any) -> dict[str, int]:
+        calls.append(args)
+        return write(*args)
+
+    def merge(_: int) -> dict[str, int]:
+        together.wait(60)
+        return distill_merge.merge(data, dest)
+
+    monkeypatch.setattr(distill_merge, "write", counted)
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(merge, range(4)))
+    assert counts == [{"sentences": SENTENCES, "left out": 2}] * 4
+    assert len(calls) == 1
+    assert made(dest) == made(whole)
+
+
 # ---- missing, doubled, refused ------------------------------------------------------------------
 
 
@@ -518,6 +548,28 @@ def test_another_setting_is_refused_by_name(data, whole, tmp_path, capsys):
     assert begin(data, dest) == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "flag"),
+    [
+        (["--processes", 1], {}, "--processes"),
+        ([], {}, "--processes"),
+        (["--processes", 2, "--num-shards", 1], {}, "--num-shards"),
+        ([], {"RANK": "0", "WORLD_SIZE": "1"}, "WORLD_SIZE"),
+        ([], {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1"}, "SLURM_ARRAY_TASK_COUNT"),
+    ],
+)
+def test_another_number_of_shards_is_refused_by_what_gave_it(
+    data, tmp_path, spy, options, variables, flag
+):
+    dest = tmp_path / "dest"
+    assert begin(data, dest, shards=2) == 0
+    command = (data, "--path", TEACHER, "--batch-size", 8, *options, dest)
+    result = shell(*command, python=spy, **variables)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert f"distill: {flag}: got 1, but DEST ({dest}) was begun with 2;" in result.stderr
+    assert not (tmp_path / "log").exists()
+
+
 def test_smoke_takes_the_first_sentences(data, tmp_path):
     assert begin(data, tmp_path / "dest", "--smoke") == 0
     translate(data, tmp_path / "dest", 0)
@@ -558,6 +610,8 @@ MISTAKES: list[tuple[list[Any], list[str]]] = [
     (["--path", TEACHER, "DATA"], ["got 1 paths"]),
     (["--path", "no.pt", "DATA", "DEST"], ["teacher (--path)", "no.pt"]),
     (["--path", f"{TEACHER}:no.pt", "DATA", "DEST"], ["teacher (--path)", "no.pt"]),
+    (["--path", TEACHER, "a:b", "DEST"], ["DATA: got 'a:b'; allowed: a path without ':'"]),
+    (["--path", TEACHER, "DATA", "a:b"], ["DEST: got 'a:b'; allowed: a path without ':'"]),
     (["--path", TEACHER, "no/data", "DEST"], ["missing DATA", "no/data"]),
     (["--path", TEACHER, "DATA", "DATA"], ["DEST", "holds other files"]),
     (

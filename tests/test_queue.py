@@ -159,6 +159,19 @@ def test_a_stopped_queue_leaves_no_mark_and_no_process(
     assert len(runs.output()) == 3
 
 
+def test_a_stopped_queue_waits_for_an_experiment_that_tidies_up(runs: Runs) -> None:
+    runs.write(
+        """one  trap 'sleep 0.5; echo tidy >>"$OUT"; exit 3' TERM; echo on >>"$OUT"; """
+        "sleep 600 & wait"
+    )
+    process = runs.start()
+    wait_until(runs.output)
+    process.terminate()
+    assert process.wait(20) == 143
+    assert runs.output() == ["on", "tidy"]
+    assert runs.states() == {"one": "not run"}
+
+
 def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Runs) -> None:
     runs.write('one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done')
     process = runs.start()
@@ -167,9 +180,34 @@ def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Ru
     process.wait()
     assert "one: runs in another queue" in runs.run().stderr
     Path(f"{runs.out}.go").touch()
-    wait_until(lambda: runs.states() == {"one": "not run"})  # nobody saw how it ended
+    wait_until(lambda: runs.states() == {"one": "done"})
     assert runs.run().returncode == 0
-    assert runs.output() == ["one", "one"]
+    assert runs.output() == ["one"]
+
+
+def test_an_experiment_is_marked_though_its_terminal_was_closed(runs: Runs) -> None:
+    runs.write(
+        'good  echo good >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
+        'bad  echo bad >>"$OUT"; while [ ! -e "$OUT.go2" ]; do sleep 0.02; done; exit 7',
+    )
+    for count, go in ((1, "go"), (2, "go2")):
+        process = runs.start()
+        wait_until(lambda: len(runs.output()) == count)  # noqa: B023
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == -signal.SIGHUP
+        Path(f"{runs.out}.{go}").touch()
+        wait_until(lambda: "running" not in runs.states().values())
+    wait_until(lambda: runs.states() == {"good": "done", "bad": "failed (7)"})
+    assert runs.output() == ["good", "bad"]
+
+
+def test_an_experiment_killed_with_its_session_has_failed(runs: Runs) -> None:
+    runs.write('one  echo $PPID >>"$OUT"; sleep 600')
+    process = runs.start()
+    wait_until(runs.output)
+    os.killpg(int(runs.output()[0]), signal.SIGKILL)
+    assert process.wait(20) == 1
+    assert runs.states() == {"one": "failed (137)"}
 
 
 def test_pause_stops_all_processes_of_an_experiment(runs: Runs) -> None:

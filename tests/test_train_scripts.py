@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,92 @@ def test_finished_updates_are_not_exceeded(stubbed: Stubbed) -> None:
     assert not stubbed.record.exists()
 
 
+def test_a_folder_in_which_another_process_trains_is_refused_and_untouched(
+    stubbed: Stubbed,
+) -> None:
+    assert stubbed.run("--preset", "tiny").returncode == 0
+    stubbed.record.unlink()
+
+    def look() -> dict[str, tuple[int, bytes]]:
+        return {
+            path.name: (path.stat().st_mtime_ns, path.read_bytes())
+            for path in stubbed.save_dir.iterdir()
+            if path.name != ".lock"
+        }
+
+    before = look()
+    with (stubbed.save_dir / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = stubbed.run("--preset", "tiny", "--seed", 2)
+    assert result.returncode == 2
+    waits, refusal = result.stderr.splitlines()
+    assert f"waiting for another process that trains in {stubbed.save_dir}" in waits
+    assert f"--save-dir: got '{stubbed.save_dir}', in which another process trains" in refusal
+    assert look() == before and not stubbed.record.exists()
+
+
+def test_other_data_are_refused_wherever_they_lie(stubbed: Stubbed, tmp_path: Path) -> None:
+    for name in ("train.en-de.en.bin", "valid.en-de.de.idx"):
+        (stubbed.data / name).write_text("1")
+    assert stubbed.run().returncode == 0
+    (stubbed.save_dir / "checkpoint_last.pt").touch()
+    assert stubbed.run().returncode == 0
+    copy = shutil.copytree(stubbed.data, tmp_path / "it's a copy")
+    (copy / "test.en-de.en.bin").touch()  # no part of the training
+    stubbed.data = copy
+    assert stubbed.run().returncode == 0
+    for name in ("train.en-de.en.bin", "valid.en-de.de.idx", "dict.en.txt", "train1.en-de.en.bin"):
+        path = copy / name
+        before = path.read_text() if path.exists() else None
+        path.write_text("b 1\n")
+        result = stubbed.run()
+        assert result.returncode == 2 and result.stderr.count("\n") == 1, name
+        assert "other settings: " in result.stderr and f"now: DATA {name} " in result.stderr
+        path.unlink() if before is None else path.write_text(before)
+    assert stubbed.run().returncode == 0
+
+
+def test_a_run_begun_before_data_had_checksums_goes_on(stubbed: Stubbed, tmp_path: Path) -> None:
+    assert stubbed.run().returncode == 0
+    settings = stubbed.save_dir / "settings.txt"
+    flags = [line for line in settings.read_text().splitlines() if not line.startswith("DATA ")]
+    old = "\n".join([f"DATA {stubbed.data}", *flags]) + "\n"
+    settings.write_text(old)
+    (stubbed.save_dir / "model.pt").touch()
+    result = stubbed.run()
+    assert result.returncode == 0 and "already trained" in result.stderr
+    assert settings.read_text() == old
+    result = stubbed.run("--seed", 2)
+    assert "other settings: before: '--seed' '1'; now: '--seed' '2'\n" in result.stderr
+    stubbed.data = shutil.copytree(stubbed.data, tmp_path / "other")
+    assert f"before: DATA {tmp_path / 'data'}; now: DATA dict" in stubbed.run().stderr
+
+
+def test_settings_are_free_until_there_is_a_checkpoint(stubbed: Stubbed) -> None:
+    assert stubbed.run("--arch", "trasformer", "--processes", 2, FAIL="2").returncode == 1
+    assert stubbed.run().returncode == 0
+    assert "'--arch' 'transformer'" in (stubbed.save_dir / "settings.txt").read_text()
+    (stubbed.save_dir / "checkpoint1.pt").touch()
+    assert "before: '--arch'" in stubbed.run("--arch", "another").stderr
+    (stubbed.save_dir / "settings.txt").unlink()
+    result = stubbed.run()
+    assert result.returncode == 2
+    assert "has checkpoints of a run that this script did not start" in result.stderr
+    assert {path.name for path in stubbed.save_dir.iterdir()} == {
+        ".lock", "checkpoint1.pt", "train.log"
+    }  # fmt: skip
+
+
+def test_a_failed_try_out_names_no_file_that_is_gone(stubbed: Stubbed) -> None:
+    settings = {"RECORD": str(stubbed.record), "GPUS": "0", "UPDATES": "0", "FAIL": "2"}
+    command = [stubbed.data, "--smoke", "--processes", 2, "--python", stubbed.python]
+    result = train(*command, **settings)
+    assert result.returncode == 1
+    assert "fairseq-train failed with status 2\n" in result.stderr
+    assert "train.log" not in result.stderr
+    assert "(log: " in stubbed.run("--processes", 2, FAIL="2").stderr
+
+
 def test_mistakes_are_named_before_work_starts(stubbed: Stubbed, tmp_path: Path) -> None:
     data, out = stubbed.data, ["--save-dir", tmp_path / "no"]
     for args, message in (
@@ -211,6 +299,7 @@ def test_mistakes_are_named_before_work_starts(stubbed: Stubbed, tmp_path: Path)
         ([data, data, *out], "got 2 paths; needed: DATA"),
         ([data], "--save-dir is missing"),
         ([tmp_path / "it's not", *out], f"missing DATA: {tmp_path}/it's not"),
+        ([tmp_path / "a:b", *out], f"DATA: got '{tmp_path}/a:b'; allowed: a path without ':'"),
         ([tmp_path, *out], "a folder with two dict.LANG.txt"),
         ([data, *out, "--preset", "huge"], "--preset: got 'huge'; allowed: tiny iwslt base"),
         ([data, *out, "--epochs", "0"], "--epochs: got '0'; allowed: a whole number from 1 up"),
@@ -378,15 +467,76 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
         assert (row["subset"], row["sentences"], row[key]) == ("test", 40, official["score"])
         assert f"{key}: {official['signature']}" in document["notes"]
 
+    # Given again, it translates nothing; each change of what it was made of, it does.
+    def count() -> int:
+        calls: list[Sequence[object]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(evaluate, "translate", lambda *a: (calls.append(a), lines)[1])
+            assert evaluate.main(arguments) == 0
+        assert texts.read_text().splitlines() == lines
+        return len(calls)
+
+    assert (count(), count()) == (0, 0)
+    assert json.loads(out.read_text())["rows"] == document["rows"]
+    for changed in (trained / "model.pt", corpus / "data-bin" / "dict.de.txt",
+                    corpus / "data-bin" / "test.en-de.en.bin"):  # fmt: skip
+        before = changed.read_bytes()
+        changed.write_bytes(before + b"\0")
+        assert (count(), count()) == (1, 0), changed
+        changed.write_bytes(before)
+        assert count() == 1
+    texts.write_text("changed by hand\n" * 40)
+    assert (count(), count()) == (1, 0)
+    arguments[-1] = "8"
+    assert (count(), count()) == (1, 0)
+
     monkeypatch.setattr(evaluate, "translate", lambda *_: ["a"] * 39)
+    arguments[-1] = "7"
     capsys.readouterr()
     assert evaluate.main(arguments) == 2
     assert "39 lines, as test of" in capsys.readouterr().err
-    for i, name in ((0, "DATA"), (2, "--path"), (6, "--raw")):
+    monkeypatch.setattr(evaluate, "translate", lambda *_: pytest.fail("work has started"))
+    for i, name in ((0, "DATA"), (2, "--path"), (6, "--raw"), (8, "--subset")):
         wrong = arguments.copy()
         wrong[i] = "/no/such"
         assert evaluate.main(wrong) == 2
-        assert f"{name}: got '/no/such'" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert f"{name}: got '/no/such'" in error and error.count("\n") == 1
+    assert error.endswith("data-bin) holds: test train valid\n")
+    for place, why in ((corpus, "a file, not a folder"), (raw / "x.json", "that can be made")):
+        wrong = arguments.copy()
+        wrong[4] = str(place)
+        assert evaluate.main(wrong) == 2
+        error = capsys.readouterr().err
+        assert "--out: got" in error and why in error
+
+
+def test_an_evaluation_cut_short_goes_on(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [*(corpus / "test.de").read_text().splitlines()[:-1], "a\u2028b\rc"]
+    done: list[str] = []
+
+    def translate(data: str, path: str, subset: str, flags: list[str]) -> list[str]:
+        assert out.parent.is_dir()
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(flags[-1])
+        return lines
+
+    monkeypatch.setattr(evaluate, "translate", translate)
+    (corpus / "c.pt").touch()
+    out = corpus / "new folder" / "result.json"
+    arguments = [corpus / "data-bin", "--path", corpus / "c.pt", "--subset", "test"]
+    arguments += ["--raw", corpus / "test.de", "--beam", "1", "--beam", "5", "--out", out]
+    assert evaluate.main(list(map(str, arguments))) == 130
+    assert not out.exists()
+    monkeypatch.setattr(evaluate, "translate", lambda *a: (done.append(a[3][-1]), lines)[1])
+    assert evaluate.main(list(map(str, arguments))) == 0
+    assert done == ["1", "5"]
+    first, second = json.loads(out.read_text())["rows"]
+    assert (first["beam"], second["beam"], first["BLEU"]) == (1, 5, second["BLEU"])
+    assert not list(out.parent.glob("*.partial"))
 
 
 def test_evaluation_compares_models_in_each_setting(
@@ -501,8 +651,19 @@ def test_average_names_a_torn_file_and_writes_nothing(
     torn.write_bytes(torn.read_bytes()[:-50])
     arguments = [str(tmp_path), "--last", "1", "--out", str(tmp_path / "model.pt")]
     assert average_checkpoints.main(arguments) == 2
-    assert f"{torn}: no whole checkpoint" in capsys.readouterr().err
+    assert f"{str(torn)!r}, which is truncated or no checkpoint" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [torn.name]
+    for state, message in (
+        (checkpoint(1, {"a": slice(3)}), "which holds objects that safe loading refuses: builtins"),
+        ({"model": {}, "cfg": None}, f"{torn}: no whole checkpoint of fairseq-train"),
+    ):
+        torch.save(state, torn)
+        for main, flags in ((average_checkpoints.main, arguments), (resume_checkpoint.main, [])):
+            assert main(flags or [str(tmp_path)]) == 2
+            error = capsys.readouterr().err
+            assert message in error and "weights_only" not in error
+            own = [line for line in error.splitlines() if "not used: " not in line]
+            assert len(own) == 1
 
 
 def test_mending_takes_the_newest_whole_checkpoint(tmp_path: Path) -> None:
@@ -523,6 +684,6 @@ def test_mending_takes_the_newest_whole_checkpoint(tmp_path: Path) -> None:
 def test_nothing_is_removed_if_no_checkpoint_is_whole(tmp_path: Path) -> None:
     last = tmp_path / "checkpoint_last.pt"
     last.write_bytes(b"torn")
-    with pytest.raises(ValueError, match="no whole checkpoint"):
+    with pytest.raises(ValueError, match="truncated or no checkpoint"):
         resume_checkpoint.mend(tmp_path)
     assert last.exists()
