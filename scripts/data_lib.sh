@@ -16,6 +16,7 @@ urls=()           # without any there is no download
 vocab=8000        # merges of the joint BPE
 max_tokens=''     # training pairs with a longer side are dropped
 max_ratio=''      # training pairs whose lengths differ by a greater factor are dropped
+tokenised=''      # yes: the text comes tokenised, and raw/ is made from it
 own_options=()    # options of this recipe alone, each with a value: --min-length sets min_length
 
 # Sets the array tokeniser: the filter for the text of a language.
@@ -124,7 +125,13 @@ parse_arguments() {
     dest=$(absolute "${dest:-$root/data-bin/$name.$source-$target}")
     from=$(absolute "$from") codes=$(absolute "$codes")
     dict=$(absolute "$dict") accept=$(absolute "$accept")
-    if [ -n "$from" ]; then need_dir "$from" "folder (--from)"; fi
+    need_no_colon DEST "$dest"
+    if [ -n "$from" ]; then
+        need_dir "$from" "folder (--from)"
+        case $(realpath -m -- "$from")/ in
+            "$(realpath -m -- "$dest")"/*) fail "--from: got '$from', which lies in DEST ($dest)" ;;
+        esac
+    fi
     for key in codes dict accept; do
         if [ -n "${!key}" ]; then need_file "${!key}" "file (--$key)"; fi
     done
@@ -202,16 +209,31 @@ find_inputs() {
 
 # --- steps ---
 
-step() { # name, what it does in words, function
-    if [ -e "$dest/.done/$1" ]; then
-        note "$2: done before"
+is_done() { # step, then what it makes in DEST: is all of it there?
+    local made=$1 output
+    shift
+    [ -e "$dest/.done/$made" ] || return 1
+    for output in "$@"; do
+        if [ ! -e "$dest/$output" ]; then
+            note "$output is gone; it is made again"
+            rm -- "$dest/.done/$made"
+            return 1
+        fi
+    done
+}
+
+step() { # name, what it does in words, function, then what it makes in DEST
+    local made=$1 words=$2 action=$3
+    shift 3
+    if is_done "$made" "$@"; then
+        note "$words: done before"
         return
     fi
-    note "$2"
+    note "$words"
     rm -rf -- "$work"
     mkdir -p -- "$work" "$dest/.done"
-    "$3"
-    touch -- "$dest/.done/$1"
+    "$action"
+    touch -- "$dest/.done/$made"
 }
 
 put_folder() { # name: from the working folder into its place, over what a stopped run left there
@@ -288,6 +310,14 @@ step_text() {
         "$dest/.text/raw/train.$source" "$dest/.text/raw/train.$target" \
         "$work/tok/train.$source" "$work/tok/train.$target" \
         "$work/raw/train.$source" "$work/raw/train.$target" || exit 2
+    if [ -n "$tokenised" ]; then
+        for split in "${splits[@]}"; do
+            for lang in "$source" "$target"; do
+                in_parts "$work/tok/$split.$lang" "$work/raw/$split.$lang" \
+                    "$python" "$root/scripts/data_detokenise.py" "$lang"
+            done
+        done
+    fi
     put_folder raw
     put_folder tok
 }
@@ -381,38 +411,39 @@ on_exit() {
 }
 
 prepare() {
-    local path difference how=learn
+    local path split lang how=learn raw_text=() tok_text=() text=() bpe_text=() binary=()
     if [ -n "$codes" ]; then how=take; fi
     if [ -n "$from" ]; then
         find_inputs
         for path in "${inputs[@]}"; do need_file "$path" "input file"; done
     fi
-    mkdir -p -- "$dest"
-    exec 9>>"$dest/.lock"
-    flock -n 9 || fail "another run is at work in $dest"
+    claim_dest "$dest"
     if [ -n "$mode" ]; then find_inputs; fi
     work=$dest/.work
     trap on_exit EXIT
     rm -rf -- "$work"
     mkdir -- "$work"
     settings >"$work/settings"
-    if [ -e "$dest/settings" ]; then
-        difference=$(diff -- "$dest/settings" "$work/settings" |
-            sed -n 's/^< /was /p; s/^> /is now /p' | head -n 2) || true
-        [ -z "$difference" ] || fail "$dest was made otherwise (${difference//$'\n'/, });" \
-            "give another DEST, or remove that one"
-    else
-        mv -- "$work/settings" "$dest/settings"
-    fi
+    settle "$dest" "$work/settings"
     tell_checksums "$dest/settings"
-    if [ ! -e "$dest/.done/text" ]; then # afterwards its input is gone
-        step raw "[1/6] raw text" step_raw
-        step tok "[2/6] tokenise" step_tok
+    for split in "${splits[@]}"; do
+        for lang in "$source" "$target"; do
+            raw_text+=(".text/raw/$split.$lang")
+            tok_text+=(".text/tok/$split.$lang")
+            text+=("raw/$split.$lang" "tok/$split.$lang")
+            bpe_text+=("bpe/$split.$lang")
+            binary+=("$split.$source-$target.$lang".{bin,idx})
+        done
+    done
+    if ! is_done text "${text[@]}"; then # if it is, its input is gone
+        step raw "[1/6] raw text" step_raw "${raw_text[@]}"
+        step tok "[2/6] tokenise" step_tok "${tok_text[@]}"
     fi
-    step text "[3/6] clean up" step_text
+    step text "[3/6] clean up" step_text "${text[@]}"
     rm -rf -- "$dest/.text"
-    step codes "[4/6] $how the BPE" step_codes
-    step bpe "[5/6] split by BPE" step_bpe
-    step binarise "[6/6] binarise" step_binarise
+    step codes "[4/6] $how the BPE" step_codes codes.bpe
+    step bpe "[5/6] split by BPE" step_bpe "${bpe_text[@]}"
+    step binarise "[6/6] binarise" step_binarise "dict.$source.txt" "dict.$target.txt" \
+        "${binary[@]}"
     note "done: $dest"
 }

@@ -1,4 +1,4 @@
-# Sourced by every script here: errors, arguments, Python. Not a command of its own.
+# Sourced by every script here: errors, arguments, folders, Python. Not a command of its own.
 # shellcheck shell=bash
 
 # The checkout, and the name that errors are signed with.
@@ -39,6 +39,42 @@ need_choice() { # option, value, then what is allowed
         [ "$value" != "$choice" ] || return 0
     done
     fail "$option: got '$value'; allowed: $*"
+}
+
+need_no_colon() { # option, path
+    case $2 in *:*) fail "$1: got '$2'; allowed: a path without ':', at which fairseq splits paths" ;; esac
+}
+
+# Makes DEST, or takes it up where this script left it; for one process at a time. What a user has
+# there is never touched.
+claim_dest() { # DEST
+    local other
+    need_no_colon DEST "$1"
+    if [ -e "$1" ] && [ ! -e "$1/settings" ]; then
+        [ -d "$1" ] || fail "DEST: got '$1', a file; allowed: a folder"
+        other=$(find "$1" -mindepth 1 -maxdepth 1 ! -name .lock ! -name .work ! -name .done \
+            ! -name download -print -quit)
+        [ -z "$other" ] || fail "DEST: got '$1', which holds something else (${other##*/});" \
+            "allowed: a new folder, or one that this script made"
+    fi
+    mkdir -p -- "$1"
+    exec 9>>"$1/.lock"
+    flock -n 9 || fail "another run is at work in $1"
+}
+
+# What DEST is made from and how, a line "KEY VALUE" each ("input CHECKSUM FILE" for files). Another
+# run must agree with what is finished there.
+settle() { # DEST, file with this run's settings
+    local difference
+    if [ -e "$1/settings" ] && [ -n "$(ls -A -- "$1/.done" 2>/dev/null)" ]; then
+        difference=$(awk '{ key = $1 == "input" ? $3 : $1 }
+            NR == FNR { was[key] = $0; next }
+            was[key] != $0 { print "was " was[key] ", is now " $0; exit }' "$1/settings" "$2")
+        cmp -s -- "$1/settings" "$2" || fail "$1 was made otherwise" \
+            "(${difference:-other input files}); give another DEST, or remove that one"
+    else
+        mv -- "$2" "$1/settings"
+    fi
 }
 
 # The interpreter of every step: --python of the script, else the checkout's own, else the PATH's.

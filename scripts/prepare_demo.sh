@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Remake data-bin/demo.en-de from its sources: raw text, BPE codes, dictionaries, a checkpoint.
 set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 usage() {
     cat <<'EOF'
@@ -23,25 +25,13 @@ options:
 EOF
 }
 
-fail() {
-    echo "prepare_demo: $*" >&2
-    exit 2
-}
-
-need_file() {
-    [ -f "$1" ] || fail "missing $2: $1"
-}
-
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 dest=$root/data-bin/demo.en-de
 checkpoint=
-python=$root/.venv/bin/python
-[ -x "$python" ] || python=python3
 
 while [ $# -gt 0 ]; do
     case $1 in
         --checkpoint | --dest | --python)
-            [ $# -ge 2 ] || fail "$1 needs a value"
+            need_value "$@"
             declare "${1#--}=$2"
             shift 2
             ;;
@@ -53,11 +43,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 
-command -v "$python" >/dev/null || fail "no such Python: $python (run make setup, or give --python)"
-for module in fairseq sacremoses subword_nmt torch; do
-    "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$module') is None)" ||
-        fail "Python module $module is missing in $python (run make setup)"
-done
+need_python fairseq sacremoses subword_nmt torch
 need_file "$dest/codes.bpe" "BPE codes"
 for lang in en de; do
     need_file "$dest/raw/demo.$lang" "raw text"

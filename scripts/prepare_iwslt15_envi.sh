@@ -6,6 +6,7 @@ set -euo pipefail
 
 name=iwslt15 source=en target=vi
 splits=(train valid test)
+tokenised=yes
 urls=()
 for file in train tst2012 tst2013; do
     for lang in en vi; do
@@ -19,7 +20,7 @@ usage: scripts/prepare_iwslt15_envi.sh (download | --from DIR) [options] [DEST]
 
 IWSLT 2015, English to Vietnamese: talks, 133,317 pairs for training, valid is tst2012 and test is
 tst2013, in the version of Luong and Manning 2015 (nlp.stanford.edu/projects/nmt). Its text is
-tokenised already, so that raw/ and tok/ are the same here. (Santilli et al. 2023 decode this pair
+tokenised already: it is tok/ here, and raw/ is made from it by sacremoses' detokeniser. (Santilli et al. 2023 decode this pair
 with models trained by others, on another test set of 1,046 sentences.)
 
 END

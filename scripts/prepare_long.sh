@@ -21,11 +21,12 @@ as raw/, tok/, bpe/ and binarised. Sentences left over, too few for a line, are 
 options:
     --data DIR          a folder with raw/, tok/, bpe/, codes.bpe and the dictionaries
     --subset NAME       which of its subsets (default: test)
+    --smoke             only the first 16 of its sentences
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
 END
 }
 
-data='' subset=test dest=''
+data='' subset=test dest='' smoke=''
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help)
@@ -37,6 +38,7 @@ while [ $# -gt 0 ]; do
             declare "${1#--}=$2"
             shift 2
             ;;
+        --smoke) smoke=yes && shift ;;
         -*) fail "unknown option: $1 (see --help)" ;;
         *)
             [ -z "$dest" ] || fail "more than one DEST: $dest, $1 (see --help)"
@@ -46,6 +48,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$data" ] || fail "--data is missing (see --help)"
 [ -n "$dest" ] || fail "DEST is missing (see --help)"
+need_no_colon --data "$data"
 need_dir "$data" "data folder (--data)"
 data=$(cd -- "$data" && pwd)
 need_file "$data/codes.bpe" "BPE codes"
@@ -64,16 +67,27 @@ for lang in "$source" "$target"; do
 done
 need_python fairseq
 
-mkdir -p -- "$dest"
-dest=$(cd -- "$dest" && pwd)
-[ "$dest" != "$data" ] || fail "DEST must not be the folder of --data"
+lines=$(wc -l <"$data/raw/$subset.$source")
+[ -z "$smoke" ] || lines=$((lines < 16 ? lines : 16))
+[ "$lines" -ge 8 ] || fail "$data/raw/$subset.$source has $lines lines; at least 8 are needed"
+case $dest in /*) ;; *) dest=$PWD/$dest ;; esac
+[ "$(realpath -m -- "$dest")" != "$(realpath -- "$data")" ] ||
+    fail "DEST must not be the folder of --data"
+claim_dest "$dest"
 work=$dest/.work
 trap 'rm -rf -- "$work"' EXIT
 rm -rf -- "$work"
 mkdir -- "$work"
+{
+    echo "recipe long"
+    echo "lines $lines"
+    for file in {raw,tok,bpe}/"$subset.$source" {raw,tok,bpe}/"$subset.$target" \
+        codes.bpe "dict.$source.txt" "dict.$target.txt"; do
+        echo "input $(sha256sum <"$data/$file" | cut -d ' ' -f 1) $file"
+    done
+} >"$work/settings"
+settle "$dest" "$work/settings"
 
-lines=$(wc -l <"$data/raw/$subset.$source")
-[ "$lines" -ge 8 ] || fail "$data/raw/$subset.$source has $lines lines; at least 8 are needed"
 tests='' size=1
 for name in test test1 test2 test3; do
     note "$name: $((lines / size)) lines of $size sentences, $((lines % size)) left out"
@@ -101,4 +115,6 @@ done
 cp -- "$data/codes.bpe" "$work/bin/"
 rm -f -- "$work/bin/preprocess.log"
 mv -- "$work/bin/"* "$dest/"
+mkdir -p -- "$dest/.done"
+touch -- "$dest/.done/long"
 note "done: $dest"

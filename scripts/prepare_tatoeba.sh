@@ -39,5 +39,9 @@ make_raw() {
 
 parse_arguments "$@"
 need_number --min-length "$min_length"
-if [ -n "$max_length" ]; then need_number --max-length "$max_length"; fi
+if [ -n "$max_length" ]; then
+    need_number --max-length "$max_length"
+    [ "$min_length" -le "$max_length" ] ||
+        fail "--min-length: got '$min_length'; allowed: at most --max-length, $max_length"
+fi
 prepare

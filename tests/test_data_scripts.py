@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from helpers_cli import ROOT
 
+from fairseq_paradec.cli import measure
+
 SCRIPTS = ROOT / "scripts"
 RECIPES = sorted(path.stem for path in SCRIPTS.glob("prepare_*.sh") if path.stem != "prepare_demo")
 
@@ -228,6 +230,53 @@ def test_a_second_run_does_nothing(captions: Path, prepared: tuple[Path, str]) -
     assert "was made otherwise (was merges 50, is now merges 51)" in said
 
 
+def test_what_is_gone_is_made_again(
+    prepared: tuple[Path, str], captions: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(prepared[0], folder)
+    args = ["--from", captions, "--vocab", 50, folder]
+    for gone in ("bpe/train.en", "train.en-de.de.bin", "raw/test.en", "codes.bpe"):
+        (folder / gone).unlink()
+        assert f"{gone} is gone; it is made again" in succeed("prepare_multi30k", *args)
+        assert contents(folder) == contents(prepared[0])
+
+
+def test_what_others_have_in_a_folder_is_left_alone(
+    prepared: tuple[Path, str], captions: Path, tmp_path: Path
+) -> None:
+    mine = write(tmp_path / "mine" / "raw" / "precious.txt", ["mine"])
+    folder = mine.parent.parent
+    said = refuse("prepare_multi30k", "--from", captions, folder)
+    assert "DEST: got" in said and "holds something else (raw)" in said
+    assert "holds something else" in refuse("prepare_long", "--data", prepared[0], folder)
+    shutil.copytree(captions, tmp_path / "in" / "raw")
+    said = refuse("prepare_multi30k", "--from", tmp_path / "in" / "raw", tmp_path / "in")
+    assert "--from: got" in said and "lies in DEST" in said
+    assert read(mine) == ["mine"] and len(list((tmp_path / "in" / "raw").iterdir())) == 8
+    # Another recipe's folder is another's, too.
+    before = contents(prepared[0])
+    copy = tmp_path / "copy"
+    shutil.copytree(prepared[0], copy)
+    said = run("prepare_long", "--data", prepared[0], copy).stderr
+    assert "was made otherwise (was recipe multi30k, is now recipe long)" in said
+    assert contents(copy) == before
+    assert "DEST: got" in refuse("prepare_multi30k", "--from", captions, tmp_path / "a:b")
+
+
+def test_two_at_once(prepared: tuple[Path, str], captions: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(prepared[0], folder)
+    for name, args in (
+        ("prepare_multi30k", ["--from", captions, "--vocab", 50]),
+        ("prepare_long", ["--data", prepared[0]]),
+    ):
+        with (folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert "another run is at work in" in refuse(name, *args, folder)
+    assert contents(folder) == contents(prepared[0])
+
+
 def test_download_checksums_and_kill(
     captions: Path, prepared: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -387,6 +436,19 @@ def test_pydocs_from_an_extract(captions: Path, tmp_path: Path) -> None:
     assert read(raw / "test.en") == read(captions / "test_2017_flickr.en.gz")
 
 
+def test_a_mistake_does_not_pin_the_folder(tmp_path: Path) -> None:
+    dest, source = tmp_path / "dest", tmp_path / "from"
+    source.mkdir()
+    with zipfile.ZipFile(source / "deu-eng.zip", "w") as archive:
+        archive.writestr("deu.txt", "".join(f"Say {i}.\tSag {i}.\tx\n" for i in range(300)))
+    args = ["--from", source, "--min-length"]
+    said = refuse("prepare_tatoeba", *args, 10, "--max-length", 4, dest)
+    assert "--min-length: got '10'; allowed: at most --max-length, 4" in said
+    assert "no sentence pairs left" in run("prepare_tatoeba", *args, 10, dest).stderr
+    kill_at("subword_nmt.learn_bpe -s 8000", "prepare_tatoeba", *args, 2, dest)
+    assert len(read(dest / "raw" / "train.en")) > 250
+
+
 def test_long(prepared: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = prepared
     dest = tmp_path / "it's long"
@@ -403,6 +465,16 @@ def test_long(prepared: tuple[Path, str], tmp_path: Path) -> None:
                 assert (dest / f"{name}.en-de.{lang}.bin").is_file()
     for name in ("dict.en.txt", "dict.de.txt", "codes.bpe", "test.en-de.en.bin"):
         assert (dest / name).read_bytes() == (folder / name).read_bytes()
+    # Again is the same; other sentences are for another folder; a try-out takes 16.
+    before = contents(dest)
+    assert succeed("prepare_long", "--data", folder, dest) and contents(dest) == before
+    assert (
+        "was lines 19, is now lines 16"
+        in run("prepare_long", "--data", folder, "--smoke", dest).stderr
+    )
+    assert "8 sentences, 0 left out" in succeed(
+        "prepare_long", "--data", folder, "--smoke", tmp_path / "smoke"
+    )
     assert "--subset: got 'test9'" in refuse(
         "prepare_long", "--data", folder, "--subset", "test9", dest
     )
@@ -509,12 +581,15 @@ def test_wmt16(tmp_path: Path) -> None:
 
 
 def test_iwslt15(tmp_path: Path) -> None:
-    """Its text stays as it is. There is so much of it that it is worked on in parts."""
-    line = "It &apos;s a test-case , isn &apos;t it"
+    """Its tokens stay as they are, and raw/ is what evaluations make of them.
+
+    There is so much of it that it is worked on in parts.
+    """
+    line = "It &apos;s a test-case , isn &apos;t it &quot; yes &quot;"
     many = [f"{line} {i}" for i in range(100_001)]
     for name in ("tst2012", "tst2013"):
         write(tmp_path / f"{name}.en", [line, name])
-        write(tmp_path / f"{name}.vi", ["Nó là", name])
+        write(tmp_path / f"{name}.vi", ["Nó là , ( vâng ) .", name])
     write(tmp_path / "train.en", many)
     write(tmp_path / "train.vi", many[::-1])
     dest = tmp_path / "dest"
@@ -523,8 +598,14 @@ def test_iwslt15(tmp_path: Path) -> None:
     for part in (1, 2, 3):
         assert f"    part {part} of 3\n" in said
     assert read(dest / "tok" / "train.en") == many == read(dest / "tok" / "train.vi")[::-1]
-    assert read(dest / "tok" / "valid.vi") == ["Nó là", "tst2012"]
+    assert read(dest / "tok" / "valid.vi") == ["Nó là , ( vâng ) .", "tst2012"]
     assert read(dest / "tok" / "test.en") == [line, "tst2013"]
+    assert read(dest / "raw" / "test.en")[0].startswith("It's a test-case, isn't it")
+    for split in ("valid", "test"):
+        for lang in ("en", "vi"):
+            tokens = read(dest / "tok" / f"{split}.{lang}")
+            texts = [measure.plain_text(one.split(), lang) for one in tokens]
+            assert read(dest / "raw" / f"{split}.{lang}") == texts
 
 
 def test_smoke(captions: Path, tmp_path: Path) -> None:
