@@ -132,6 +132,8 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
         allowed = f"a file in a folder that can be made ({error.strerror})"
         raise option_error("--out", str(args.out), allowed) from error
     settings = list(itertools.product(tests, args.beam, args.path))
+    if args.smoke:
+        settings = settings[:1]
     rows: list[dict[str, Any]] = []
     first: dict[tuple[str, int | None], list[str]] = {}
     quality: Quality | None = None
@@ -222,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         help="fairseq's own search with this beam; again for another (default: as -- FLAGS say)",
     )
+    add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
     add("--title", default="Translation quality", help="of the section in RESULTS.md")
     add(
         "--out",

@@ -575,6 +575,11 @@ def test_evaluation_compares_models_in_each_setting(
         "x x " + line for line in right["valid"]
     ]
     capsys.readouterr()
+    assert evaluate.main([*map(str, arguments), "--smoke"]) == 0
+    assert json.loads(out.read_text())["rows"] == [
+        {k: v for k, v in rows["a", "test", 1].items() if k in document["rows"][0]}
+    ]
+    capsys.readouterr()
     last = arguments.index(raws[1])
     assert evaluate.main(list(map(str, arguments[: last - 1] + arguments[last + 1 :]))) == 2
     assert "--raw" in capsys.readouterr().err
