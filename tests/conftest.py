@@ -18,7 +18,7 @@ for folder in (TESTS, TESTS.parent):
         sys.path.insert(0, str(folder))
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Tiny models: more threads only get in each other's way."""
+    """Tiny models: more threads only get in each other's way. The commands set their own."""
     torch.set_num_threads(1)

@@ -36,14 +36,6 @@ SCHEMA = Path(benchmark.__file__).with_name("benchmark.schema.json")
 BAR = SimpleNamespace(update=lambda count: None)
 
 
-@pytest.fixture(autouse=True)
-def as_it_was():
-    """The command sets the number of threads."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def quiet(monkeypatch):
     """Do not look for other work on the machine, which takes half a second a round."""

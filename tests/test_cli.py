@@ -26,14 +26,6 @@ ENTRY_POINTS = re.findall(
 )
 
 
-@pytest.fixture(autouse=True)
-def as_it_was():
-    """The commands set the number of threads."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def commits_unverified(monkeypatch):
     """Break the acceptance rule: all predictions of a pass are committed, whatever they saw."""
