@@ -5,7 +5,7 @@ All run in this process, on a few sentences of the demo.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import logging
 import re
@@ -305,3 +305,13 @@ def test_what_is_no_table_is_refused_by_file(tmp_path, content, capsys):
     assert results.main(arguments) == 2
     assert f"paradec-results: error: {path}: " in capsys.readouterr().err
     assert not (tmp_path / "page.md").exists()
+
+
+def test_the_pages_commands_exist_in_a_checkout():
+    """There, `make setup` does not install the package: its commands are modules."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    assert not [line for line in lines if line.startswith("paradec-")]
+    named = {line.split()[2] for line in lines if line.startswith("python -m fairseq_paradec")}
+    assert named
+    assert all(importlib.util.find_spec(name) for name in named)
