@@ -11,4 +11,4 @@ from . import compat
 
 compat.apply()
 
-from . import tasks  # noqa: E402,F401  (the cures come first)
+from . import criterions, models, tasks  # noqa: E402,F401  (the cures come first)

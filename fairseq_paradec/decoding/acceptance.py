@@ -1,11 +1,14 @@
 """Acceptance rules: how much of a draft the verifier lets pass.
 
-A rule says how many drafted tokens agree with the verifier, and from that how many tokens of the
-pass are committed. Rules are pure functions.
+A rule says how many drafted tokens pass, and from that how many tokens of the pass are committed.
+Rules are pure functions.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 
@@ -18,21 +21,21 @@ class ExactMatch:
     to the first disagreement).
     """
 
-    def accept(self, draft: Tensor, choice: Tensor) -> Tensor:
+    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
         """Count the accepted tokens of each row.
 
         Args:
             draft: B×K drafted tokens, ``<pad>`` (which is never chosen) where a row drafts less.
             choice: B×R the verifier's choices at the same positions; R >= K.
+            log_probs: B×R×V what it chose from; -inf where a token is forbidden.
 
         Returns:
-            B: num_accepted, the length of the agreeing start.
+            B: num_accepted, the length of the accepted start.
         """
-        agree = draft.eq(choice[:, : draft.size(1)])
-        return agree.long().cumprod(dim=1).sum(dim=1)
+        return _leading(draft.eq(choice[:, : draft.size(1)]))
 
     def commit(self, num_accepted: int, num_drafted: int, rows: int) -> int:
-        """Return how many of a chunk's ``rows`` predictions are final."""
+        """Return how many of a chunk's ``rows`` tokens are final."""
         return min(num_accepted + 1, rows)
 
 
@@ -45,3 +48,34 @@ class Unchanged(ExactMatch):
     def commit(self, num_accepted: int, num_drafted: int, rows: int) -> int:
         """Return ``rows`` if every guess was predicted again, else 0."""
         return rows if num_accepted == num_drafted else 0
+
+
+class TopKMargin(ExactMatch):
+    """A drafted token is accepted if it is among the verifier's best, and not far from the best.
+
+    Source: Xia et al. 2022, section 4: among the top beta (equation 6), and at most tau below the
+    top-1 in log-probability (equation 7). A token that ties with the beta-th is among them.
+
+    Args:
+        topk: beta; fewer than beta tokens may score strictly higher.
+        margin: tau, natural log.
+    """
+
+    def __init__(self, topk: int, margin: float) -> None:
+        self.topk = topk
+        self.margin = margin
+
+    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+        """Count the accepted tokens of each row; see ExactMatch."""
+        scores = log_probs[:, : draft.size(1)]  # B×K×V
+        drafted = scores.gather(2, draft[:, :, None])  # B×K×1
+        higher = scores.gt(drafted).sum(dim=2)
+        best = scores.gather(2, choice[:, : draft.size(1), None])
+        near = (best - drafted).squeeze(2) <= self.margin
+        allowed = drafted.squeeze(2) > -math.inf
+        return _leading((higher < self.topk) & near & allowed)
+
+
+def _leading(passes: Tensor) -> Tensor:
+    """Count the True values before the first False: B×K -> B."""
+    return passes.to(torch.long).cumprod(dim=1).sum(dim=1)

@@ -15,6 +15,9 @@ FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
     "pj": ("jacobi_init", "jacobi_stop", "jacobi_length"),
     "pgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window"),
     "hgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window", "hybrid_length"),
+    "gad": ("drafter_path", "block_size"),
+    "gad_pp": ("drafter_path", "block_size", "accept_topk", "accept_margin"),
+    "nat": ("block_size",),
 }
 # Decoded by fairseq's own search, untouched.
 STOCK_DECODINGS = ("auto", "beam")
@@ -36,7 +39,10 @@ class DecodingConfig:
 
     Attributes:
         decoding: the method's name, ``--decoding``.
-        block_size: tokens proposed per pass and row.
+        block_size: tokens proposed per pass and row; with a drafter, by default as it was trained.
+        drafter_path: the drafter's checkpoint.
+        accept_topk: beta, of GAD++: fewer tokens than this may score higher than a drafted one.
+        accept_margin: tau, of GAD++: how far below the best a drafted one may be, natural log.
         jacobi_window: ``block`` or ``sliding``.
         jacobi_init: the first guess for a position: ``pad``, ``bos``, ``source-copy``, ``ngram``.
         jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
@@ -49,6 +55,9 @@ class DecodingConfig:
 
     decoding: str = "auto"
     block_size: int = 5
+    drafter_path: str | None = None
+    accept_topk: int = 3
+    accept_margin: float = 1.0
     jacobi_window: str = "block"
     jacobi_init: str = "pad"
     jacobi_length: str = "grow"
@@ -102,10 +111,21 @@ def _check_given(given: dict[str, Any]) -> None:
     for name, allowed in CHOICES.items():
         if name in given and given[name] not in allowed:
             raise option_error(flag(name), given[name], ", ".join(allowed))
-    for name in ("block_size", "hybrid_length"):
+    for name in ("block_size", "hybrid_length", "accept_topk"):
         value = given.get(name)
         if value is not None and (type(value) is not int or value < 1):
             raise option_error(flag(name), value, "a whole number from 1 up")
+    margin = given.get("accept_margin", 0.0)
+    if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not margin >= 0:
+        raise option_error("--accept-margin", margin, "a number from 0 up (natural log)")
+    if "drafter_path" in FLAGS_OF_METHOD.get(decoding, ()) and not given.get("drafter_path"):
+        raise option_error(
+            "--drafter-path",
+            given.get("drafter_path"),
+            f"a checkpoint of --arch block_nat, which --decoding {decoding} needs",
+        )
+    if decoding == "nat" and given.get("audit"):
+        raise option_error("--audit", True, "it with a --decoding that verifies; nat does not")
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",

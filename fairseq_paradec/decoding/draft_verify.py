@@ -16,7 +16,7 @@ from torch import Tensor
 from .acceptance import ExactMatch
 from .scorer import Scorer
 from .token_rules import TokenRules
-from .trace import PassRecord
+from .trace import PassDetails, PassRecord
 
 
 @dataclass
@@ -48,6 +48,14 @@ class Row:
         """How many positions are left to predict, that of the last ``</s>`` included."""
         return self.limit + 1 - len(self.tokens)
 
+    def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
+        """Append final tokens, up to the row's end."""
+        if eos in tokens:
+            tokens = tokens[: tokens.index(eos) + 1]
+            self.finished = True
+        self.tokens += tokens
+        self.scores += scores[: len(tokens)]
+
 
 class Proposal(NamedTuple):
     """What a drafter proposes for every row of the batch.
@@ -78,7 +86,7 @@ class Drafter(Protocol):
         Args:
             rows: the same rows as in ``propose``, with this pass's tokens committed.
             choices: B lists of the verifier's own tokens, one per row of the chunk that counts.
-            num_accepted: B, how many drafted tokens agreed.
+            num_accepted: B, how many drafted tokens were accepted.
         """
         ...
 
@@ -115,23 +123,23 @@ def draft_and_verify(
         log_probs = scorer.log_probs(scorer.step(chunk), rules.temperature)  # B×R×V
         choice_scores, choices = rules.choose(log_probs, live)  # B×R each
         # 3. Accept.
-        accepted = acceptance.accept(draft, choices).tolist()
+        num_accepted = acceptance.accept(draft, choices, log_probs)  # B
+        emitted = _emitted(draft, choices, num_accepted)  # B×R
+        accepted = num_accepted.tolist()
         told = choices.tolist()
         told = [c[:n] for c, n in zip(told, proposal.rows, strict=True)]
-        scores = choice_scores.tolist()
-        runners_up = log_probs.topk(2) if record_tokens else None
+        final = emitted.tolist()
+        scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
+        details = PassDetails(log_probs, choice_scores, draft) if record_tokens else None
         # 4. Commit what is final, and keep that much of the cache.
         for b, row in enumerate(live):
             drafted = len(proposal.tokens[b])
             count = acceptance.commit(accepted[b], drafted, proposal.rows[b])
             record = PassRecord(len(row.tokens), drafted, accepted[b], count)
-            _commit(row, told[b][:count], scores[b], rules.eos)
+            row.commit(final[b][:count], scores[b], rules.eos)
             row.passes.append(record)
-            if runners_up is not None:
-                record.add_tokens(
-                    proposal.tokens[b], told[b], scores[b], runners_up.indices[b].tolist(),
-                    runners_up.values[b].tolist(),
-                )  # fmt: skip
+            if details is not None:
+                record.tokens = details.of_row(b, proposal.tokens[b], told[b])
         drafter.observe(live, told, accepted)
         # 5. Finished rows leave the batch.
         scorer.keep([len(row.tokens) for row in live])
@@ -152,10 +160,9 @@ def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tenso
     )
 
 
-def _commit(row: Row, tokens: list[int], scores: list[float], eos: int) -> None:
-    """Append final tokens to a row, up to its end."""
-    if eos in tokens:
-        tokens = tokens[: tokens.index(eos) + 1]
-        row.finished = True
-    row.tokens += tokens
-    row.scores += scores[: len(tokens)]
+def _emitted(draft: Tensor, choices: Tensor, num_accepted: Tensor) -> Tensor:
+    """Return the tokens that a pass is to emit: the accepted drafts, then the verifier's, B×R."""
+    drafted = choices.clone()
+    drafted[:, : draft.size(1)] = draft
+    index = torch.arange(choices.size(1), device=choices.device)
+    return torch.where(index < num_accepted[:, None], drafted, choices)

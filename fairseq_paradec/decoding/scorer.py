@@ -72,11 +72,16 @@ class ChunkScorer:
     """
 
     def __init__(self, model: Any) -> None:
-        refuse_unknown(model)
+        self._refuse_unknown(model)
         self.model = model
         self.decoder = model.decoder
         self.lengths: list[int] = []
         self._gathered_from: tuple[torch.dtype, torch.device] | None = None
+
+    @staticmethod
+    def _refuse_unknown(model: Any) -> None:
+        """Raise a UsageError for a model that this class would decode wrongly."""
+        refuse_unknown(model)
 
     # ---- weights -------------------------------------------------------------------------------
 
@@ -119,8 +124,12 @@ class ChunkScorer:
         Args:
             net_input: fairseq's, with ``src_tokens`` B×S and ``src_lengths`` B.
         """
+        self.start(self.model.encoder.forward_torchscript(net_input))
+
+    def start(self, encoder_out: dict[str, Any]) -> None:
+        """Take an encoder's output, as fairseq's encoders give it, and forget what was cached."""
         self._gather_weights()
-        encoder_out = self.model.encoder.forward_torchscript(net_input)
+        self.encoder_out = encoder_out
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
         batch, source = states.shape[:2]
         projected = self.cross_kv(states)  # B×S×(L·2·D)
@@ -163,8 +172,8 @@ class ChunkScorer:
             tokens: B×K decoder inputs. ``<pad>`` here is a token like any other: it is embedded
                 (fairseq's is a zero vector), takes a position and is seen by later tokens.
             positions: B×K, 0-based; by default each row goes on from its cached length.
-            mask: K×K, True where chunk row i may see chunk column j; by default causal. What is
-                cached is seen by all.
+            mask: K×K or B×K×K, True where chunk row i may see chunk column j; by default causal.
+                What is cached is seen by all.
 
         Returns:
             B×K×D hidden states, ready for ``log_probs``.
@@ -221,13 +230,13 @@ class ChunkScorer:
             K×T, or B×1×K×T where rows have cached different lengths; None if all is seen.
         """
         if mask is not None:
-            hidden = torch.zeros(width, width, dtype=self.future.dtype, device=mask.device)
-            hidden.masked_fill_(~mask, -math.inf)
-            bias = self.future.new_full((len(starts), 1, width, end), -math.inf)
-            for row, start in enumerate(starts):
-                bias[row, 0, :, :start] = 0
-                bias[row, 0, :, start : start + width] = hidden
-            return bias
+            first = torch.tensor(starts, device=mask.device)
+            column = torch.arange(end, device=mask.device) - first[:, None]  # B×T, in the chunk
+            where = column.clamp(0, width - 1)[:, None].expand(-1, width, -1)
+            seen = mask.expand(len(starts), -1, -1).gather(2, where)  # B×K×T
+            seen = (seen & (column < width)[:, None]) | (column < 0)[:, None]
+            bias = self.future.new_zeros(len(starts), 1, width, end)
+            return bias.masked_fill_(~seen[:, None], -math.inf)
         if slots is not None:
             return self.future[slots, :end].unsqueeze(1)
         if width == 1:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from ..errors import option_error
 
 SCHEMA = "fairseq_paradec.decoding"
@@ -32,6 +34,8 @@ class PassTokens:
         log_probs: their log-probabilities.
         runner_up: the second best token at the same positions; None where only one was allowed.
         runner_up_log_probs: their log-probabilities.
+        draft_log_probs: the drafted tokens', from the verifier.
+        draft_ranks: how many tokens the verifier scores strictly higher than the drafted one.
     """
 
     draft: list[int]
@@ -39,6 +43,8 @@ class PassTokens:
     log_probs: list[float]
     runner_up: list[int | None]
     runner_up_log_probs: list[float | None]
+    draft_log_probs: list[float]
+    draft_ranks: list[int]
 
 
 @dataclass
@@ -59,25 +65,6 @@ class PassRecord:
     num_committed: int
     tokens: PassTokens | None = None
 
-    def add_tokens(
-        self,
-        draft: list[int],
-        verifier: list[int],
-        log_probs: list[float],
-        top: list[list[int]],
-        top_log_probs: list[list[float]],
-    ) -> None:
-        """Remember the pass's tokens; ``top`` are the two best per chunk row, R×2."""
-        runner_up: list[int | None] = []
-        runner_up_log_probs: list[float | None] = []
-        for row in range(len(verifier)):
-            other = 1 if top[row][0] == verifier[row] else 0
-            possible = math.isfinite(top_log_probs[row][other])
-            runner_up.append(top[row][other] if possible else None)
-            runner_up_log_probs.append(top_log_probs[row][other] if possible else None)
-        scores = log_probs[: len(verifier)]
-        self.tokens = PassTokens(draft, verifier, scores, runner_up, runner_up_log_probs)
-
     def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
         """Return one entry of the trace, tokens spelled out by ``word``."""
         entry: dict[str, Any] = {
@@ -89,11 +76,51 @@ class PassRecord:
             entry |= {
                 "draft": [word(t) for t in self.tokens.draft],
                 "verifier": [word(t) for t in self.tokens.verifier],
-                "log_probs": [p if math.isfinite(p) else None for p in self.tokens.log_probs],
+                "log_probs": _finite(self.tokens.log_probs),
                 "runner_up": [None if t is None else word(t) for t in self.tokens.runner_up],
                 "runner_up_log_probs": self.tokens.runner_up_log_probs,
+                "draft_log_probs": _finite(self.tokens.draft_log_probs),
+                "draft_ranks": self.tokens.draft_ranks,
             }
         return entry
+
+
+class PassDetails:
+    """What a trace says about one pass of a batch.
+
+    Args:
+        log_probs: B×R×V the verifier's, under the rules.
+        choice_scores: B×R those of its choices.
+        draft: B×K drafted tokens; K <= R.
+    """
+
+    def __init__(self, log_probs: Tensor, choice_scores: Tensor, draft: Tensor) -> None:
+        top = log_probs.topk(2)
+        self.scores = choice_scores.tolist()
+        self.top = top.indices.tolist()  # B×R×2
+        self.top_scores = top.values.tolist()
+        drafted = log_probs[:, : draft.size(1)].gather(2, draft[:, :, None])  # B×K×1
+        self.draft_scores = drafted.squeeze(2).tolist()
+        self.draft_ranks = log_probs[:, : draft.size(1)].gt(drafted).sum(dim=2).tolist()
+
+    def of_row(self, b: int, draft: list[int], verifier: list[int]) -> PassTokens:
+        """Return what there is to say about row b, its padding left out."""
+        runner_up: list[int | None] = []
+        runner_up_log_probs: list[float | None] = []
+        for choice, top, scores in zip(verifier, self.top[b], self.top_scores[b], strict=False):
+            other = 1 if top[0] == choice else 0
+            possible = math.isfinite(scores[other])
+            runner_up.append(top[other] if possible else None)
+            runner_up_log_probs.append(scores[other] if possible else None)
+        return PassTokens(
+            draft, verifier, self.scores[b][: len(verifier)], runner_up, runner_up_log_probs,
+            self.draft_scores[b][: len(draft)], self.draft_ranks[b][: len(draft)],
+        )  # fmt: skip
+
+
+def _finite(values: list[float]) -> list[float | None]:
+    """Write what is forbidden (-inf), which JSON cannot say, as None."""
+    return [value if math.isfinite(value) else None for value in values]
 
 
 @dataclass

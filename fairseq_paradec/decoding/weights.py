@@ -106,17 +106,23 @@ def gather_layer(layer: Any) -> Layer:
 _POSITIONS = (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
 
 
-def refuse_unknown(model: Any) -> None:
+def refuse_unknown(
+    model: Any, decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder)
+) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
     Types are compared exactly: a subclass may compute something else under the same names.
+
+    Args:
+        model: the model.
+        decoders: the types that its decoder may have.
     """
     name = type(model).__name__
     reason = None
     decoder: Any = getattr(model, "decoder", None)
     if not isinstance(model, TransformerModelBase):
         reason = "it is not a fairseq TransformerModelBase"
-    elif type(decoder) not in (TransformerDecoderBase, TransformerDecoder):
+    elif type(decoder) not in decoders:
         reason = f"its decoder is a {type(decoder).__name__}, not the stock Transformer decoder"
     elif decoder.cross_self_attention:
         reason = "it uses cross-self-attention (--cross-self-attention)"

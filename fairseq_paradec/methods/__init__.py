@@ -1,6 +1,7 @@
 """One file per method; ``METHODS`` says which ``--decoding`` is which class."""
 
 from .base import ParallelGenerator
+from .gad import GadGenerator, NatGenerator
 from .greedy import GreedyGenerator
 from .jacobi import JacobiGenerator
 
@@ -9,4 +10,7 @@ METHODS: dict[str, type[ParallelGenerator]] = {
     "pj": JacobiGenerator,
     "pgj": JacobiGenerator,
     "hgj": JacobiGenerator,
+    "gad": GadGenerator,
+    "gad_pp": GadGenerator,
+    "nat": NatGenerator,
 }

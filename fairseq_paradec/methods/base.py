@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ..decoding.audit import Audit
 from ..decoding.config import DecodingConfig
 from ..decoding.draft_verify import Drafter, Row, draft_and_verify
 from ..decoding.hypotheses import hypothesis
-from ..decoding.scorer import build_scorer
+from ..decoding.scorer import Scorer, build_scorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import DecodingStats, open_report, write_record
 from ..errors import UsageError, option_error
@@ -54,7 +54,7 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
         super().__init__(models, tgt_dict, **kwargs)
         self.config = config
         self.src_dict = src_dict
-        self.scorer = build_scorer(list(models))
+        self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
         self.reports: dict[str, Any] = {}
         self.stats = DecodingStats()
@@ -70,6 +70,10 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
+
+    def make_scorer(self, models: Sequence[Any]) -> Scorer:
+        """Return the scorer of the models whose output is promised."""
+        return build_scorer(list(models))
 
     @property
     def lossless(self) -> bool:
@@ -129,8 +133,12 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
         rules: TokenRules,
     ) -> None:
         """Encode and run the loop."""
-        self.scorer.encode(net_input)
+        self._encode(net_input)
         draft_and_verify(self.scorer, rows, drafter, acceptance, rules, self.record_tokens)
+
+    def _encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder."""
+        self.scorer.encode(net_input)
 
     def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
@@ -178,11 +186,7 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
     def _refuse_nan(self, rows: Sequence[Row]) -> None:
         """Stop if a model's probabilities are not numbers: no output could be trusted."""
         if any(math.isnan(score) for row in rows for score in row.scores):
-            names = ", ".join(type(model).__name__ for model in self.model.models)
-            raise UsageError(
-                f"--path: the model ({names}) gives NaN probabilities; allowed: a model with finite"
-                " weights; in fp16, try fp32"
-            )
+            raise nan_error("--path", self.model.models)
 
     # ---- reports -------------------------------------------------------------------------------
 
@@ -235,6 +239,15 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
             "num_accepted": [p.num_accepted for p in row.passes],
             "audit": verdict,
         }
+
+
+def nan_error(flag: str, models: Iterable[Any]) -> UsageError:
+    """Build the error for models whose probabilities are not numbers; the flag gave the models."""
+    names = ", ".join(type(model).__name__ for model in models)
+    return UsageError(
+        f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "
+        "weights; in fp16, try fp32"
+    )
 
 
 def _say_goodbye(

@@ -4,16 +4,18 @@
 # the types of its fields, and knows Optional only.
 # ruff: noqa: UP045
 
+import copy
 import functools
 import logging
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
 
 import numpy as np
-from fairseq import options, utils
+from fairseq import checkpoint_utils, options, utils
 from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -23,12 +25,14 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
+from ..criterions.block_nat_loss import BlockNatLoss
 from ..decoding.config import CHOICES, DECODINGS, STOCK_DECODINGS, DecodingConfig
 from ..decoding.config import check_fairseq_options as check_options
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
 from ..errors import UsageError, option_error
 from ..methods import METHODS
+from ..models.block_nat import BlockNatModel
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +50,25 @@ class ParallelDecodingOptions(FairseqDataclass):
         "how to decode: " + ", ".join(DECODINGS) + ". auto: the checkpoint's own way, which for a "
         "plain Transformer is fairseq's own beam search; beam: that search in any case; greedy: "
         "its --beam 1 on this plugin's decoder; pj, pgj, hgj: Jacobi decoding, with greedy's "
-        "output, for any trained Transformer",
+        "output, for any trained Transformer; gad: a model of --arch block_nat drafts and the "
+        "Transformer of --path verifies, with greedy's output; gad_pp: the same in fewer passes, "
+        "with an output near greedy's; nat: the block_nat model of --path alone",
         "auto",
     )
     block_size: Optional[int] = _flag(
-        "pgj, hgj: tokens guessed and re-predicted per pass (default 5)"
+        "pgj, hgj: tokens guessed and re-predicted per pass (default 5); gad, gad_pp, nat: tokens "
+        "drafted per pass (default: as in the drafter's training)"
+    )
+    drafter_path: Optional[str] = _flag(
+        "gad, gad_pp: the drafter's checkpoint, a model of --arch block_nat"
+    )
+    accept_topk: Optional[int] = _flag(
+        "gad_pp: beta: accept a drafted token only if it is among the verifier's top beta (default "
+        "3, for quality; 5 for speed)"
+    )
+    accept_margin: Optional[float] = _flag(
+        "gad_pp: tau: and only if its log-probability (natural) is at most this far below the best "
+        "one's (default 1.0, for quality; 3.0 for speed)"
     )
     jacobi_window: Optional[str] = _flag(
         "pgj, hgj: what follows a pass: " + " or ".join(CHOICES["jacobi_window"]) + ". block (the "
@@ -102,6 +120,7 @@ class ParallelDecodingMixin:
     tgt_dict: Any
     _has_criterion = False
     _left_out: Optional[np.ndarray] = None
+    _model: Any = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -124,7 +143,14 @@ class ParallelDecodingMixin:
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation come here."""
         self._has_criterion = True
-        return super().build_criterion(*args, **kwargs)  # type: ignore[misc]
+        criterion = super().build_criterion(*args, **kwargs)  # type: ignore[misc]
+        _check_pair(self._model, criterion)
+        return criterion
+
+    def build_model(self, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq; the model is remembered, to be compared with the criterion."""
+        self._model = super().build_model(*args, **kwargs)  # type: ignore[misc]
+        return self._model
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> Any:
         """As fairseq.
@@ -269,6 +295,13 @@ class ParallelDecodingMixin:
         """
         config = DecodingConfig.from_options(args, self.cfg)
         extra = dict(extra_gen_cls_kwargs or {})
+        if config.decoding == "auto" and isinstance(models[0], BlockNatModel):
+            config = replace(config, decoding="nat", block_size=models[0].block_size)
+        elif config.drafter_path is not None:
+            drafter = extra["drafter"] = self._load_drafter(config.drafter_path)
+            # What nobody asked for is as it was in training.
+            defaults = Namespace(decoding=config.decoding, block_size=drafter.block_size)
+            config = DecodingConfig.from_options(args, self.cfg, defaults)
         if config.decoding in STOCK_DECODINGS:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
@@ -286,6 +319,56 @@ class ParallelDecodingMixin:
         return super().build_generator(  # type: ignore[misc]
             models, args, METHODS[config.decoding], extra
         )
+
+    @functools.cached_property
+    def _drafters(self) -> dict[str, BlockNatModel]:
+        """The drafters loaded so far, by path: hub users build a generator per call."""
+        return {}
+
+    def _load_drafter(self, path: str) -> BlockNatModel:
+        """Load a drafter that fits this task's languages and dictionaries, or find it loaded.
+
+        Raises:
+            UsageError: it is no drafter, or belongs to other data.
+        """
+        if path in self._drafters:
+            return self._drafters[path]
+        # A task with --eval-bleu builds a generator with every model; not with this one.
+        task = copy.copy(self)
+        task.cfg = copy.deepcopy(self.cfg)
+        task.cfg.eval_bleu = False
+        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+        model = models[0]
+        if not isinstance(model, BlockNatModel):
+            raise option_error(
+                "--drafter-path", path,
+                f"a checkpoint of --arch block_nat; this holds a {type(model).__name__}",
+            )  # fmt: skip
+        trained = (cfg.task.source_lang, cfg.task.target_lang)
+        wanted = (self.cfg.source_lang, self.cfg.target_lang)
+        if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
+            raise option_error(
+                "--drafter-path", path,
+                f"a drafter for {'-'.join(wanted)}; this was trained for {'-'.join(trained)}",
+            )  # fmt: skip
+        self._drafters[path] = model
+        return model
+
+
+def _check_pair(model: Any, criterion: Any) -> None:
+    """Refuse a model and a criterion that were not made for each other.
+
+    Raises:
+        UsageError: naming the right one.
+    """
+    if isinstance(criterion, BlockNatLoss) and not isinstance(model, BlockNatModel):
+        raise option_error("--criterion", "block_nat_loss", "it with --arch block_nat")
+    if isinstance(model, BlockNatModel):
+        if not isinstance(criterion, BlockNatLoss):
+            raise option_error(
+                "--criterion", type(criterion).__name__, "block_nat_loss with --arch block_nat"
+            )
+        model.check_prefixes(criterion.prefixes)
 
 
 def _set_beam(args: Any) -> None:

@@ -1,0 +1,189 @@
+"""The loss of GAD's drafter: predict the k tokens after a prefix of random length.
+
+Xia et al. 2022, section 3: from a target of n tokens (and ``</s>``) a prefix length p is drawn
+uniformly from 0..n, and the next k tokens are predicted from masks, with glancing. What comes after
+``</s>`` is no part of the loss.
+"""
+
+# No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from ..errors import option_error
+from ..models.block_nat import BlockOutput
+from .projected_cross_entropy import projected_cross_entropy
+
+
+@dataclass
+class BlockNatLossConfig(FairseqDataclass):
+    """Flags of the loss."""
+
+    label_smoothing: float = field(default=0.1, metadata={"help": "label smoothing, 0 for none"})
+    prefixes_per_sentence: int = field(
+        default=1,
+        metadata={
+            "help": "prefix lengths that are drawn, without repetition, from each sentence in one "
+            "pass; more than 1 needs --drafter-attention prefix_causal. A large number means all"
+        },
+    )
+    glancing_ratio: float = field(
+        default=0.5,
+        metadata={
+            "help": "reveal this share of the wrongly predicted tokens, at the start of training; "
+            "0 for no glancing, which saves a pass"
+        },
+    )
+    glancing_ratio_end: float = field(
+        default=0.3, metadata={"help": "the share after --glancing-updates; falls linearly"}
+    )
+    glancing_updates: int = field(
+        default=300000, metadata={"help": "updates in which --glancing-ratio falls to its end"}
+    )
+
+
+@register_criterion("block_nat_loss", dataclass=BlockNatLossConfig)
+class BlockNatLoss(FairseqCriterion):
+    """Label-smoothed cross entropy of the masked tokens of blocks."""
+
+    def __init__(
+        self,
+        task: Any,
+        label_smoothing: float,
+        prefixes_per_sentence: int,
+        glancing_ratio: float,
+        glancing_ratio_end: float,
+        glancing_updates: int,
+    ) -> None:
+        super().__init__(task)
+        for name, ratio in (
+            ("--label-smoothing", label_smoothing),
+            ("--glancing-ratio", glancing_ratio),
+            ("--glancing-ratio-end", glancing_ratio_end),
+        ):
+            if not 0 <= ratio <= 1:
+                raise option_error(name, ratio, "a number from 0 to 1")
+        for name, number in (
+            ("--prefixes-per-sentence", prefixes_per_sentence),
+            ("--glancing-updates", glancing_updates),
+        ):
+            if number < 1:
+                raise option_error(name, number, "a whole number from 1 up")
+        self.smoothing = label_smoothing
+        self.prefixes = prefixes_per_sentence
+        self.ratio = (glancing_ratio, glancing_ratio_end)
+        self.glancing_updates = glancing_updates
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int | Tensor, dict[str, Any]]:
+        """Compute the loss of a batch.
+
+        Returns:
+            The loss summed over the masked tokens, their number, and what is logged.
+        """
+        target = sample["target"]  # B×T
+        net_input = sample["net_input"]
+        starts, drawn = self.draw_prefixes(target, model.training)
+        truth = blocks(target, starts, drawn, model.block_size, self.padding_idx)  # B×J×K
+        ratio = self.glancing_ratio(model.num_updates) if model.training else 0.0
+        output: BlockOutput = model(
+            net_input["src_tokens"], net_input["src_lengths"],
+            target=target, starts=starts, truth=truth, glancing_ratio=ratio,
+        )  # fmt: skip
+        answers = truth[output.scored]  # N
+        found = projected_cross_entropy(output.hidden, output.projection, answers, self.smoothing)
+        sample_size = answers.numel()
+        right = torch.zeros_like(output.scored)
+        right[output.scored] = found.right
+        logging = {
+            "loss": found.loss.data,
+            "nll_loss": found.nll_loss,
+            "ntokens": sample["ntokens"],
+            "nsentences": target.size(0),
+            "sample_size": sample_size,
+            "scored_at": output.scored.sum(dim=(0, 1)).cpu(),  # K
+            "right_at": right.sum(dim=(0, 1)).cpu(),  # K
+        }
+        if not model.training:
+            logging["blocks"] = drawn.sum().item()
+            logging["accepted"] = right.long().cumprod(dim=-1).sum().item()
+        return found.loss, sample_size, logging
+
+    def glancing_ratio(self, num_updates: int) -> float:
+        """Return the glancing ratio after so many updates."""
+        first, last = self.ratio
+        return first + (last - first) * min(num_updates / self.glancing_updates, 1.0)
+
+    def draw_prefixes(self, target: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+        """Draw prefix lengths, uniformly from 0..n and without repetition in a sentence.
+
+        Args:
+            target: B×T, padded at the end.
+            training: validation draws the same ones each time.
+
+        Returns:
+            starts: B×J prefix lengths, J at most ``--prefixes-per-sentence``.
+            drawn: B×J, False where a sentence is too short for so many.
+        """
+        real = target.ne(self.padding_idx)  # position t is real if and only if t <= n
+        generator = None
+        if not training:
+            generator = torch.Generator(target.device).manual_seed(target.size(1))
+        lots = torch.rand(target.shape, device=target.device, generator=generator)
+        lots.masked_fill_(~real, -1.0)
+        best, starts = lots.topk(min(self.prefixes, target.size(1)), dim=1)
+        return starts, best >= 0
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log loss and accuracies; sums over batches and processes come in.
+
+        ``acc_i`` is the accuracy at block position i, counted from 1; ``accepted``, in validation,
+        the number of right tokens before a block's first wrong one.
+        """
+        total = {
+            name: sum(log.get(name, 0) for log in logging_outputs)
+            for name in ("loss", "nll_loss", "sample_size", "blocks", "accepted")
+        }
+        size, bits = max(float(total["sample_size"]), 1.0), 0.6931471805599453
+        metrics.log_scalar("loss", float(total["loss"]) / size / bits, size, round=3)
+        metrics.log_scalar("nll_loss", float(total["nll_loss"]) / size / bits, size, round=3)
+        if total["blocks"]:
+            mean = total["accepted"] / total["blocks"]
+            metrics.log_scalar("accepted", mean, total["blocks"], round=3)
+        scored: Any = sum(log["scored_at"] for log in logging_outputs)
+        right: Any = sum(log["right_at"] for log in logging_outputs)
+        for slot, (count, good) in enumerate(zip(scored.tolist(), right.tolist(), strict=True), 1):
+            if count:
+                metrics.log_scalar(f"acc_{slot}", good / count, count, round=3)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Everything that is logged is a sum."""
+        return True
+
+
+def blocks(target: Tensor, starts: Tensor, drawn: Tensor, size: int, pad: int) -> Tensor:
+    """Cut the blocks' true tokens out of targets.
+
+    Args:
+        target: B×T, padded at the end.
+        starts: B×J where the blocks begin.
+        drawn: B×J; the other blocks are empty.
+        size: K.
+        pad: what stands after ``</s>``, where nothing is to be learned.
+
+    Returns:
+        B×J×K tokens.
+    """
+    where = starts[:, :, None] + torch.arange(size, device=target.device)  # B×J×K
+    inside = (where < target.size(1)) & drawn[:, :, None]
+    where = where.clamp(max=target.size(1) - 1).flatten(1)
+    return target.gather(1, where).view_as(inside).masked_fill(~inside, pad)

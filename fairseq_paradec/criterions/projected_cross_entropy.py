@@ -1,0 +1,102 @@
+"""Cross entropy of a projection to the vocabulary, without ever holding all of its logits.
+
+The N×V logits of many masked positions take more memory and time than the rest of a small model;
+here they exist for a few rows at a time, and the gradient is found while they are there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Rows whose logits are held at a time, by kind of device: on a CPU they are to stay in its cache.
+CHUNK = {"cpu": 64, "cuda": 4096}
+
+
+class ProjectedLoss(NamedTuple):
+    """What ``projected_cross_entropy`` found.
+
+    Attributes:
+        loss: label-smoothed negative log-likelihood, summed.
+        nll_loss: the same without smoothing; carries no gradient.
+        right: N, whether the answer is the most likely token.
+    """
+
+    loss: Tensor
+    nll_loss: Tensor
+    right: Tensor
+
+
+def projected_cross_entropy(
+    hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float
+) -> ProjectedLoss:
+    """Compute fairseq's label-smoothed loss of ``hidden @ weight.T``.
+
+    Args:
+        hidden: N×D.
+        weight: V×D, of a projection without bias.
+        answers: N tokens.
+        smoothing: label smoothing, spread over the V-1 other tokens.
+    """
+    return ProjectedLoss(*_ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing))
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Loss and gradient in one go over the rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        device, wants_gradient = hidden.device.type, any(ctx.needs_input_grad)
+        precise = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        other = smoothing / (weight.size(0) - 1)  # each wrong token's share
+        rest = 1 - smoothing - other  # what the answer has more
+        weight_sum = weight.sum(dim=0, dtype=precise)  # D
+        loss, nll_loss = torch.zeros(2, dtype=precise, device=hidden.device)
+        right = torch.empty_like(answers, dtype=torch.bool)
+        grad_hidden = torch.empty(hidden.shape, dtype=precise, device=hidden.device)
+        grad_weight = torch.zeros(weight.shape, dtype=precise, device=hidden.device)
+        size = CHUNK.get(device, 4096)
+        for start in range(0, len(answers), size):
+            rows = slice(start, start + size)
+            answer = answers[rows, None]  # n×1
+            logits = hidden[rows] @ weight.T  # n×V
+            probs = logits.softmax(dim=-1, dtype=precise)
+            # 1. The loss, from the logits' log-sum-exp: the largest probability is never tiny.
+            best = logits.amax(dim=-1, keepdim=True)
+            log_sum = best.to(precise) - probs.amax(dim=-1, keepdim=True).log()
+            chosen = logits.gather(1, answer)
+            nll = (log_sum - chosen).sum()
+            nll_loss += nll
+            sum_logits = (hidden[rows].to(precise) @ weight_sum).sum()
+            sum_log_probs = sum_logits - weight.size(0) * log_sum.sum()
+            loss += rest * nll - other * sum_log_probs
+            right[rows] = (chosen == best).squeeze(1)
+            # 2. Its gradient: probabilities - smoothed target; what all tokens share comes below.
+            if wants_gradient:
+                grad = probs.scatter_add_(1, answer, probs.new_full((), -rest).expand_as(answer))
+                grad = grad.to(hidden.dtype)
+                grad_hidden[rows] = grad @ weight
+                grad_weight += grad.T @ hidden[rows]
+        if wants_gradient:
+            grad_hidden -= other * weight_sum
+            grad_weight -= other * hidden.sum(dim=0, dtype=precise)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        ctx.mark_non_differentiable(nll_loss, right)
+        return loss, nll_loss, right
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        # Scaled before they are rounded: in half precision the loss scale keeps them above zero.
+        return (
+            (grad_hidden * grad_loss).to(hidden_dtype),
+            (grad_weight * grad_loss).to(weight_dtype),
+            None,
+            None,
+        )

@@ -1,0 +1,90 @@
+"""BlockScorer: a block_nat model's decoder, over what is new of a prefix and a block of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .scorer import ChunkScorer
+from .weights import refuse_unknown
+
+MASK = -1  # stands for the model's mask vector in a chunk of tokens
+
+
+class BlockScorer(ChunkScorer):
+    """Fills blocks of masks behind prefixes (GAD's drafter, Xia et al. 2022, section 3).
+
+    With prefix_causal attention the prefix's keys and values are cached, and a pass runs over its
+    new tokens and the masks; with bidirectional attention over all of it.
+
+    Args:
+        model: a BlockNatModel in evaluation mode.
+    """
+
+    @staticmethod
+    def _refuse_unknown(model: Any) -> None:
+        """Raise a UsageError for layers or embeddings that are not stock ones."""
+        refuse_unknown(model, [type(model.decoder)])
+
+    def start(self, encoder_out: dict[str, Any]) -> None:
+        """Take an encoder's output; see ChunkScorer.start."""
+        super().start(encoder_out)
+        self.caches_prefix = self.decoder.attention == "prefix_causal"
+
+    def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
+        """Predict the block behind each row's prefix, in one pass.
+
+        Args:
+            prefixes: B lists of tokens, without a start symbol; a row's next prefix begins with
+                this one.
+            size: K.
+
+        Returns:
+            B×K×D hidden states of the masks, ready for ``logits`` and ``log_probs``.
+        """
+        cached = self.lengths if self.caches_prefix else [0] * len(prefixes)
+        self.keep(cached)
+        new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]
+        width = max(map(len, new)) + size
+        device = self.cache.device
+        # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
+        chunk = torch.tensor([p + [MASK] * (width - len(p)) for p in new], device=device)
+        begin = torch.tensor([len(p) for p in new], device=device)[:, None]  # B×1, the first mask
+        # 2. Who sees whom: masks see the whole block, and prefix tokens too if bidirectional.
+        index = torch.arange(width, device=device)
+        last = begin + size - 1
+        sees_block = index <= last if not self.caches_prefix else (index >= begin) & (index <= last)
+        until = torch.where(sees_block, last, index)  # B×W, the last column that a row sees
+        hidden = self.step(chunk, mask=index <= until[:, :, None])  # B×W×D
+        # 3. Only the masks' outputs are wanted, and the prefix's keys and values.
+        self.keep([len(p) for p in prefixes])
+        where = begin + torch.arange(size, device=device)  # B×K
+        return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Project B×K×D hidden states to B×K×V scores that are not normalised, in fp32 or fp64."""
+        logits: Tensor = self.decoder.output_projection(hidden)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _embed(
+        self, tokens: Tensor, positions: Tensor | None, start: int, slots: Tensor | None
+    ) -> Tensor:
+        """Embed a chunk as the model does."""
+        if slots is None:
+            slots = start + torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+        embedded: Tensor = self.decoder.embed(tokens, slots, self.encoder_out)
+        return embedded
+
+    def reorder(self, index: Sequence[int]) -> None:
+        """Pick rows; see ChunkScorer.reorder."""
+        super().reorder(index)
+        if self.decoder.copy_sharpness is not None:
+            picked = torch.tensor(index, device=self.cache.device)
+            names = ("encoder_embedding", "encoder_padding_mask")
+            self.encoder_out = {
+                name: [part.index_select(0, picked) for part in self.encoder_out[name]]
+                for name in names
+            }

@@ -1,0 +1,250 @@
+"""GAD and GAD++ (Xia et al. 2022): a non-autoregressive model drafts, a Transformer verifies.
+
+| paper                                  | here                                             |
+|----------------------------------------|--------------------------------------------------|
+| Draft, equations 1 and 2               | ``BlockDrafter.propose``: k tokens in one pass   |
+| Verify, equations 3 to 5               | the loop, with the acceptance rule ExactMatch    |
+| GAD++ requirement, equations 6 and 7   | the acceptance rule TopKMargin                   |
+| k                                      | ``block_size``                                   |
+| top-beta                               | ``accept_topk``                                  |
+| tau, the tolerance                     | ``accept_margin``                                |
+| the drafter alone (Table 1)            | ``nat``: every block is committed as it is       |
+
+Where it differs: if the whole draft is accepted, the verifier's next token (the bonus token) is
+committed with it; what is drafted after ``</s>`` is not verified; and a drafter may have been
+trained on the verifier's own encoder, whose output is then used for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..decoding.acceptance import ExactMatch, TopKMargin
+from ..decoding.block_scorer import BlockScorer
+from ..decoding.draft_verify import Drafter, Proposal, Row
+from ..decoding.scorer import ChunkScorer
+from ..decoding.token_rules import TokenRules
+from ..decoding.trace import PassDetails, PassRecord
+from ..errors import option_error
+from .base import ParallelGenerator, nan_error
+from .greedy import GreedyDrafter
+
+
+class BlockDrafter:
+    """Drafts what the block model finds most likely at each of the next k positions.
+
+    Args:
+        scorer: the block model; its encoder has not run yet.
+        rules: what may stand at a position.
+        block_size: k.
+        num_rows: B.
+    """
+
+    def __init__(
+        self, scorer: BlockScorer, rules: TokenRules, block_size: int, num_rows: int
+    ) -> None:
+        self.scorer = scorer
+        self.rules = rules
+        self.block_size = block_size
+        self.live = list(range(num_rows))  # which rows the scorer holds, by ``Row.index``
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Draft up to k tokens for each row, no further than ``</s>`` and the limit."""
+        self._drop_finished(rows)
+        # At a row's last position only </s> may come, which need not be drafted.
+        size = min(self.block_size, max(row.room for row in rows) - 1)
+        if size == 0:
+            return Proposal([[] for _ in rows], [1] * len(rows))
+        hidden = self.scorer.fill([row.tokens for row in rows], size)
+        best, tokens = self.rules.choose(self.scorer.logits(hidden), rows)  # B×K each
+        if bool(torch.isnan(best).any()):
+            raise nan_error("--drafter-path", [self.scorer.model])
+        drafts = [self._cut(t, row) for t, row in zip(tokens.tolist(), rows, strict=True)]
+        return Proposal(drafts, [self._chunk_rows(draft) for draft in drafts])
+
+    def observe(
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+    ) -> None:
+        """Learn nothing: the rows hold all there is to know."""
+
+    def _cut(self, tokens: list[int], row: Row) -> list[int]:
+        """Shorten a draft to what can be used."""
+        draft = tokens[: row.room - 1]
+        return draft[: draft.index(self.rules.eos) + 1] if self.rules.eos in draft else draft
+
+    def _chunk_rows(self, draft: list[int]) -> int:
+        """Return the rows that verify a draft, and one for the bonus token unless it has an end."""
+        return len(draft) + (not draft or draft[-1] != self.rules.eos)
+
+    def _drop_finished(self, rows: Sequence[Row]) -> None:
+        """Let go of the rows that left the batch."""
+        live = [row.index for row in rows]
+        if live != self.live:
+            self.scorer.reorder([self.live.index(i) for i in live])
+            self.live = live
+
+
+class GadGenerator(ParallelGenerator):
+    """``--decoding gad`` and ``gad_pp``.
+
+    Args:
+        models: the verifier, or an ensemble of them.
+        tgt_dict: the target dictionary.
+        config: how to decode.
+        drafter: a BlockNatModel. It is given the verifier's dtype and device.
+        kwargs: see ParallelGenerator.
+
+    Raises:
+        UsageError: verifier and drafter do not belong together, or options do not fit them.
+    """
+
+    def __init__(
+        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(models, tgt_dict, config, **kwargs)
+        self.drafter = drafter.eval()
+        self.draft_scorer = BlockScorer(drafter)
+        check_block_size(config.block_size, drafter)
+        if drafter.shares_encoder:
+            check_shared_encoder(models, drafter, config.drafter_path)
+
+    @property
+    def lossless(self) -> bool:
+        """``gad`` is; ``gad_pp`` only where its rule is the exact one."""
+        return not isinstance(self.acceptance(), TopKMargin)
+
+    def acceptance(self) -> ExactMatch:
+        """Return GAD's rule, equation 5, or GAD++'s, equations 6 and 7.
+
+        With beta 1 or tau 0 nothing but a top-1 token passes; among tokens that tie for it, then,
+        the one that greedy search takes.
+        """
+        topk, margin = self.config.accept_topk, self.config.accept_margin
+        if self.config.decoding == "gad" or topk == 1 or margin == 0:
+            return ExactMatch()
+        return TopKMargin(topk, margin)
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> BlockDrafter:
+        """Return the drafter for one batch."""
+        like = self.model.models[0].decoder.embed_tokens.weight
+        self.drafter.to(dtype=like.dtype, device=like.device)
+        return BlockDrafter(self.draft_scorer, rules, self.config.block_size, len(rows))
+
+    def _encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder, and the drafter's where it has its own."""
+        self.scorer.encode(net_input)
+        if self.drafter.shares_encoder:
+            assert isinstance(self.scorer, ChunkScorer)  # no ensemble: see check_shared_encoder
+            self.draft_scorer.start(self.scorer.encoder_out)
+        else:
+            self.draft_scorer.encode(net_input)
+
+
+class NatGenerator(ParallelGenerator):
+    """``--decoding nat``: the drafter alone, block by block; its output is nobody's greedy output.
+
+    Args:
+        models: one BlockNatModel.
+        tgt_dict: the target dictionary.
+        config: how to decode.
+        kwargs: see ParallelGenerator.
+
+    Raises:
+        UsageError: it is another kind of model, or an ensemble.
+    """
+
+    def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
+        super().__init__(models, tgt_dict, config, **kwargs)
+        check_block_size(config.block_size, models[0])
+
+    @property
+    def lossless(self) -> bool:
+        """No: nothing verifies."""
+        return False
+
+    def make_scorer(self, models: Sequence[Any]) -> BlockScorer:
+        """Return the scorer of the one model."""
+        name = type(models[0]).__name__
+        if len(models) > 1 or not hasattr(models[0], "shares_encoder"):
+            given = name if len(models) == 1 else f"{len(models)} models"
+            raise option_error("--path", given, "one model of --arch block_nat, with nat")
+        return BlockScorer(models[0])
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> GreedyDrafter:
+        """Return a drafter that drafts nothing: the blocks come from the model itself."""
+        return GreedyDrafter()
+
+    @torch.inference_mode()
+    def _decode(
+        self,
+        net_input: dict[str, Tensor],
+        rows: Sequence[Row],
+        drafter: Drafter,
+        acceptance: ExactMatch,
+        rules: TokenRules,
+    ) -> None:
+        """Encode, and commit each block as the model fills it."""
+        scorer = self.scorer
+        assert isinstance(scorer, BlockScorer)
+        scorer.encode(net_input)
+        live = list(rows)
+        while live:
+            size = min(self.config.block_size, max(row.room for row in live))
+            hidden = scorer.fill([row.tokens for row in live], size)
+            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×K×V
+            best, choices = rules.choose(log_probs, live)  # B×K each
+            details = None
+            if self.record_tokens:
+                details = PassDetails(log_probs, best, choices[:, :0])
+            for b, (row, tokens, scores) in enumerate(
+                zip(live, choices.tolist(), best.tolist(), strict=True)
+            ):
+                count = min(size, row.room)
+                record = PassRecord(len(row.tokens), 0, 0, count)
+                row.commit(tokens[:count], scores, rules.eos)
+                row.passes.append(record)
+                if details is not None:
+                    record.tokens = details.of_row(b, [], tokens[:count])
+            stay = [b for b, row in enumerate(live) if not row.finished]
+            if 0 < len(stay) < len(live):
+                scorer.reorder(stay)
+            live = [live[b] for b in stay]
+
+
+def check_block_size(block_size: int, drafter: Any) -> None:
+    """Refuse a block that no position of the drafter can hold."""
+    positions = drafter.decoder.max_positions()
+    if block_size > positions:
+        raise option_error("--block-size", block_size, f"at most {positions}, its positions")
+
+
+def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:
+    """Refuse a drafter that was trained on another encoder than the verifier's.
+
+    The drafter's checkpoint holds a copy; files in other precisions are the same to it.
+    """
+    if len(models) > 1:
+        raise option_error(
+            "--path", f"{len(models)} models",
+            f"one, the verifier on whose encoder --drafter-path {path} was trained",
+        )  # fmt: skip
+    own, other = drafter.encoder.state_dict(), models[0].encoder.state_dict()
+    same = own.keys() == other.keys() and all(
+        own[k].shape == other[k].shape
+        and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
+        for k in own
+    )
+    if not same:
+        raise option_error(
+            "--drafter-path", path,
+            "a drafter that was trained on this verifier's encoder (--share-verifier-encoder, "
+            "--encoder-from), or on one of its own",
+        )  # fmt: skip

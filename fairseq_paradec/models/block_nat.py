@@ -1,0 +1,495 @@
+"""GAD's drafter: a non-autoregressive Transformer that fills a block of masks (Xia et al. 2022).
+
+Its decoder reads the accepted prefix from position 0 on, without a start symbol, and then k mask
+slots; the output at the masks is the block (section 3, equation 1). The mask is a vector of the
+model's own, so that stock dictionaries fit. For training several blocks can stand behind one
+sentence, each with a prefix of its own length and hidden from the others.
+
+| paper                              | here                                              |
+|------------------------------------|---------------------------------------------------|
+| y_1..y_j, the translated tokens    | the first ``starts`` tokens of ``target``         |
+| k, the block size                  | ``--drafter-block-size``; K in shapes             |
+| [MASK]                             | ``MASK`` in token tensors, ``decoder.mask_vector``|
+| bi-directional attention           | ``--drafter-attention bidirectional``             |
+
+Beyond the paper: ``prefix_causal`` attention, with which a prefix's keys and values can be cached,
+and ``--share-verifier-encoder``, with which a sentence is encoded once for drafter and verifier.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from fairseq import checkpoint_utils
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerEncoderBase,
+    TransformerModel,
+    base_architecture,
+)
+from fairseq.models.transformer.transformer_config import DEFAULT_MAX_TARGET_POSITIONS
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from torch import Tensor, nn
+
+from ..errors import UsageError, option_error
+
+MASK = -1  # stands for the mask vector in tensors of tokens
+ATTENTIONS = ("bidirectional", "prefix_causal")
+DEFAULT_BLOCK_SIZE = 25  # the paper's
+
+
+class BlockOutput(NamedTuple):
+    """What the model says about the blocks of a batch.
+
+    Attributes:
+        hidden: N×D, at the N block positions where ``scored`` is true, in their order.
+        projection: V×D, which makes logits of them.
+        scored: B×J×K, the positions that have a true token and were not revealed.
+    """
+
+    hidden: Tensor
+    projection: Tensor
+    scored: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        """Project to N×V; the loss gets by without."""
+        return F.linear(self.hidden, self.projection)
+
+
+class BlockNatDecoder(TransformerDecoder):
+    """A Transformer decoder over a prefix and blocks of mask slots.
+
+    Args:
+        args: the model's options.
+        dictionary: the target dictionary.
+        embed_tokens: its embedding.
+    """
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.attention = args.drafter_attention
+        self.mask_vector = nn.Parameter(torch.empty(embed_tokens.embedding_dim))
+        nn.init.normal_(self.mask_vector, std=0.02)
+        # The soft copy's sharpness, 1/tau: the weight of source position s in the slot at target
+        # position t falls with exp(-|t - s| / tau).
+        self.copy_sharpness = nn.Parameter(torch.ones(1)) if args.soft_copy else None
+
+    def forward(
+        self, target: Tensor, starts: Tensor, shown: Tensor, encoder_out: dict[str, Any]
+    ) -> Tensor:
+        """Run the decoder over prefixes and blocks.
+
+        Args:
+            target: B×T tokens; block j of a row sees the first ``starts[j]`` of them.
+            starts: B×J prefix lengths; J is 1 with bidirectional attention.
+            shown: B×J×K what stands in the blocks: ``MASK``, or a revealed token.
+            encoder_out: fairseq's.
+
+        Returns:
+            B×J×K×D features of the block positions.
+        """
+        batch, prefix = target.shape
+        blocks, size = shown.shape[1:]
+        tokens = torch.cat((target, shown.reshape(batch, -1)), dim=1)  # B×L, L = T + J·K
+        in_block = torch.arange(size, device=target.device)
+        slots = (starts[:, :, None] + in_block).reshape(batch, -1)  # B×(J·K)
+        before = torch.arange(prefix, device=target.device).expand(batch, -1)
+        positions = torch.cat((before, slots), dim=1)  # B×L
+        x = self.dropout_module(self.embed(tokens, positions, encoder_out))
+        visible = visibility(starts, prefix, size, self.attention == "prefix_causal")  # B×L×L
+        heads = self.layers[0].self_attn.num_heads
+        hidden = torch.zeros_like(visible, dtype=x.dtype).masked_fill_(~visible, float("-inf"))
+        hidden = hidden.repeat_interleave(heads, dim=0)  # (B·H)×L×L
+        padding = encoder_out["encoder_padding_mask"]
+        x = x.transpose(0, 1)  # L×B×D
+        for layer in self.layers:
+            x, _, _ = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                padding[0] if len(padding) > 0 else None,
+                self_attn_mask=hidden,
+            )
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x[prefix:].transpose(0, 1)  # B×(J·K)×D
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x.view(batch, blocks, size, -1)
+
+    def embed(self, tokens: Tensor, positions: Tensor, encoder_out: dict[str, Any]) -> Tensor:
+        """Embed tokens and masks: B×L each, 0-based positions -> B×L×D."""
+        is_mask = tokens.eq(MASK)[:, :, None]
+        x = self.embed_scale * self.embed_tokens(tokens.masked_fill(tokens.eq(MASK), 0))
+        x = torch.where(is_mask, self.mask_vector.to(x), x)
+        if self.copy_sharpness is not None:
+            x = x + is_mask * self.soft_copy(positions, encoder_out)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if self.embed_positions is not None:
+            first = self.embed_positions.padding_idx + 1
+            # Past the last position there is nothing to learn, only slots that are not scored.
+            last = self.max_positions() - 1
+            x = x + self.embed_positions.weight[first + positions.clamp(max=last)]
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return x
+
+    def soft_copy(self, positions: Tensor, encoder_out: dict[str, Any]) -> Tensor:
+        """Mix the source embeddings around each position: B×L 0-based positions -> B×L×D."""
+        source = encoder_out["encoder_embedding"][0]  # B×S×D
+        padding = encoder_out["encoder_padding_mask"][0]  # B×S; fairseq pads sources on the left
+        where = (~padding).cumsum(dim=1) - 1
+        distance = (positions[:, :, None] - where[:, None]).abs().to(source.dtype)
+        scores = -distance * self.copy_sharpness  # B×L×S
+        return scores.masked_fill(padding[:, None], float("-inf")).softmax(dim=-1) @ source
+
+
+def visibility(starts: Tensor, prefix: int, size: int, causal: bool) -> Tensor:
+    """Say who sees whom among T prefix tokens and J blocks of K slots.
+
+    A block's slots see each other and the first ``starts`` tokens. Prefix tokens see those before
+    them (causal), or else the prefix of the one block and all of its slots.
+
+    Args:
+        starts: B×J prefix lengths.
+        prefix: T.
+        size: K.
+        causal: prefix_causal attention.
+
+    Returns:
+        B×L×L, L = T + J·K; row i, column j: whether i sees j.
+    """
+    batch, blocks = starts.shape
+    length = prefix + blocks * size
+    index = torch.arange(length, device=starts.device)
+    block = (index - prefix).div(size, rounding_mode="floor").clamp(min=-1)  # -1: a prefix token
+    visible = (block[:, None] == block[None, :]).expand(batch, -1, -1).clone()
+    # A slot sees the tokens before its block.
+    start = starts.repeat_interleave(size, dim=1)  # B×(J·K)
+    visible[:, prefix:, :prefix] = index[:prefix] < start[:, :, None]
+    if causal:
+        visible[:, :prefix, :prefix] = index[:prefix] <= index[:prefix, None]
+    else:
+        same = index[:prefix] == index[:prefix, None]  # so that no row sees nothing
+        visible[:, :prefix, :prefix] = (index[:prefix] < starts[:, :, None]) | same
+        visible[:, :prefix, prefix:] = True
+    return visible
+
+
+def reveal(truth: Tensor, wrong: Tensor, ratio: float, pad: int) -> Tensor:
+    """Glance: put some true tokens in the place of masks (section 3; Qian et al. 2021).
+
+    Of each block floor(ratio · wrong positions) tokens are drawn from ALL of its positions.
+
+    Args:
+        truth: B×J×K true tokens, ``<pad>`` where there is none.
+        wrong: B×J×K where a first pass was wrong; nowhere at ``<pad>``.
+        ratio: the glancing ratio.
+        pad: ``<pad>``.
+
+    Returns:
+        B×J×K: ``MASK`` or the true token.
+    """
+    real = truth.ne(pad)
+    count = (wrong.sum(dim=-1, keepdim=True) * ratio).floor()  # B×J×1
+    lots = torch.rand(truth.shape, device=truth.device).masked_fill(~real, 2.0)
+    rank = lots.argsort(dim=-1).argsort(dim=-1)
+    return torch.where((rank < count) & real, truth, torch.full_like(truth, MASK))
+
+
+@register_model("block_nat")
+class BlockNatModel(TransformerModel):
+    """GAD's drafter: an encoder, and a decoder that fills blocks of masks."""
+
+    def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
+        super().__init__(args, encoder, decoder)
+        self.block_size: int = args.drafter_block_size
+        self.shares_encoder: bool = args.share_verifier_encoder
+        self.num_updates = 0
+        if self.shares_encoder:
+            self.encoder.requires_grad_(False)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the flags of a Transformer and the drafter's own."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--drafter-block-size", type=int, metavar="K",
+            help="tokens in a block in training, and when decoding unless --block-size says "
+            f"otherwise (default {DEFAULT_BLOCK_SIZE})",
+        )  # fmt: skip
+        add(
+            "--drafter-attention", metavar="A",
+            help="how the decoder reads the accepted prefix: " + " or ".join(ATTENTIONS) + ". "
+            "bidirectional (the paper's, default): prefix and masks see each other; prefix_causal: "
+            "prefix tokens see those before them, so that they are computed once and cached",
+        )  # fmt: skip
+        add(
+            "--soft-copy", action="store_true",
+            help="add to each mask a mixture of the source embeddings around its position, of "
+            "learned sharpness",
+        )  # fmt: skip
+        add(
+            "--encoder-from", metavar="VERIFIER",
+            help="start from the encoder of this checkpoint, a Transformer; its sizes, and unless "
+            "flags say otherwise its decoder's, are the drafter's",
+        )  # fmt: skip
+        add(
+            "--share-verifier-encoder", action="store_true",
+            help="keep the encoder of --encoder-from as it is, in training too: when decoding, a "
+            "sentence is encoded once for both. The decoder's embeddings start from the verifier's",
+        )  # fmt: skip
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> BlockNatModel:
+        """Build the model, with the verifier's weights in it if it is a new one.
+
+        Raises:
+            UsageError: options that contradict each other, or a wrong verifier.
+        """
+        _check_options(args)
+        model: BlockNatModel = super().build_model(args, task)
+        model.apply(init_bert_params)
+        if args.encoder_from and not getattr(args, "encoder_copied", False):
+            _copy_from_verifier(model, args, task)
+            args.encoder_copied = True  # a finished checkpoint has its weights in itself
+        return model
+
+    @classmethod
+    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
+        """Build the encoder, with the verifier's settings where it comes from there."""
+        if args.encoder_settings is not None:
+            args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings))
+        return TransformerEncoderBase(args, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: Any) -> BlockNatDecoder:
+        """Build the decoder."""
+        return BlockNatDecoder(args, tgt_dict, embed_tokens)
+
+    def train(self, mode: bool = True) -> BlockNatModel:
+        """As torch; an encoder that is the verifier's stays without dropout, as in decoding."""
+        super().train(mode)
+        if self.shares_encoder:
+            self.encoder.eval()
+        return self
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Remember how far training is: glancing has a schedule."""
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def check_prefixes(self, prefixes: int) -> None:
+        """Refuse several prefixes per sentence where attention forbids them.
+
+        Args:
+            prefixes: the loss's ``--prefixes-per-sentence``.
+
+        Raises:
+            UsageError: it is more than 1, and attention bidirectional.
+        """
+        if prefixes > 1 and self.decoder.attention != "prefix_causal":
+            raise option_error(
+                "--prefixes-per-sentence",
+                prefixes,
+                "1 with --drafter-attention bidirectional, where a prefix sees the block; or "
+                "--drafter-attention prefix_causal",
+            )
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        target: Tensor | None = None,
+        starts: Tensor | None = None,
+        truth: Tensor | None = None,
+        glancing_ratio: float = 0.0,
+        prev_output_tokens: Tensor | None = None,
+    ) -> BlockOutput:
+        """Predict blocks of a batch of sentence pairs, after a glance at some of their tokens.
+
+        Args:
+            src_tokens: B×S.
+            src_lengths: B.
+            target: B×T true target tokens.
+            starts: B×J prefix lengths.
+            truth: B×J×K the blocks' true tokens, ``<pad>`` where nothing is to be learned.
+            glancing_ratio: the share of wrong positions to reveal; 0 means no first pass.
+            prev_output_tokens: unused; other criterions give it.
+
+        Raises:
+            UsageError: the criterion is another one than block_nat_loss.
+        """
+        if target is None or starts is None or truth is None:
+            raise UsageError(
+                "--criterion: got one that does not belong to --arch block_nat; "
+                "allowed: block_nat_loss"
+            )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.shares_encoder):
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        real = truth.ne(self.decoder.padding_idx)
+        shown = torch.full_like(truth, MASK)
+        if glancing_ratio > 0:
+            # The first pass has the second one's dropout, and leaves no gradient.
+            devices = [truth.device] if truth.is_cuda else []
+            with torch.no_grad(), torch.random.fork_rng(devices):
+                first = self.decoder(target, starts, shown, encoder_out)
+                guess = self.decoder.output_layer(first[real]).argmax(dim=-1)
+            wrong = torch.zeros_like(real)
+            wrong[real] = guess.ne(truth[real])
+            # Lots are drawn apart too: they must not shift the second pass's dropout.
+            with torch.random.fork_rng(devices):
+                shown = reveal(truth, wrong, glancing_ratio, self.decoder.padding_idx)
+        scored = real & shown.eq(MASK)
+        features = self.decoder(target, starts, shown, encoder_out)
+        return BlockOutput(features[scored], self.decoder.output_projection.weight, scored)
+
+
+# ---- building -----------------------------------------------------------------------------------
+
+
+def _check_options(args: Any) -> None:
+    """Refuse options that cannot be, or not together."""
+    if args.drafter_attention not in ATTENTIONS:
+        raise option_error("--drafter-attention", args.drafter_attention, ", ".join(ATTENTIONS))
+    positions = getattr(args, "max_target_positions", None) or DEFAULT_MAX_TARGET_POSITIONS
+    size = args.drafter_block_size
+    if not 1 <= size <= positions:
+        raise option_error(
+            "--drafter-block-size", size,
+            f"a whole number from 1 up to the decoder's positions ({positions})",
+        )  # fmt: skip
+    if args.share_verifier_encoder and not args.encoder_from:
+        raise option_error("--share-verifier-encoder", True, "it together with --encoder-from")
+    if args.soft_copy and args.encoder_embed_dim != args.decoder_embed_dim:
+        raise option_error("--soft-copy", True, "it with equal encoder and decoder embeddings")
+
+
+def _encoder_settings(path: str) -> dict[str, Any]:
+    """Read from a verifier's checkpoint how its encoder and decoder are built.
+
+    Raises:
+        UsageError: it is no checkpoint of a Transformer.
+    """
+    cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
+    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    if "encoder_layers" not in settings or "decoder_layers" not in settings:
+        raise option_error("--encoder-from", path, "a checkpoint of a fairseq Transformer")
+    plain = (bool, int, float, str, type(None))
+    return {key: value for key, value in settings.items() if isinstance(value, plain)}
+
+
+def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
+    """Take over the verifier's encoder, and its target embedding where the sizes agree."""
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([args.encoder_from], task=task)
+    verifier = models[0]
+    if type(verifier.encoder) not in (TransformerEncoder, TransformerEncoderBase):
+        kind = type(verifier.encoder).__name__
+        raise option_error(
+            "--encoder-from", args.encoder_from,
+            f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
+        )  # fmt: skip
+    model.encoder.load_state_dict(verifier.encoder.state_dict())
+    own, other = model.decoder.embed_tokens.weight, verifier.decoder.embed_tokens.weight
+    if own.shape == other.shape:
+        own.data.copy_(other)
+
+
+def _take_verifier_sizes(args: Any) -> None:
+    """Give encoder and decoder the sizes of ``--encoder-from``'s.
+
+    Raises:
+        UsageError: flags ask for another encoder.
+    """
+    settings = args.encoder_settings
+    for name, value in settings.items():
+        if not name.startswith("encoder_"):
+            continue
+        given = getattr(args, name, value)
+        if given != value:
+            flag = "--" + name.replace("_", "-")
+            raise option_error(flag, given, f"{value}, as in --encoder-from {args.encoder_from}")
+        setattr(args, name, value)
+    for name in ("embed_dim", "layers", "ffn_embed_dim", "attention_heads"):
+        option = f"decoder_{name}"
+        setattr(args, option, getattr(args, option, None) or settings[option])
+
+
+# ---- architectures ------------------------------------------------------------------------------
+
+
+def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
+    """Set the sizes that no flag gives, and what the architectures have in common."""
+    args.encoder_from = getattr(args, "encoder_from", None)
+    args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
+    args.soft_copy = getattr(args, "soft_copy", False)
+    args.drafter_attention = getattr(args, "drafter_attention", None) or "bidirectional"
+    args.drafter_block_size = getattr(args, "drafter_block_size", None) or DEFAULT_BLOCK_SIZE
+    args.encoder_settings = getattr(args, "encoder_settings", None)
+    if args.encoder_from and args.encoder_settings is None:
+        args.encoder_settings = _encoder_settings(args.encoder_from)
+    if args.encoder_settings is not None:
+        _take_verifier_sizes(args)
+    for side in ("encoder", "decoder"):
+        sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
+        for name, value in sizes.items():
+            option = f"{side}_{name}"
+            setattr(args, option, getattr(args, option, value))
+    if args.share_verifier_encoder:
+        # The frozen encoder keeps its own table; the decoder's is trained.
+        args.share_all_embeddings = False
+        args.share_decoder_input_output_embed = True
+    # As BERT: learned positions, GELU, unscaled embeddings, normalised.
+    args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
+    args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
+    args.activation_fn = getattr(args, "activation_fn", "gelu")
+    args.no_scale_embedding = getattr(args, "no_scale_embedding", True)
+    args.layernorm_embedding = getattr(args, "layernorm_embedding", True)
+    base_architecture(args)
+
+
+@register_model_architecture("block_nat", "block_nat_tiny")
+def block_nat_tiny(args: Any) -> None:
+    """4+4 layers of 128, for small data on a CPU."""
+    _size(args, layers=4, dim=128, ffn=256, heads=4)
+
+
+@register_model_architecture("block_nat", "block_nat_iwslt")
+def block_nat_iwslt(args: Any) -> None:
+    """6+6 layers of 512, small feed-forward layers."""
+    _size(args, layers=6, dim=512, ffn=1024, heads=4)
+
+
+@register_model_architecture("block_nat", "block_nat")
+def block_nat(args: Any) -> None:
+    """Transformer-base's size, the paper's GAD-base."""
+    _size(args, layers=6, dim=512, ffn=2048, heads=8)
+
+
+@register_model_architecture("block_nat", "block_nat_big")
+def block_nat_big(args: Any) -> None:
+    """Transformer-big's size, the paper's GAD-big."""
+    _size(args, layers=6, dim=1024, ffn=4096, heads=16)
+
+
+@register_model_architecture("block_nat", "block_nat_fast")
+def block_nat_fast(args: Any) -> None:
+    """For speed: 2 decoder layers on the verifier's own encoder, the prefix cached.
+
+    Raises:
+        UsageError: ``--encoder-from`` is missing.
+    """
+    if not getattr(args, "encoder_from", None):
+        raise option_error("--encoder-from", None, "the verifier's checkpoint")
+    args.share_verifier_encoder = True
+    args.drafter_attention = getattr(args, "drafter_attention", None) or "prefix_causal"
+    args.decoder_layers = getattr(args, "decoder_layers", None) or 2
+    block_nat(args)
