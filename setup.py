@@ -60,6 +60,7 @@ setup(
             "paradec-demo=fairseq_paradec.cli.demo:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-results=fairseq_paradec.cli.results:main",
+            "paradec-trace=fairseq_paradec.cli.trace:main",
         ]
     },
     classifiers=[

@@ -1,0 +1,534 @@
+"""A sentence's trace as the D and V lines of a paper, for a terminal and for a page.
+
+Source: Xia et al. 2022 (GAD), appendix D, Table 11 and its caption: D is what the drafter gave in a
+pass, V what the verifier gave; red is the bifurcation, struck through the verifier's tokens after
+it, highlighted what earlier passes gave, blue the candidates that only relaxed acceptance let pass;
+what follows ``</s>`` is left out. One thing differs: under such a candidate V keeps the verifier's
+own token, struck through, so that one sees what was overruled (Table 11 repeats the candidate).
+
+Pure functions of the records that docs/trace.md describes; no method is known by name.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError
+
+EOS = "</s>"
+
+PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING = (
+    "previous",
+    "accepted",
+    "rescued",
+    "bifurcation",
+    "bonus",
+    "discarded",
+    "pending",
+)
+
+#: What each state of a token means.
+MEANINGS = {
+    PREVIOUS: "committed by earlier passes",
+    ACCEPTED: "drafted and accepted",
+    RESCUED: "accepted, though not the verifier's first choice",
+    BIFURCATION: "first rejected draft (D), the verifier's token in its place (V)",
+    BONUS: "committed where nothing was drafted",
+    DISCARDED: "not used",
+    PENDING: "agreed on, but the pass commits nothing yet",
+}
+
+#: What is put around a token where there is no colour, and on a page besides.
+MARKS = {
+    RESCUED: ("*", "*"),
+    BIFURCATION: ("[", "]"),
+    BONUS: ("+", ""),
+    DISCARDED: ("~", "~"),
+    PENDING: ("(", ")"),
+}
+
+#: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan.
+STYLES = {
+    PREVIOUS: "30;43",
+    RESCUED: "97;44",
+    BIFURCATION: "97;41",
+    BONUS: "32",
+    DISCARDED: "2;9",
+    PENDING: "36",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One token of a D or V line.
+
+    Attributes:
+        token: as in the dictionary.
+        state: a key of ``MEANINGS``.
+        note: what is known of it: log-probability, rank, runner-up.
+    """
+
+    token: str
+    state: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One decoder pass.
+
+    Attributes:
+        number: from 1.
+        start: how many tokens earlier passes committed; so many cells of each line are theirs.
+        draft: the D line, from position 0 on.
+        verifier: the V line, from position 0 on; the two may differ in length.
+        committed: the tokens that the pass added to the output.
+    """
+
+    number: int
+    start: int
+    draft: list[Cell]
+    verifier: list[Cell]
+    committed: list[str]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of a trace.
+
+    Attributes:
+        name: ``sentence`` and its number, as far as it is known.
+        decoding: the method, as the record calls it.
+        source: its tokens; None if the record does not tell them.
+        output: its translation's tokens.
+        passes: one by one.
+    """
+
+    name: str
+    decoding: str
+    source: list[str] | None
+    output: list[str]
+    passes: list[Pass]
+
+    @property
+    def summary(self) -> str:
+        """Return tokens, passes and accepted drafts in one line; drafts after the end not counted.
+
+        A forced prefix and ``</s>`` are tokens too, as in the statistics.
+        """
+        states = [cell.state for one in self.passes for cell in one.draft]
+        rescued = states.count(RESCUED)
+        return (
+            f"tokens: {len(self.output)}, passes: {len(self.passes)}, "
+            f"tokens per pass: {len(self.output) / max(len(self.passes), 1):.2f}, "
+            f"drafted tokens accepted: {states.count(ACCEPTED) + rescued} (rescued: {rescued})"
+        )
+
+
+# ---- records -> cells ------------------------------------------------------------------------
+
+
+def read_sentence(record: dict[str, Any], name: str) -> Sentence:
+    """Make a sentence of its record.
+
+    Args:
+        record: one line of a trace file.
+        name: of the sentence, for errors too.
+
+    Raises:
+        UsageError: a field is missing or not what it should be, or the passes do not give the
+            output.
+    """
+    source = None if record.get("source") is None else _tokens(record, "source", name)
+    output = _tokens(record, "output", name)
+    done: list[str] = []
+    passes = []
+    for number, entry in enumerate(_field(record, "trace", list, name), start=1):
+        one = read_pass(entry, number, done, f"{name}, pass {number}")
+        passes.append(one)
+        done += one.committed
+    if done != output:
+        same = next((i for i, (a, b) in enumerate(zip(done, output)) if a != b), None)
+        at = min(len(done), len(output)) if same is None else same
+        raise UsageError(
+            f"{name} contradicts itself: what its passes commit is not its output, from position "
+            f"{at} on"
+        )
+    return Sentence(name, str(record.get("decoding", "")), source, output, passes)
+
+
+def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
+    """Make a pass of its entry in the trace.
+
+    The lines end where the output ends in ``</s>``; else after the first ``</s>`` from the
+    bifurcation on.
+
+    Args:
+        entry: one object of ``trace``.
+        number: from 1.
+        done: the tokens of the passes before.
+        where: for errors.
+
+    Raises:
+        UsageError: as in ``read_sentence``.
+    """
+    if type(entry) is not dict:
+        raise UsageError(f"{where}: got {entry!r}; allowed: an object")
+    draft, verifier = _tokens(entry, "draft", where), _tokens(entry, "verifier", where)
+    start, accepted = _field(entry, "start", int, where), _field(entry, "num_accepted", int, where)
+    if start != len(done):
+        raise UsageError(f"{where} starts at {start}, after {len(done)} committed tokens")
+    if not 0 <= accepted <= len(draft):
+        raise UsageError(f"{where} accepts {accepted} of {len(draft)} drafted tokens")
+    committed = _committed(draft, verifier, accepted, _field(entry, "num_committed", int, where))
+    if committed is None:
+        raise UsageError(f"{where} commits {entry['num_committed']} tokens, which it does not have")
+    if EOS in committed:
+        draft, verifier = draft[: len(committed)], verifier[: len(committed)]
+    else:
+        draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
+    before = [Cell(token, PREVIOUS) for token in done]
+    return Pass(
+        number,
+        start,
+        before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
+        before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
+        committed,
+    )
+
+
+def _committed(
+    draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[str] | None:
+    """Return the final tokens of a pass: accepted drafts, then the verifier's own, up to ``</s>``.
+
+    None if there are not as many as ``count``.
+    """
+    if not 0 <= count <= accepted + len(verifier[accepted:]):
+        return None
+    tokens = (draft[:accepted] + verifier[accepted:])[:count]
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+def _draft_cells(
+    entry: dict[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[Cell]:
+    """Judge the drafted tokens; ``count`` positions of the pass were committed."""
+    cells = []
+    for i, token in enumerate(draft):
+        if i < accepted and i >= count:
+            state = PENDING
+        elif i < accepted:
+            state = RESCUED if i < len(verifier) and verifier[i] != token else ACCEPTED
+        else:
+            state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
+        cells.append(Cell(token, state, _draft_note(entry, i)))
+    return cells
+
+
+def _verifier_cells(
+    entry: dict[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[Cell]:
+    """Judge the verifier's tokens; ``count`` positions of the pass were committed."""
+    cells = []
+    for i, token in enumerate(verifier):
+        if i < accepted:
+            agreed = ACCEPTED if i < count else PENDING
+            state = agreed if draft[i] == token else DISCARDED
+        elif i == accepted and i < len(draft):
+            state = BIFURCATION
+        else:
+            state = BONUS if i < count else DISCARDED
+        cells.append(Cell(token, state, _verifier_note(entry, i)))
+    return cells
+
+
+def _up_to_end(line: list[str], first: int) -> list[str]:
+    """Cut a line after its first ``</s>`` at ``first`` or later."""
+    return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
+
+
+def _draft_note(entry: dict[str, Any], i: int) -> str:
+    """Say what the verifier thought of a drafted token; both fields may be missing."""
+    parts = [f"position {entry['start'] + i}"]
+    if _has(entry, "draft_log_probs", i):
+        score = entry["draft_log_probs"][i]
+        parts.append("not allowed here" if score is None else f"log-probability {_number(score)}")
+    if _has(entry, "draft_ranks", i):
+        parts.append(f"tokens that score higher: {entry['draft_ranks'][i]}")
+    return "; ".join(parts)
+
+
+def _verifier_note(entry: dict[str, Any], i: int) -> str:
+    """Say how sure the verifier was."""
+    parts = [f"position {entry['start'] + i}"]
+    if _has(entry, "log_probs", i):
+        parts.append(f"log-probability {_number(entry['log_probs'][i])}")
+    if _has(entry, "runner_up", i) and entry["runner_up"][i] is not None:
+        other = f"runner-up {entry['runner_up'][i]}"
+        if _has(entry, "runner_up_log_probs", i):
+            other += f" ({_number(entry['runner_up_log_probs'][i])})"
+        parts.append(other)
+    return "; ".join(parts)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else str(value)
+
+
+def _has(entry: dict[str, Any], key: str, i: int) -> bool:
+    return isinstance(entry.get(key), list) and i < len(entry[key])
+
+
+def _field(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    """Return a field that must be there."""
+    if type(entry.get(key)) is not kind:
+        raise UsageError(f"{where}: {key!r} is missing or no {kind.__name__}")
+    return entry[key]
+
+
+def _tokens(entry: dict[str, Any], key: str, where: str) -> list[str]:
+    """Return a field that must be a list of tokens."""
+    tokens: list[str] = _field(entry, key, list, where)
+    if not all(isinstance(token, str) for token in tokens):
+        raise UsageError(f"{where}: {key!r} holds other things than tokens")
+    return tokens
+
+
+# ---- cells -> text ---------------------------------------------------------------------------
+
+
+def printable(token: str) -> str:
+    r"""Return a token with what would command a terminal, or turn its text round, as ``\x1b``."""
+    return "".join(_escaped(c) if _is_control(c) else c for c in token)
+
+
+def _is_control(character: str) -> bool:
+    """Say whether a character is a control, half a pair, a line's end, or turns the direction."""
+    turns = unicodedata.bidirectional(character) in (
+        *("LRE", "RLE", "PDF", "LRO", "RLO"),
+        *("LRI", "RLI", "FSI", "PDI"),
+    )
+    return turns or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def display_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return sum(
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(c) in ("W", "F")
+        else 1
+        for c in text
+    )
+
+
+def paint(text: str, state: str, color: bool) -> str:
+    """Show a token's state, by colour or by marks around it."""
+    if color:
+        style = STYLES.get(state)
+        return text if style is None else f"\x1b[{style}m{text}\x1b[0m"
+    return text.join(MARKS.get(state, ("", "")))
+
+
+def legend(color: bool) -> str:
+    """Explain the lines and states; to be printed once."""
+    lines = ["D is what the drafter gave in a pass, V what the verifier gave."]
+    for state, meaning in MEANINGS.items():
+        shown = paint(state, state, color)
+        if state == PREVIOUS and not color:
+            shown += " |"
+        width = len(state) if color else len(shown)
+        lines.append(f"  {shown}{' ' * (13 - width)}  {meaning}")
+    return "\n".join(lines)
+
+
+def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> str:
+    """Return a sentence for a terminal: source, two lines per pass, output, summary.
+
+    Args:
+        sentence: as read.
+        color: by ANSI codes; else by marks around the tokens.
+        width: columns of the terminal, beyond which D and V lines are folded together; None for no
+            folding.
+    """
+    lines = [printable(f"{sentence.name} ({sentence.decoding})")]
+    source = ["(not in the trace)"] if sentence.source is None else sentence.source
+    lines += _grid(["source"], [[_shown(Cell(t, ACCEPTED), color)] for t in source], width)
+    for one in sentence.passes:
+        labels = [f"{one.number:>4} {letter}" for letter in "DV"]
+        lines += _grid(labels, _columns(one, color), width)
+    output = [[_shown(Cell(t, ACCEPTED), color)] for t in sentence.output]
+    lines += _grid(["output"], output, width)
+    return "\n".join([*lines, sentence.summary])
+
+
+#: What a cell shows, and in how many columns.
+Shown = tuple[str, int]
+
+
+def _shown(cell: Cell | None, color: bool) -> Shown:
+    """Return a cell as it is printed."""
+    if cell is None:
+        return "", 0
+    token = printable(cell.token)
+    text = paint(token, cell.state, color)
+    return text, display_width(token if color else text)
+
+
+def _columns(one: Pass, color: bool) -> list[list[Shown]]:
+    """Return D above V for each position; without colour a bar follows what was there before."""
+    columns = []
+    for i in range(max(len(one.draft), len(one.verifier))):
+        if i == one.start > 0 and not color:
+            columns.append([("|", 1), ("|", 1)])
+        pair = [line[i] if i < len(line) else None for line in (one.draft, one.verifier)]
+        columns.append([_shown(cell, color) for cell in pair])
+    return columns
+
+
+def _grid(labels: Sequence[str], columns: Sequence[list[Shown]], width: int | None) -> list[str]:
+    """Set columns side by side, each as wide as its widest cell, folded to ``width``."""
+    sizes = [max(size for _, size in column) for column in columns]
+    lines = []
+    for first, last in _folds(sizes, None if width is None else width - 8):
+        for row, label in enumerate(labels):
+            cells = [
+                column[row][0] + " " * (size - column[row][1])
+                for column, size in zip(columns[first:last], sizes[first:last])
+            ]
+            head = label if first == 0 or len(labels) > 1 else ""
+            lines.append(f"{head:<8}{' '.join(cells)}".rstrip())
+    return lines
+
+
+def _folds(sizes: Sequence[int], room: int | None) -> list[tuple[int, int]]:
+    """Cut columns into runs that fit; a column that never fits stands alone."""
+    folds, first, used = [], 0, 0
+    for i, size in enumerate(sizes):
+        if room is not None and i > first and used + size > room:
+            folds.append((first, i))
+            first, used = i, 0
+        used += size + 1
+    return [*folds, (first, len(sizes))]
+
+
+# ---- cells -> HTML ---------------------------------------------------------------------------
+
+#: How a page begins. By it a page is told from other files; another number is another layout.
+PAGE_MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec.trace_page 1 -->\n"
+
+PAGE_TAIL = "</main>\n</body>\n</html>\n"
+
+_CSS = """
+:root { color-scheme: light dark; --back: #fff; --text: #1a1a1a; --line: #c8c8c8;
+  --before: #fff0a8; --red: #c62828; --blue: #1565c0; --green: #1b5e20; --faint: #595959; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #161616; --text: #eaeaea; --line: #4a4a4a;
+    --before: #4d4300; --red: #c62828; --blue: #1565c0; --green: #81c784; --faint: #a8a8a8; }
+}
+body { background: var(--back); color: var(--text); font: 1rem/1.5 system-ui, sans-serif;
+  margin: 1.5rem; }
+summary { font-weight: 600; cursor: pointer; }
+details { border-top: 1px solid var(--line); padding: .6rem 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { padding: .1rem .4rem; text-align: left; white-space: nowrap; }
+th { color: var(--faint); font-weight: 400; }
+tbody.pass { border-top: 1px solid var(--line); }
+.previous { background: var(--before); white-space: normal; }
+.rescued { background: var(--blue); color: #fff; }
+.bifurcation { background: var(--red); color: #fff; font-weight: 600; }
+.bonus { color: var(--green); }
+.discarded { color: var(--faint); }
+.pending { border-bottom: 2px dotted; }
+"""
+
+
+def page_head(title: str) -> str:
+    """Return a page's beginning, legend included; sentences and ``PAGE_TAIL`` follow.
+
+    Args:
+        title: what the page is of.
+    """
+    marks = "".join(
+        f'.{state}::before {{ content: "{left}"; }} .{state}::after {{ content: "{right}"; }}\n'
+        for state, (left, right) in MARKS.items()
+        if state != DISCARDED  # which is struck through
+    )
+    rows = "".join(
+        f"<tr>{_td(Cell(state, state))}<td>{_text(meaning)}</td></tr>\n"
+        for state, meaning in MEANINGS.items()
+    )
+    return (
+        f'{PAGE_MARK}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{_CSS}{marks}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{_text(title)}</h1>\n"
+        "<p>D is what the drafter gave in a pass, V what the verifier gave. Positions count from "
+        "0. Point at a token for its log-probability, which is always the verifier's.</p>\n"
+        f"<table>\n{rows}</table>\n"
+    )
+
+
+def sentence_html(sentence: Sentence) -> str:
+    """Return a sentence as a part of a page: one table, positions side by side.
+
+    Args:
+        sentence: as read.
+    """
+    source = "(not in the trace)" if sentence.source is None else " ".join(sentence.source)
+    last = max((len(line) for p in sentence.passes for line in (p.draft, p.verifier)), default=0)
+    positions = "".join(f'<th scope="col">{i}</th>' for i in range(last))
+    name = _text(sentence.name)
+    return (
+        f"<details open>\n<summary>{name} ({_text(sentence.decoding)})</summary>\n"
+        f"<p>source: {_text(source)}</p>\n"
+        f'<div class="scroll" role="region" tabindex="0" aria-label="passes of {name}">\n<table>\n'
+        f'<thead><tr><th scope="col">pass</th><td></td>{positions}</tr></thead>\n'
+        + "".join(_pass_html(one) for one in sentence.passes)
+        + f"</table>\n</div>\n<p>output: {_text(' '.join(sentence.output))}</p>\n"
+        f"<p>{_text(sentence.summary)}</p>\n</details>\n"
+    )
+
+
+def _pass_html(one: Pass) -> str:
+    """Return a pass as two rows, with one cell for what was there before."""
+    before = ""
+    if one.start:
+        tokens = _text(" ".join(cell.token for cell in one.draft[: one.start]))
+        before = (
+            f'<td class="{PREVIOUS}" rowspan="2" colspan="{one.start}" '
+            f'title="{MEANINGS[PREVIOUS]}">{tokens}</td>'
+        )
+    draft, verifier = ("".join(map(_td, line[one.start :])) for line in (one.draft, one.verifier))
+    return (
+        f'<tbody class="pass">\n<tr><th scope="rowgroup" rowspan="2">{one.number}</th>'
+        f'<th scope="row">D</th>{before}{draft}</tr>\n'
+        f'<tr><th scope="row">V</th>{verifier}</tr>\n</tbody>\n'
+    )
+
+
+def _td(cell: Cell) -> str:
+    """Return a token as a cell of a table."""
+    token = _text(cell.token)
+    if cell.state == DISCARDED:
+        token = f"<s>{token}</s>"
+    title = "; ".join(filter(None, (cell.state, MEANINGS[cell.state], cell.note)))
+    return f'<td class="{cell.state}" title="{_text(title)}">{token}</td>'
+
+
+def _text(text: str) -> str:
+    """Escape a text for HTML, in attributes too."""
+    return html.escape(printable(text), quote=True)

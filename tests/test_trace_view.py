@@ -1,0 +1,753 @@
+"""paradec-trace: the cells of hand-written passes, text, pages, the command, and real traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from builders import Limits, batch, built, decode, demo
+from gpu.gates import collate
+from helpers_cli import ROOT
+
+from fairseq_paradec.analysis import trace_view
+from fairseq_paradec.analysis.trace_view import (
+    MARKS,
+    MEANINGS,
+    PAGE_MARK,
+    PAGE_TAIL,
+    STYLES,
+    Sentence,
+    display_width,
+    page_head,
+    printable,
+    read_sentence,
+    sentence_html,
+    sentence_text,
+)
+from fairseq_paradec.cli import trace as command
+from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+from fairseq_paradec.errors import UsageError
+
+LETTERS = {"p": "previous", "a": "accepted", "r": "rescued", "b": "bifurcation", "+": "bonus"}
+LETTERS |= {"x": "discarded", "w": "pending"}
+
+
+def one_pass(start, draft, verifier, accepted, committed, **more):
+    """An entry of the trace; tokens as words of a text."""
+    numbers = {"start": start, "num_accepted": accepted, "num_committed": committed}
+    return numbers | {"draft": draft.split(), "verifier": verifier.split()} | more
+
+
+def record(output, *passes, **more):
+    head = {"schema": SCHEMA, "version": SCHEMA_VERSION, "id": 3, "decoding": "any"}
+    texts = {"source": ["s1", "s2", "</s>"], "output": output.split()}
+    return head | texts | {"trace": list(passes)} | more
+
+
+def lines_of(sentence: Sentence) -> list[tuple[str, str]]:
+    """Of each pass its D and V line, as ``token/letter`` words."""
+    letters = {state: letter for letter, state in LETTERS.items()}
+    return [
+        tuple(
+            " ".join(f"{cell.token}/{letters[cell.state]}" for cell in line)
+            for line in (one.draft, one.verifier)
+        )
+        for one in sentence.passes
+    ]
+
+
+def lines(output, *passes):
+    return lines_of(read_sentence(record(output, *passes), "sentence 3"))
+
+
+# ---- cells -------------------------------------------------------------------------------------
+
+
+def test_exact_acceptance():
+    """Table 11, example 1, shortened: accept, bifurcate, throw away, and end at </s>."""
+    assert lines(
+        "Nach den vor war . </s>",
+        one_pass(0, "Nach den Ang Ang war", "Nach den vor war war nicht", 2, 3),
+        one_pass(3, "war . und so", "war . </s> nicht", 2, 3),
+    ) == [
+        ("Nach/a den/a Ang/b Ang/x war/x", "Nach/a den/a vor/b war/x war/x nicht/x"),
+        ("Nach/p den/p vor/p war/a ./a und/b", "Nach/p den/p vor/p war/a ./a </s>/b"),
+    ]
+
+
+def test_relaxed_acceptance_rescues():
+    """GAD++: ``Ang`` is not the verifier's first choice; the output takes it all the same."""
+    assert lines(
+        "den Ang war in </s>",
+        one_pass(0, "den Ang war zu in", "den Ein war in nicht x", 3, 4),
+        one_pass(4, "</s>", "</s>", 1, 1),
+    ) == [
+        ("den/a Ang/r war/a zu/b in/x", "den/a Ein/x war/a in/b nicht/x x/x"),
+        ("den/p Ang/p war/p in/p </s>/a", "den/p Ang/p war/p in/p </s>/a"),
+    ]
+
+
+def test_bonus_token():
+    assert lines("a b c", one_pass(0, "a b", "a b c", 2, 3)) == [("a/a b/a", "a/a b/a c/+")]
+    assert lines("a b", one_pass(0, "a b", "a b c", 2, 2)) == [("a/a b/a", "a/a b/a c/x")]
+
+
+def test_a_block_that_waits_until_it_is_unchanged():
+    assert lines(
+        "a b c",
+        one_pass(0, "a x y", "a b z", 1, 0),
+        one_pass(0, "a b c", "a b c", 3, 3),
+    ) == [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]
+    # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
+    assert lines("", one_pass(0, "a b", "c d", 1, 0)) == [("a/w b/b", "c/x d/b")]
+
+
+def test_no_drafts():
+    """Greedy commits one token per pass, a drafter alone all its tokens in one."""
+    assert lines("a </s>", one_pass(0, "", "a", 0, 1), one_pass(1, "", "</s>", 0, 1)) == [
+        ("", "a/+"),
+        ("a/p", "a/p </s>/+"),
+    ]
+    assert lines("a b </s>", one_pass(0, "", "a b </s> c", 0, 4)) == [("", "a/+ b/+ </s>/+")]
+
+
+def test_fewer_choices_than_drafts():
+    """What the verifier did not look at is thrown away, not rejected."""
+    assert lines("a", one_pass(0, "a b c", "a", 1, 1)) == [("a/a b/x c/x", "a/a")]
+
+
+@pytest.mark.parametrize(
+    ("passed", "output", "expected"),
+    [
+        # accepted and final: nothing after it counts in either line, whatever was counted
+        (("a </s> b c", "a </s> b d e", 3, 4), "a </s>", ("a/a </s>/a", "a/a </s>/a")),
+        # the verifier's replacement ends it
+        (("a b c", "a </s> d e", 1, 2), "a </s>", ("a/a b/b", "a/a </s>/b")),
+        # rejected in D, not reached in V: each line up to its own
+        (("a </s> c", "a b </s> e", 1, 2), "a b", ("a/a </s>/b", "a/a b/b </s>/x")),
+        # the verifier's own </s> was overruled: the sentence goes on
+        (("a b c", "a </s> d e", 2, 3), "a b d", ("a/a b/r c/b", "a/a </s>/x d/b e/x")),
+        # a drafted </s> was let pass against the verifier's first choice
+        (("a </s> c", "a b d e", 2, 3), "a </s>", ("a/a </s>/r", "a/a b/x")),
+        # a waiting block says why it waits, even behind </s>
+        (("a </s> c d", "a </s> e f", 2, 0), "", ("a/w </s>/w c/b d/x", "a/w </s>/w e/b f/x")),
+    ],
+)
+def test_end_of_sentence(passed, output, expected):
+    assert lines(output, one_pass(0, *passed)) == [expected]
+
+
+def test_summary_counts_what_came_into_the_output():
+    one = read_sentence(
+        record(
+            "a b c d </s>",
+            one_pass(0, "a x", "a b", 1, 0),
+            one_pass(0, "a b", "z b c", 2, 3),
+            one_pass(3, "d </s> e f", "d </s> e f g", 4, 5),
+        ),
+        "sentence 3",
+    )
+    assert one.summary == (
+        "tokens: 5, passes: 3, tokens per pass: 1.67, drafted tokens accepted: 4 (rescued: 1)"
+    )
+    assert [p.committed for p in one.passes] == [[], ["a", "b", "c"], ["d", "</s>"]]
+
+
+GOOD = record("a b", one_pass(0, "a x", "a b", 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output": ["a", "c"]}, "s 3 contradicts itself.*position 1 on"),
+        ({"output": ["a"]}, "s 3 contradicts itself.*position 1 on"),
+        ({"output": ["a", "b", "c"]}, "s 3 contradicts itself.*position 2 on"),
+        ({"trace": None}, "s 3: 'trace' is missing or no list"),
+        ({"output": "a b"}, "s 3: 'output' is missing or no list"),
+        ({"source": [1]}, "s 3: 'source' holds other things than tokens"),
+        ({"trace": [7]}, "s 3, pass 1: got 7"),
+        ({"trace": [one_pass(1, "a x", "a b", 1, 2)]}, "pass 1 starts at 1, after 0 committed"),
+        ({"trace": [one_pass(0, "a x", "a b", 3, 2)]}, "pass 1 accepts 3 of 2"),
+        ({"trace": [one_pass(0, "a x", "a b", -1, 2)]}, "pass 1 accepts -1 of 2"),
+        ({"trace": [one_pass(0, "a x", "a b", 1, 3)]}, "pass 1 commits 3 tokens, which"),
+        ({"trace": [one_pass(0, "a x", "a b", 1, -1)]}, "pass 1 commits -1 tokens, which"),
+        ({"trace": [one_pass(0, "a x", "a b", 1, "2")]}, "'num_committed' is missing or no int"),
+        ({"trace": [{"start": 0}]}, "pass 1: 'draft' is missing"),
+    ],
+)
+def test_contradictions_are_refused(changes, message):
+    assert read_sentence(GOOD, "s 3").output == ["a", "b"]
+    with pytest.raises(UsageError, match=message):
+        read_sentence(GOOD | changes, "s 3")
+
+
+# ---- real traces -------------------------------------------------------------------------------
+
+WAYS = [
+    {"decoding": "greedy"},
+    {"decoding": "pj"},
+    {"decoding": "pgj", "block_size": 4},
+    {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"},
+    {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"},
+]
+
+
+def real_trace(folder, task, model, sample, limits, **flags):
+    """A trace file as --trace-file writes it."""
+    path = folder / "trace.jsonl"
+    decode(task, [model], sample, limits, trace_file=str(path), **flags)
+    return path
+
+
+def tiny_trace(folder, **flags):
+    task, model = built("share_all")
+    return real_trace(folder, task, model, batch(task, [8, 5, 3, 11]), Limits(), **flags)
+
+
+@pytest.mark.parametrize("flags", WAYS, ids=str)
+def test_real_traces_add_up(tmp_path, flags):
+    """The cells that count, read off their states alone, are the output."""
+    path = tiny_trace(tmp_path, **flags)
+    found = list(command.sentences(str(path), None, None))
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(found) == len(records) == 4
+    for sentence, data in zip(found, records, strict=True):
+        output = []
+        for one in sentence.passes:
+            assert [cell.token for cell in one.draft[: one.start]] == output
+            new = [c.token for c in one.draft[one.start :] if c.state in ("accepted", "rescued")]
+            own = [c.token for c in one.verifier if c.state in ("bifurcation", "bonus")]
+            output += new + own[: len(one.committed) - len(new)]
+            assert [c.state for c in one.draft].count("bifurcation") <= 1
+        assert output == data["output"]
+        assert f"tokens: {data['num_tokens']}, passes: {data['decoder_passes']}" in sentence.summary
+
+
+def test_the_example_in_the_documentation(tmp_path):
+    """docs/trace.md shows what the command prints for this sentence of the demo."""
+    task, model, rows = demo(torch.float64)
+    sample = collate(task, [rows[7]])
+    path = real_trace(tmp_path, task, model, sample, Limits(max_len_b=200), decoding="pgj")
+    (sentence,) = command.sentences(str(path), None, None)
+    text = sentence_text(sentence, color=False).partition("\n")[2]
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
+    assert text in page
+    assert trace_view.legend(color=False) in page
+
+
+# ---- text --------------------------------------------------------------------------------------
+
+
+def text_of(output, *passes, color=False, width=None):
+    sentence = read_sentence(record(output, *passes), "sentence 3")
+    return sentence_text(sentence, color, width).split("\n")
+
+
+ALL_STATES = (
+    "den Ang war in b c",
+    one_pass(0, "den Ang war zu in", "den Ein war in nicht", 3, 0),
+    one_pass(0, "den Ang war zu in", "den Ein war in nicht", 3, 4),
+    one_pass(4, "b", "b c", 1, 2),
+)
+
+
+def test_text_without_colour():
+    assert text_of(*ALL_STATES) == [
+        "sentence 3 (any)",
+        "source  s1 s2 </s>",
+        "   1 D  (den) (Ang) (war) [zu] ~in~",
+        "   1 V  (den) ~Ein~ (war) [in] ~nicht~",
+        "   2 D  den *Ang* war [zu] ~in~",
+        "   2 V  den ~Ein~ war [in] ~nicht~",
+        "   3 D  den Ang war in | b",
+        "   3 V  den Ang war in | b +c",
+        "output  den Ang war in b c",
+        "tokens: 6, passes: 3, tokens per pass: 2.00, drafted tokens accepted: 4 (rescued: 1)",
+    ]
+
+
+def test_every_state_can_be_told_without_colour():
+    """Marks alone give the states back, and the legend explains each of them."""
+    states = {(left, right): state for state, (left, right) in MARKS.items()}
+    sentence = read_sentence(record(*ALL_STATES), "sentence 3")
+    seen = set()
+    shown = [line[8:].split() for line in text_of(*ALL_STATES)[2:-2]]
+    wanted = [line for one in sentence.passes for line in (one.draft, one.verifier)]
+    for words, cells in zip(shown, wanted, strict=True):
+        bar = words.index("|") if "|" in words else 0
+        read = ["previous"] * bar
+        for word in words[bar + bool(bar) :]:
+            left = word[0] if not word[0].isalpha() else ""
+            right = word[-1] if not word[-1].isalpha() else ""
+            read.append(states.get((left, right), "accepted"))
+        assert read == [cell.state for cell in cells]
+        seen |= set(read)
+    assert seen == set(MEANINGS)
+    for state, meaning in MEANINGS.items():
+        line = next(x for x in trace_view.legend(False).split("\n") if x.endswith(meaning))
+        assert line.split()[0] == state.join(MARKS.get(state, ("", "")))
+
+
+def test_colour():
+    lines = text_of("a b </s>", one_pass(0, "a x", "a b", 1, 2), one_pass(2, "", "</s>", 0, 1),
+                    color=True)  # fmt: skip
+    assert lines[2:6] == [
+        "   1 D  a \x1b[97;41mx\x1b[0m",
+        "   1 V  a \x1b[97;41mb\x1b[0m",
+        "   2 D  \x1b[30;43ma\x1b[0m \x1b[30;43mb\x1b[0m",
+        "   2 V  \x1b[30;43ma\x1b[0m \x1b[30;43mb\x1b[0m \x1b[32m</s>\x1b[0m",
+    ]
+    assert len(set(STYLES.values())) == len(STYLES) == len(MEANINGS) - 1
+    # strikethrough is an attribute of its own (9)
+    assert "\x1b[2;9mno\x1b[0m" in "".join(text_of("a", one_pass(0, "a", "a no", 1, 1), color=True))
+
+
+def test_wide_and_combining_characters_are_aligned():
+    assert display_width("中文") == 4
+    assert display_width("e\u0301a") == 2  # é of two characters
+    assert display_width("ｆ") == 2 and display_width("ﬀ") == 1
+    lines = text_of("中文 ab c", one_pass(0, "中文 e\u0301x q", "中文 ab qqq", 1, 2),
+                    one_pass(2, "c", "c", 1, 1))  # fmt: skip
+    assert lines[2:6] == [
+        "   1 D  中文 [e\u0301x] ~q~",
+        "   1 V  中文 [ab] ~qqq~",
+        "   2 D  中文 ab | c",
+        "   2 V  中文 ab | c",
+    ]
+    lines = text_of("文 b", one_pass(0, "abcd b", "文 b", 0, 1), one_pass(1, "b", "b", 1, 1))
+    assert lines[2:4] == ["   1 D  [abcd] ~b~", "   1 V  [文]   ~b~"]
+
+
+@pytest.mark.parametrize("color", [False, True])
+@pytest.mark.parametrize("width", [None, 50, 9])
+def test_real_lines_are_aligned_and_folded(tmp_path, color, width):
+    """Token by token D and V start in the same column; folding loses none and fits."""
+    path = tiny_trace(tmp_path, decoding="pgj", block_size=4)
+    for sentence in command.sentences(str(path), None, None):
+        text = re.sub("\x1b\\[[0-9;]*m", "", sentence_text(sentence, color, width))
+        lines = [line for line in text.split("\n") if re.match(r" *\d+ [DV]  ", line)]
+        tokens = {"D": [], "V": []}
+        for d, v in zip(lines[::2], lines[1::2], strict=True):
+            assert d[:5] == v[:5] and d[5:8] + v[5:8] == "D  V  "
+            starts = [[m.start() for m in re.finditer(r"\S+", x[8:])] for x in (d, v)]
+            assert all(a == b for a, b in zip(*starts, strict=False))
+            tokens["D"] += d[8:].split()
+            tokens["V"] += v[8:].split()
+            assert width is None or max(len(d), len(v)) <= width or len(v[8:].split()) <= 1
+        for letter, index in (("D", 0), ("V", 1)):
+            cells = [lines_of(sentence)[n][index].split() for n in range(len(sentence.passes))]
+            assert len([t for t in tokens[letter] if t != "|"]) == sum(map(len, cells))
+
+
+def test_tokens_do_not_command_the_terminal():
+    assert printable("a\x1b[2J\n\u202eb\ud800") == r"a\x1b[2J\n\u202eb\ud800"
+    assert printable("क\u200dष é 中") == "क\u200dष é 中"  # joiners and letters stay
+    text = "\n".join(text_of("a", one_pass(0, "", "a", 0, 1)))
+    assert "\x1b" not in text
+    evil = record("\x1b[2J", one_pass(0, "", "\x1b[2J", 0, 1), source=["\x9b"], decoding="\x07")
+    for shown in (
+        sentence_text(read_sentence(evil, "sentence \x1b"), color=False),
+        sentence_html(read_sentence(evil, "sentence \x1b")),
+    ):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
+
+
+# ---- pages -------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """A page's tags, attributes and texts; notes tags that do not match."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.tables, self.texts = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append([dict(attrs), ""])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if any(tag in ("td", "th") for tag in self.open):
+            self.tables[-1][-1][-1][1] += data
+
+
+def grid(rows):
+    """Cells by row and column, as a browser lays them out."""
+    cells = {}
+    for y, row in enumerate(rows):
+        x = 0
+        for attrs, text in row:
+            while (y, x) in cells:
+                x += 1
+            for down in range(int(attrs.get("rowspan", 1))):
+                for right in range(int(attrs.get("colspan", 1))):
+                    assert (y + down, x + right) not in cells
+                    cells[y + down, x + right] = (attrs, text)
+            x += int(attrs.get("colspan", 1))
+    return cells
+
+
+def page_of(*args, **more):
+    sentence = read_sentence(record(*args, **more), "sentence 3")
+    return Page(page_head("Trace t") + sentence_html(sentence) + PAGE_TAIL)
+
+
+def test_page_has_every_token_at_its_position():
+    found = grid(page_of(*ALL_STATES).tables[1])
+    sentence = read_sentence(record(*ALL_STATES), "sentence 3")
+    assert [found[0, 2 + i][1] for i in range(6)] == list("012345")
+    for number, one in enumerate(sentence.passes):
+        for y, letter, line in ((1, "D", one.draft), (2, "V", one.verifier)):
+            assert found[y + 2 * number, 0][1] == str(one.number)
+            assert found[y + 2 * number, 1][1] == letter
+            for i, cell in enumerate(line):
+                attrs, text = found[y + 2 * number, 2 + i]
+                assert attrs["class"] == cell.state
+                wanted = "den Ang war in" if cell.state == "previous" else cell.token
+                assert text == wanted
+                assert MEANINGS[cell.state] in attrs["title"]
+
+
+def test_page_needs_nothing_else_and_shows_states_without_colour():
+    page = page_of(*ALL_STATES)
+    text = page_head("Trace t")
+    for tag, attrs in page.tags:
+        assert tag not in ("script", "link", "img", "iframe", "base", "a")
+        assert not {"src", "href", "style", "onclick", "onload"} & set(attrs)
+    assert "url(" not in text and "@import" not in text and "://" not in text
+    assert "default-src 'none'" in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    struck = sum(tag == "s" for tag, _ in page.tags)
+    discarded = sum(attrs.get("class") == "discarded" for _, attrs in page.tags)
+    assert struck == discarded > 1
+    for state in ("rescued", "bifurcation", "bonus", "pending"):
+        assert f'.{state}::before {{ content: "{MARKS[state][0]}"; }}' in text
+    legend = {row[0][1]: row[1][1] for row in page.tables[0]}
+    assert legend == MEANINGS
+
+
+def test_page_escapes_everything():
+    evil = '<script>alert("1")</script>&\'x'
+    sentence = read_sentence(
+        record(
+            f"{evil} b",
+            one_pass(0, f"{evil} {evil}", f"{evil} b", 1, 2, runner_up=[evil, evil]),
+            source=[evil],
+            decoding=evil,
+        ),
+        evil,
+    )
+    page = Page(page_head(evil) + sentence_html(sentence) + PAGE_TAIL)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert {key for _, attrs in page.tags for key in attrs} <= {
+        *("lang", "charset", "http-equiv", "content", "name", "title", "class", "open"),
+        *("role", "tabindex", "aria-label", "scope", "rowspan", "colspan"),
+    }
+    assert sum(text.count(evil) for text in page.texts) >= 8
+    assert any(f"runner-up {evil}" in attrs.get("title", "") for _, attrs in page.tags)
+
+
+def test_notes_tell_log_probabilities_ranks_and_runners_up():
+    more = {
+        "log_probs": [-0.25, -1.5, None],
+        "runner_up": ["x", None, "y"],
+        "runner_up_log_probs": [-2.0, None, -3.0],
+        "draft_log_probs": [-0.25, None],
+        "draft_ranks": [0, 39],
+    }
+    sentence = read_sentence(record("a b c", one_pass(0, "a b", "a z c", 2, 3, **more)), "s")
+    (one,) = sentence.passes
+    assert [cell.note for cell in one.draft] == [
+        "position 0; log-probability -0.250; tokens that score higher: 0",
+        "position 1; not allowed here; tokens that score higher: 39",
+    ]
+    assert [cell.note for cell in one.verifier] == [
+        "position 0; log-probability -0.250; runner-up x (-2.000)",
+        "position 1; log-probability -1.500",
+        "position 2; log-probability None; runner-up y (-3.000)",
+    ]
+    # older traces lack them, and lists that are too short or none at all are no reason to stop
+    odd = {"log_probs": [], "runner_up": 3, "draft_ranks": ["?"]}
+    for entry in (one_pass(0, "a", "a", 1, 1), one_pass(0, "a", "a", 1, 1, **odd)):
+        (one,) = read_sentence(record("a", entry), "s").passes
+        assert one.verifier[0].note == "position 0"
+        assert one.draft[0].note.startswith("position 0")
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A file of three sentences, numbers 3, 1 and none."""
+    path = tmp_path / "trace.jsonl"
+    write(path, GOOD, GOOD | {"id": 1}, GOOD | {"id": None})
+    return path
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+
+
+def shown(out):
+    return re.findall(r"^sentence .*(?= \()", out, flags=re.MULTILINE)
+
+
+def test_everything_is_shown_with_one_legend(trace, capsys):
+    assert command.main([str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert shown(out) == ["sentence 3", "sentence 1", "sentence of line 3"]
+    assert out.startswith(trace_view.legend(color=False) + "\n\nsentence 3 (any)\n")
+    assert out.count("~discarded~") == 1
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--sentence", "1"], ["sentence 1"]),
+        (["--sentence", "1", "3"], ["sentence 3", "sentence 1"]),
+        (["--sentence", "1", "--sentence", "3"], ["sentence 3", "sentence 1"]),
+        (["--limit", "2"], ["sentence 3", "sentence 1"]),
+        (["--sentence", "1", "9", "--limit", "1"], ["sentence 1"]),
+    ],
+)
+def test_some_are_shown(trace, capsys, arguments, names):
+    assert command.main([str(trace), *arguments]) == 0
+    assert shown(capsys.readouterr().out) == names
+
+
+def test_a_number_that_comes_twice_is_shown_twice(trace, capsys):
+    write(trace, GOOD, GOOD | {"id": 1}, GOOD)
+    assert command.main([str(trace), "--sentence", "3"]) == 0
+    assert shown(capsys.readouterr().out) == ["sentence 3", "sentence 3"]
+
+
+def without(record, key):
+    return {name: value for name, value in record.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "before"),
+    [
+        (None, "FILE: got '{path}'; allowed: a file that --trace-file wrote (No such file", 0),
+        ("", "FILE: got '{path}'; allowed: a file that --trace-file wrote; this one is empty", 0),
+        ([without(GOOD, "trace")], "{path}, line 1: got statistics without passes; allowed: a", 0),
+        ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
+        ([[1]], "{path}, line 1: got no record of a decoder; allowed: a file that --trace-f", 0),
+        ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
+        ([GOOD, "torn"], "{path}, line 2: got no JSON, or a part of it (", 1),
+        ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
+        ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
+    ],
+)
+def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
+    path = tmp_path / "trace.jsonl"
+    if isinstance(content, str):
+        path.write_text(content, encoding="latin-1")
+    elif content is not None:
+        write(path, *content)
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace('"torn"\n', text[:50]), encoding="utf-8")
+    page = tmp_path / "page.html"
+    assert command.main([str(path), "--html", str(page)]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("paradec-trace: error: " + message.format(path=path))
+    assert err.count("\n") == 1
+    assert len(shown(out)) == before
+    assert not page.exists()
+
+
+def test_unknown_numbers_are_named(trace, capsys):
+    assert command.main([str(trace), "--sentence", "1", "8", "9"]) == 2
+    out, err = capsys.readouterr()
+    assert shown(out) == ["sentence 1"]
+    assert err.startswith("paradec-trace: error: --sentence: got '8 9'; allowed: numbers (id) of s")
+
+
+def test_a_folder_is_no_trace(tmp_path, capsys):
+    assert command.main([str(tmp_path)]) == 2
+    assert "FILE: got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "terminal", "colored"),
+    [
+        ([], {}, True, True),
+        ([], {}, False, False),
+        ([], {"NO_COLOR": "1"}, True, False),
+        ([], {"NO_COLOR": ""}, True, True),  # https://no-color.org: when not empty
+        ([], {"TERM": "dumb"}, True, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, False, True),
+        (["--color", "never"], {}, True, False),
+    ],
+)
+def test_when_there_is_colour(
+    trace, capsys, monkeypatch, arguments, environment, terminal, colored
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert command.main([str(trace), *arguments]) == 0
+    out = capsys.readouterr().out
+    assert ("\x1b[97;41mx\x1b[0m" in out, "[x]" in out) == (colored, not colored)
+
+
+def test_lines_are_folded_on_terminals_only(trace, capsys, monkeypatch):
+    words = " ".join(f"w{i}" for i in range(30))
+    write(trace, record(words, one_pass(0, "", words, 0, 30)))
+    monkeypatch.setenv("COLUMNS", "40")
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert command.main([str(trace), "--color", "never"]) == 0
+        out = capsys.readouterr().out.partition("\n\n")[2]
+        widest = max(len(line) for line in out.split("\n")[:-2])  # the summary is not folded
+        assert (widest <= 40) == terminal
+
+
+def test_output_that_cannot_be_encoded(trace, capsys, monkeypatch):
+    write(trace, record("ü", one_pass(0, "", "ü", 0, 1)))
+    sys.stdout.reconfigure(encoding="ascii")
+    try:
+        assert command.main([str(trace)]) == 0
+    finally:
+        sys.stdout.reconfigure(encoding="utf-8")
+    assert "output  \\xfc\n" in capsys.readouterr().out
+
+
+def test_sentences_come_while_the_file_is_being_written(tmp_path):
+    """A pipe whose writer waits for the first sentence: who reads all first waits in vain."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    arrived, seen = threading.Event(), []
+
+    def writer():
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(GOOD) + "\n")
+            file.flush()
+            seen.append(arrived.wait(20))
+            file.write(json.dumps(GOOD | {"id": 4}) + "\n")
+
+    thread = threading.Thread(target=writer)
+    thread.start()
+    names = []
+    for sentence in command.sentences(str(path), None, None):
+        names.append(sentence.name)
+        arrived.set()
+    thread.join()
+    assert names == ["sentence 3", "sentence 4"]
+    assert seen == [True]
+
+
+def test_page_is_written_whole_or_not_at_all(trace, tmp_path, capsys, monkeypatch):
+    page = tmp_path / "page.html"
+    assert command.main([str(trace), "--html", str(page), "--limit", "2"]) == 0
+    first = page.read_text(encoding="utf-8")
+    assert first.startswith(PAGE_MARK) and first.endswith(PAGE_TAIL)
+    assert first.count("<details") == 2 and "<h1>Trace trace.jsonl</h1>" in first
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(page.stat().st_mode) == 0o666 & ~umask
+    Page(first)
+
+    during = []
+    original = trace_view.sentence_html
+
+    def interrupted(sentence):
+        during.append(page.read_text(encoding="utf-8"))
+        if len(during) == 2:
+            raise KeyboardInterrupt
+        return original(sentence)
+
+    monkeypatch.setattr(trace_view, "sentence_html", interrupted)
+    assert command.main([str(trace), "--html", str(page)]) == 130
+    assert during == [first, first]
+    assert page.read_text(encoding="utf-8") == first
+    monkeypatch.undo()
+    write(trace, GOOD, GOOD | {"output": []})
+    assert command.main([str(trace), "--html", str(page)]) == 2
+    assert page.read_text(encoding="utf-8") == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "trace.jsonl"]
+
+    write(trace, GOOD | {"id": 77})
+    assert command.main([str(trace), "--html", str(page)]) == 0
+    second = page.read_text(encoding="utf-8")
+    assert "sentence 77" in second and "sentence 3" not in second
+
+
+def test_other_files_are_not_written_over(trace, tmp_path, capsys):
+    other, folder = tmp_path / "thesis.html", tmp_path / "folder"
+    other.write_text("<!DOCTYPE html>\n<p>mine", encoding="utf-8")
+    folder.mkdir()
+    content = trace.read_bytes()
+    special = tmp_path / "socket"  # no plain file, and in nobody's way should it be replaced
+    os.mknod(special, stat.S_IFSOCK | 0o600)
+    for path in (other, trace, folder, folder / "none" / "x.html", special, ""):
+        assert command.main([str(trace), "--html", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith(f"paradec-trace: error: --html: got {str(path)!r}; all")
+    assert other.read_text(encoding="utf-8") == "<!DOCTYPE html>\n<p>mine"
+    assert trace.read_bytes() == content
+    assert stat.S_ISSOCK(special.stat().st_mode)
+    empty, link = tmp_path / "empty.html", tmp_path / "link.html"
+    empty.touch()
+    link.symlink_to(empty)
+    assert command.main([str(trace), "--html", str(link)]) == 0
+    assert link.is_symlink() and empty.read_text(encoding="utf-8").startswith(PAGE_MARK)
+
+
+@pytest.mark.parametrize("with_page", [False, True])
+def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
+    """As with ``| head -1``; a page that was asked for is finished."""
+    count = 3000  # far more than a pipe holds
+    write(trace, *[GOOD | {"id": i} for i in range(count)])
+    page = tmp_path / "page.html"
+    arguments = ["--html", str(page)] if with_page else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairseq_paradec.cli.trace", str(trace), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline().startswith("D is what")
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(timeout=60) == 0
+    assert "Error" not in errors and "Traceback" not in errors and "error" not in errors
+    if with_page:
+        assert page.read_text(encoding="utf-8").count("<details") == count
+
+
+def test_it_is_installed_and_documented():
+    entry = "paradec-trace=fairseq_paradec.cli.trace:main"
+    assert entry in (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert "`paradec-trace FILE`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
