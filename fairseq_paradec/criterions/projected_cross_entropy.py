@@ -40,6 +40,8 @@ def projected_cross_entropy(
         answers: N tokens.
         smoothing: label smoothing, spread over the V-1 other tokens.
     """
+    if not torch.is_grad_enabled():  # else a parameter asks for its gradient in validation, too
+        weight = weight.detach()
     return ProjectedLoss(*_ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing))
 
 
@@ -55,7 +57,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         other = smoothing / (weight.size(0) - 1)  # each wrong token's share
         rest = 1 - smoothing - other  # what the answer has more
         weight_sum = weight.sum(dim=0, dtype=precise)  # D
-        loss, nll_loss = torch.zeros(2, dtype=precise, device=hidden.device)
+        # No views of one tensor: fairseq multiplies a loss that is not to count by 0 in place.
+        loss = torch.zeros((), dtype=precise, device=hidden.device)
+        nll_loss = torch.zeros_like(loss)
         right = torch.empty_like(answers, dtype=torch.bool)
         grad_hidden = torch.empty(hidden.shape, dtype=precise, device=hidden.device)
         grad_weight = torch.zeros(weight.shape, dtype=precise, device=hidden.device)
@@ -71,7 +75,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             chosen = logits.gather(1, answer)
             nll = (log_sum - chosen).sum()
             nll_loss += nll
-            sum_logits = (hidden[rows].to(precise) @ weight_sum).sum()
+            with torch.autocast(device, enabled=False):  # --amp: in fp16 it would be too large
+                sum_logits = (hidden[rows].to(precise) @ weight_sum).sum()
             sum_log_probs = sum_logits - weight.size(0) * log_sum.sum()
             loss += rest * nll - other * sum_log_probs
             right[rows] = (chosen == best).squeeze(1)

@@ -247,6 +247,11 @@ class BlockNatModel(TransformerModel):
             help="keep the encoder of --encoder-from as it is, in training too: when decoding, a "
             "sentence is encoded once for both. The decoder's embeddings start from the verifier's",
         )  # fmt: skip
+        add(
+            "--decoder-from-verifier", action="store_true",
+            help="start the decoder's layers from those of --encoder-from, of fewer layers evenly "
+            "spread ones, the first and the last among them; with the verifier's activation",
+        )  # fmt: skip
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockNatModel:
@@ -267,7 +272,9 @@ class BlockNatModel(TransformerModel):
     def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
         """Build the encoder, with the verifier's settings where it comes from there."""
         if args.encoder_settings is not None:
-            args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings))
+            dropouts = ("dropout", "attention_dropout", "activation_dropout")  # of this training
+            own = {name: getattr(args, name) for name in dropouts}
+            args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
         return TransformerEncoderBase(args, src_dict, embed_tokens)
 
     @classmethod
@@ -369,8 +376,16 @@ def _check_options(args: Any) -> None:
         )  # fmt: skip
     if args.share_verifier_encoder and not args.encoder_from:
         raise option_error("--share-verifier-encoder", True, "it together with --encoder-from")
+    if args.decoder_from_verifier and not args.encoder_from:
+        raise option_error("--decoder-from-verifier", True, "it together with --encoder-from")
     if args.soft_copy and args.encoder_embed_dim != args.decoder_embed_dim:
         raise option_error("--soft-copy", True, "it with equal encoder and decoder embeddings")
+    if args.decoder_layers < 1:
+        raise option_error("--decoder-layers", args.decoder_layers, "a whole number from 1 up")
+    for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention"):
+        given = getattr(args, flag[2:].replace("-", "_"), None)
+        if given:
+            raise option_error(flag, given, "--arch block_nat without it")
 
 
 def _encoder_settings(path: str) -> dict[str, Any]:
@@ -381,8 +396,11 @@ def _encoder_settings(path: str) -> dict[str, Any]:
     """
     cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
     settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
-    if "encoder_layers" not in settings or "decoder_layers" not in settings:
-        raise option_error("--encoder-from", path, "a checkpoint of a fairseq Transformer")
+    is_drafter = "drafter_block_size" in settings
+    if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
+        raise option_error(
+            "--encoder-from", path, "a checkpoint of fairseq's Transformer, not a drafter's"
+        )
     plain = (bool, int, float, str, type(None))
     return {key: value for key, value in settings.items() if isinstance(value, plain)}
 
@@ -401,6 +419,25 @@ def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
     own, other = model.decoder.embed_tokens.weight, verifier.decoder.embed_tokens.weight
     if own.shape == other.shape:
         own.data.copy_(other)
+    if args.decoder_from_verifier:
+        _copy_decoder_layers(model.decoder.layers, verifier.decoder.layers, args.encoder_from)
+
+
+def _copy_decoder_layers(own: Any, other: Any, path: str) -> None:
+    """Start n layers from evenly spread ones of the verifier's N, first and last among them.
+
+    Raises:
+        UsageError: they have other sizes.
+    """
+    for i, layer in enumerate(own):
+        twin = other[round(i * (len(other) - 1) / max(len(own) - 1, 1))]
+        try:
+            layer.load_state_dict(twin.state_dict())
+        except RuntimeError as error:
+            raise option_error(
+                "--decoder-from-verifier", True,
+                f"it with decoder layers of the sizes in --encoder-from {path}",
+            ) from error  # fmt: skip
 
 
 def _take_verifier_sizes(args: Any) -> None:
@@ -430,6 +467,7 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
     """Set the sizes that no flag gives, and what the architectures have in common."""
     args.encoder_from = getattr(args, "encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
+    args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)
     args.soft_copy = getattr(args, "soft_copy", False)
     args.drafter_attention = getattr(args, "drafter_attention", None) or "bidirectional"
     args.drafter_block_size = getattr(args, "drafter_block_size", None) or DEFAULT_BLOCK_SIZE
@@ -447,6 +485,9 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
         # The frozen encoder keeps its own table; the decoder's is trained.
         args.share_all_embeddings = False
         args.share_decoder_input_output_embed = True
+    if args.decoder_from_verifier and args.encoder_settings is not None:
+        activation = args.encoder_settings.get("activation_fn")
+        args.activation_fn = getattr(args, "activation_fn", activation)
     # As BERT: learned positions, GELU, unscaled embeddings, normalised.
     args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
     args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
@@ -484,12 +525,14 @@ def block_nat_big(args: Any) -> None:
 def block_nat_fast(args: Any) -> None:
     """For speed: 2 decoder layers on the verifier's own encoder, the prefix cached.
 
+    The layers start from the verifier's first and last, with which training is far quicker.
+
     Raises:
         UsageError: ``--encoder-from`` is missing.
     """
     if not getattr(args, "encoder_from", None):
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
-    args.share_verifier_encoder = True
+    args.share_verifier_encoder = args.decoder_from_verifier = True
     args.drafter_attention = getattr(args, "drafter_attention", None) or "prefix_causal"
     args.decoder_layers = getattr(args, "decoder_layers", None) or 2
     block_nat(args)
