@@ -95,7 +95,8 @@ def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the newest checkpoint with averaged weights and without the optimizer's state.
 
     Sums are in float64; half precision becomes fp32, for an average has more digits. Weights that
-    share memory go on sharing it, as tied embeddings do under three names.
+    were not trained stay as they are, to the bit. Weights that share memory go on sharing it, as
+    tied embeddings do under three names.
 
     Args:
         states: checkpoints of one model, oldest first.
@@ -121,11 +122,13 @@ def mean(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if any(not torch.equal(tensor, tensors[0]) for tensor in tensors):
             raise ValueError(f"{name} holds whole numbers, which differ between checkpoints")
         return tensors[0].clone()
+    halves = (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if tensors[0].dtype in halves else tensors[0].dtype
+    if all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:]):
+        return tensors[0].to(dtype, copy=True)
     total = torch.zeros_like(tensors[0], dtype=torch.float64)
     for tensor in tensors:
         total += tensor
-    halves = (torch.float16, torch.bfloat16)
-    dtype = torch.float32 if tensors[0].dtype in halves else tensors[0].dtype
     return (total / len(tensors)).to(dtype)
 
 

@@ -28,7 +28,11 @@ options:
                           base          6+6 layers, d 512, ffn 2048, 100,000 updates
                           big           6+6 layers, d 1024, ffn 4096, 300,000 updates
                           deep-shallow  base with 12 encoder layers and 1 decoder layer
-    --arch NAME         (default: transformer); the preset's sizes are given as flags
+    --arch NAME         (default: transformer); the preset's sizes are given as flags. block_nat is
+                        a drafter, with settings of its own (Xia et al. 2022; tiny 60 epochs, iwslt
+                        50,000 updates, others 300,000). It takes the sizes of the verifier that
+                        -- --encoder-from FILE names, and block_nat_fast, of 2 decoder layers, its
+                        encoder, too
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
     --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)
@@ -40,8 +44,11 @@ options:
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
     -- FLAGS            any other flags of fairseq-train; they win over the preset's
 
-example:
+examples:
     scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/tiny --preset tiny
+    scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/drafter --preset tiny \
+        --arch block_nat_fast -- --encoder-from checkpoints/tiny/model.pt
+The settings of the presets are in scripts/train_settings.sh.
 HELP
 }
 
@@ -102,21 +109,12 @@ gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 
 # ---- the settings -------------------------------------------------------------------------------
 
-case $preset in
-    tiny) size=(4 4 128 256 4) batch=4096 length=(epochs 38) last=8 ;;
-    iwslt) size=(6 6 512 1024 4) batch=4096 length=(epochs 40) last=5 ;;
-    base) size=(6 6 512 2048 8) batch=25000 length=(updates 100000) last=5 ;;
-    big) size=(6 6 1024 4096 16) batch=25000 length=(updates 300000) last=5 ;;
-    deep-shallow) size=(12 1 512 2048 8) batch=25000 length=(updates 100000) last=5 ;;
-esac
-case $preset in # where the papers give d^-0.5 * warm-up^-0.5, that is the peak
-    tiny) training=(--dropout 0.3 --lr 0.005 --warmup-updates 2000) ;;
-    iwslt) training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --weight-decay 0.0001) ;;
-    base | deep-shallow) training=(--dropout 0.1 --lr 0.0007 --warmup-updates 4000 --adam-eps 1e-9) ;;
-    big) training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --adam-eps 1e-9) ;;
-esac
-[ -z "$epochs" ] || length=(epochs "$epochs")
-[ -z "$updates" ] || length=(updates "$updates")
+# shellcheck source=scripts/train_settings.sh
+. "$root/scripts/train_settings.sh"
+encoder_from=$(value_of --encoder-from '')
+[ -z "$encoder_from" ] || need_file "$encoder_from" "verifier (--encoder-from)"
+[ "$arch" != block_nat_fast ] || [ -n "$encoder_from" ] ||
+    fail "--encoder-from is missing after --: the verifier whose encoder $arch shares"
 average=${average:-$last}
 every=$((length[1] / 100))
 if [ -n "$smoke" ]; then
@@ -139,27 +137,28 @@ add() { # a flag of fairseq-train with its value
     settings+=("${*@Q}")
 }
 add --arch "$arch"
-for side in encoder decoder; do
-    layers=${size[0]}
-    [ "$side" = encoder ] || layers=${size[1]}
-    add "--$side-layers" "$layers"
-    add "--$side-embed-dim" "${size[2]}"
-    add "--$side-ffn-embed-dim" "${size[3]}"
-    add "--$side-attention-heads" "${size[4]}"
-done
+if [ -z "$encoder_from" ]; then # else the sizes are that model's
+    for side in encoder decoder; do
+        layers=${size[0]}
+        [ "$side" = encoder ] || layers=${size[1]}
+        add "--$side-layers" "$layers"
+        add "--$side-embed-dim" "${size[2]}"
+        add "--$side-ffn-embed-dim" "${size[3]}"
+        add "--$side-attention-heads" "${size[4]}"
+    done
+fi
 if cmp -s -- "${dicts[@]}"; then
     add --share-all-embeddings
 else
     add --share-decoder-input-output-embed # source and target have dictionaries of their own
 fi
 add --optimizer adam
-add --adam-betas '(0.9, 0.98)'
-add --lr-scheduler inverse_sqrt
 for ((i = 0; i < ${#training[@]}; i += 2)); do
     add "${training[@]:i:2}"
 done
-add --criterion label_smoothed_cross_entropy
-add --label-smoothing 0.1
+for flag in "${switches[@]}"; do
+    add "$flag"
+done
 add --max-tokens "$max_tokens"
 add --update-freq "$update_freq"
 add --seed "$seed"
@@ -180,6 +179,7 @@ fi
 if [ "$gpus" = 0 ]; then add --cpu; else add --fp16; fi
 add --distributed-world-size "$processes"
 [ ${#more[@]} -eq 0 ] || add "${more[@]}"
+[ -z "$encoder_from" ] || settings+=("ENCODER $(sha256sum <"$encoder_from" | cut -c-16)")
 settings+=("--average $average")
 
 # ---- the folder ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -156,6 +157,72 @@ def test_presets_on_any_architecture_and_device(
         assert 0.99 * batch < tokens <= batch
         assert ("fp16" in flags, "cpu" in flags) == (gpus > 0, gpus == 0)
         assert flags["distributed-world-size"] == str(processes)
+
+
+def test_a_drafter_has_the_papers_settings(stubbed: Stubbed) -> None:
+    expected = {
+        "criterion": "block_nat_loss", "label-smoothing": "0.1", "optimizer": "adam",
+        "adam-betas": "(0.9, 0.999)", "adam-eps": "1e-6", "lr": "0.0005", "weight-decay": "0.01",
+        "lr-scheduler": "inverse_sqrt", "warmup-updates": "10000", "clip-norm": "5",
+        "dropout": "0.1", "drafter-block-size": "25", "glancing-ratio": "0.5",
+        "glancing-ratio-end": "0.3", "best-checkpoint-metric": "accepted",
+        "maximize-best-checkpoint-metric": "",
+    }  # fmt: skip
+    for preset, dim in (("base", "512"), ("big", "1024")):
+        stubbed.save_dir = stubbed.save_dir.with_name(preset)
+        flags = stubbed.flags("--preset", preset, "--arch", "block_nat", GPUS="1")
+        assert {name: flags.get(name) for name in expected} == expected
+        assert flags["max-update"] == flags["glancing-updates"] == "300000"
+        assert int(flags["max-tokens"]) * int(flags["update-freq"]) == 8 * 4 * 4096
+        assert flags["encoder-embed-dim"] == flags["decoder-embed-dim"] == dim
+        assert "prefixes-per-sentence" not in flags
+    stubbed.save_dir = stubbed.save_dir.with_name("shorter")
+    flags = stubbed.flags("--arch", "block_nat", "--updates", 5000)
+    assert flags["max-update"] == flags["glancing-updates"] == "5000"
+
+
+def test_a_tiny_drafter_has_the_sizes_of_its_verifier(stubbed: Stubbed) -> None:
+    verifier = stubbed.data / "it's a verifier.pt"
+    verifier.write_text("1")
+    command = ("--preset", "tiny", "--arch", "block_nat_fast", "--", "--encoder-from", verifier)
+    flags = stubbed.flags(*command)
+    expected = {
+        "arch": "block_nat_fast", "encoder-from": str(verifier), "lr": "0.002",
+        "adam-betas": "(0.9, 0.98)", "warmup-updates": "1000", "clip-norm": "5",
+        "weight-decay": "0.01", "dropout": "0.1", "drafter-block-size": "8",
+        "prefixes-per-sentence": "4", "glancing-ratio": "0", "max-tokens": "2048",
+        "update-freq": "1", "criterion": "block_nat_loss", "keep-last-epochs": "8",
+        "best-checkpoint-metric": "accepted",
+    }  # fmt: skip
+    assert {name: flags.get(name) for name in expected} == expected
+    sizes = [f for f in flags if re.match("(en|de)coder-(layers|embed|ffn|attention)", f)]
+    assert sizes == [] and flags["max-epoch"] == "60"
+
+    (stubbed.save_dir / "checkpoint_last.pt").touch()
+    verifier.write_text("2")
+    error = stubbed.run(*command).stderr
+    assert "settings: before: ENCODER 6b86b273ff34fce1; now: ENCODER d4735e3a265e16ee" in error
+
+
+@pytest.mark.parametrize(
+    "arch, more, prefixes",
+    [
+        ("block_nat_tiny", [], "1"),
+        ("block_nat_tiny", ["--drafter-attention=prefix_causal"], "4"),
+        ("block_nat", ["--lr", "1", "--drafter-attention", "prefix_causal"], "4"),
+        ("block_nat_fast", ["--encoder-from=V"], "4"),
+        ("block_nat_fast", ["--encoder-from=V", "--drafter-attention", "bidirectional"], "1"),
+    ],
+)
+def test_several_prefixes_need_an_attention_that_allows_them(
+    stubbed: Stubbed, tmp_path: Path, arch: str, more: list[str], prefixes: str
+) -> None:
+    verifier = tmp_path / "verifier.pt"
+    verifier.touch()
+    more = [word.replace("=V", f"={verifier}") for word in more]
+    flags = stubbed.flags("--preset", "tiny", "--arch", arch, "--", *more)
+    assert flags["prefixes-per-sentence"] == prefixes
+    assert ("encoder-layers" in flags) == (arch != "block_nat_fast")
 
 
 def test_length_average_seed_and_flags_of_fairseq(stubbed: Stubbed) -> None:
@@ -311,6 +378,11 @@ def test_mistakes_are_named_before_work_starts(stubbed: Stubbed, tmp_path: Path)
         ([data, *out, "--lr", "1"], "unknown option: --lr (see --help; fairseq's own flags"),
         ([data, *out, "--seed"], "--seed needs a value"),
         ([data, *out, "--python", "/no/python"], "no such Python: /no/python"),
+        ([data, *out, "--arch", "block_nat_fast"], "--encoder-from is missing after --: the ver"),
+        (
+            [data, *out, "--arch", "block_nat", "--", "--encoder-from", "/no.pt"],
+            "missing verifier (--encoder-from): /no.pt",
+        ),
     ):
         result = train(*args)
         assert result.returncode == 2, args
@@ -631,6 +703,25 @@ def test_average_is_the_mean_number_by_number(tmp_path: Path) -> None:
     assert result["model"]["a"].data_ptr() == result["model"]["b"].data_ptr()
     assert average_checkpoints.count_updates(result) == 40
     assert result["last_optimizer_state"] is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_what_was_not_trained_stays_as_it_is_to_the_bit(count: int) -> None:
+    """A drafter's frozen encoder is its verifier's."""
+    torch.manual_seed(count)
+    bits = torch.randint(-(2**31), 2**31 - 1, (4000,), dtype=torch.int32)
+    frozen = bits.view(torch.float32)
+    frozen = torch.cat([frozen[frozen.isfinite()], torch.tensor([-0.0, 0.0, 1e-45, 3.4e38])])
+    half = torch.randn(99).half()
+    states = [
+        checkpoint(i, {"frozen": frozen.clone(), "half": half.clone(), "a": torch.randn(3)})
+        for i in range(count)
+    ]
+    model = average_checkpoints.average(states)["model"]
+    assert torch.equal(model["frozen"].view(torch.int32), frozen.view(torch.int32))
+    assert torch.equal(model["half"], half.float()) and model["half"].dtype == torch.float32
+    assert model["frozen"].data_ptr() != states[-1]["model"]["frozen"].data_ptr()
+    assert count == 1 or not torch.equal(model["a"], states[0]["model"]["a"])
 
 
 @pytest.mark.parametrize(

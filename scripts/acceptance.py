@@ -1,0 +1,440 @@
+#!/usr/bin/env python3
+"""Count how much of what a drafter drafts its verifier accepts, in every combination of settings.
+
+A row for greedy search, then one for each combination of --decoding with the flags that it reads.
+fairseq's own beam-1 search says which outputs are greedy's. Nothing is timed, so it may run beside
+other work. A finished row is kept at once; given again, the command makes only rows that are
+missing, or whose checkpoints, data, flags, plugin or machine have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import itertools
+import json
+import logging
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+logging.disable(logging.INFO)  # what fairseq says while it is imported
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import torch  # noqa: E402
+from evaluate import checksum, read_references, subset_files  # noqa: E402
+from fairseq import utils  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+from fairseq_paradec.analysis.quality import Quality  # noqa: E402
+from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli.benchmark import Journal, evenly  # noqa: E402
+from fairseq_paradec.cli.systems import DTYPES, Models  # noqa: E402
+from fairseq_paradec.decoding.audit import Audit  # noqa: E402
+from fairseq_paradec.decoding.config import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
+from fairseq_paradec.errors import option_error  # noqa: E402
+
+# The flags whose values are combined.
+SWEPT = ("drafter_path", "block_size", "accept_topk", "accept_margin")
+SMOKE_SENTENCES = 8
+JUDGE = "fairseq --beam 1"
+
+Options = dict[str, Any]
+
+
+class Test(NamedTuple):
+    """What is translated: a verifier, and the sentences of a subset that it can translate.
+
+    Attributes:
+        models: where drafters are loaded, too.
+        verifier: the model, or an ensemble.
+        task: fairseq's, with the subset.
+        numbers: of the sentences, from short to long.
+        batch_size: sentences per batch.
+    """
+
+    models: Models
+    verifier: list[Any]
+    task: Any
+    numbers: list[int]
+    batch_size: int
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the batches, on the device."""
+        dataset = self.task.dataset(self.models.subset)
+        for start in range(0, len(self.numbers), self.batch_size):
+            batch = self.numbers[start : start + self.batch_size]
+            sample = dataset.collater([dataset[i] for i in batch])
+            yield utils.move_to_cuda(sample) if self.models.device == "cuda" else sample
+
+    def generator(self, options: Options, **more: Any) -> tuple[Any, list[Any]]:
+        """Return the generator of a setting, and the models whose output it gives."""
+        if options["decoding"] == "nat":  # the drafter alone
+            models = self.models.load(options["drafter_path"])[0]
+            options = {k: v for k, v in options.items() if k != "drafter_path"}
+        else:
+            models = self.verifier
+        return measure.generator(self.task, models, **options, **more), models
+
+
+def combinations(args: argparse.Namespace) -> list[Options]:
+    """Return the settings: greedy, then every method with all values of the flags it reads.
+
+    Raises:
+        UsageError: no method reads a flag that is given.
+    """
+    found: list[Options] = [{"decoding": "greedy"}]
+    for decoding in args.decoding:
+        reads = {*FLAGS_OF_METHOD[decoding], *(["drafter_path"] if decoding == "nat" else [])}
+        names = [name for name in SWEPT if name in reads]
+        for values in itertools.product(*(getattr(args, name) for name in names)):
+            given = {k: v for k, v in zip(names, values, strict=True) if v is not None}
+            found.append({"decoding": decoding, **given})
+    for name in SWEPT:
+        first = getattr(args, name)[0]
+        if first is not None and not any(name in options for options in found):
+            users = [d for d, flags in FLAGS_OF_METHOD.items() if name in flags]
+            flag = "--" + name.replace("_", "-")
+            raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
+    if args.smoke:
+        found = list({options["decoding"]: options for options in reversed(found)}.values())[::-1]
+    return [options for i, options in enumerate(found) if options not in found[:i]]
+
+
+def prepare(args: argparse.Namespace, settings: Sequence[Options]) -> Test:
+    """Load the models and choose the sentences; find mistakes in the settings before any work.
+
+    Raises:
+        UsageError: files are missing, or no sentence is left.
+    """
+    measure.check_inputs(args.data, args.path)
+    subset_files(args.data, args.subset)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
+    models = Models(args.data, args.subset, args.dtype, args.device)
+    verifier, task = models.load(args.path)
+    dataset = task.dataset(args.subset)
+    alone = [options["drafter_path"] for options in settings if options["decoding"] == "nat"]
+    translators = [*verifier, *(models.load(path)[0][0] for path in alone)]
+    longest = min(model.max_positions()[0] for model in translators)
+    # Not fairseq's order: but for test sets, it shuffles sentences of one length.
+    sizes = dataset.src_sizes.tolist()
+    order = sorted(
+        (i for i, size in enumerate(sizes) if 1 < size <= longest), key=sizes.__getitem__
+    )
+    if not order:
+        raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
+    limit = SMOKE_SENTENCES if args.smoke else args.sentences
+    test = Test(models, verifier, task, evenly(order, limit), args.batch_size)
+    for options in settings:
+        test.generator(options)
+    return test
+
+
+# ---- one row ------------------------------------------------------------------------------------
+
+
+def judged(test: Test, bar: Any) -> dict[str, Any]:
+    """Translate by fairseq's own search; return the tokens, in the order of ``test.numbers``."""
+    search = Audit(test.verifier, test.task.target_dictionary).judge
+    found: dict[int, list[int]] = {}
+    for sample in test.samples():
+        hypos = search.generate(test.verifier, sample)
+        found |= _tokens(sample, hypos)
+        bar.update(len(hypos))
+    return {"tokens": [found[i] for i in test.numbers]}
+
+
+def counted(test: Test, options: Options, wanted: Sequence[list[int]], bar: Any) -> dict[str, Any]:
+    """Translate by one setting.
+
+    Args:
+        test: what.
+        options: the setting.
+        wanted: the judge's tokens.
+        bar: progress, advanced by one a sentence.
+
+    Returns:
+        By sentence ``tokens``, ``passes``, and for each pass how many tokens were ``drafted`` and
+        ``accepted``; ``flags``, what the method's own stood at; ``ties``, how many outputs part
+        from the judge's where two tokens are hardly told apart, or None if none is promised.
+    """
+    judge = dict(zip(test.numbers, wanted, strict=True))
+    audit = Audit(test.verifier, test.task.target_dictionary)
+    found: dict[int, list[int]] = {}
+    with tempfile.TemporaryDirectory(prefix="paradec-acceptance-") as folder:
+        file = Path(folder) / "stats.jsonl"
+        generator, models = test.generator(options, stats_file=str(file))
+        for sample in test.samples():
+            hypos = test.task.inference_step(generator, models, sample)
+            found |= _tokens(sample, hypos)
+            if generator.lossless:
+                theirs = [[{"tokens": torch.tensor(judge[i])}] for i in sample["id"].tolist()]
+                with torch.no_grad():
+                    audit.compare_with(sample, hypos, theirs)
+            bar.update(len(hypos))
+        with file.open(encoding="utf-8") as stream:
+            records = {record["id"]: record for record in map(json.loads, stream)}
+    return {
+        "tokens": [found[i] for i in test.numbers],
+        "passes": [records[i]["decoder_passes"] for i in test.numbers],
+        "drafted": [records[i]["num_drafted"] for i in test.numbers],
+        "accepted": [records[i]["num_accepted"] for i in test.numbers],
+        "flags": records[test.numbers[0]]["flags"],
+        "ties": audit.ties if generator.lossless else None,
+    }
+
+
+def _tokens(sample: dict[str, Any], hypos: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
+    """Return the outputs of a batch by the sentences' numbers."""
+    ids = sample["id"].tolist()
+    return {i: hypo[0]["tokens"].tolist() for i, hypo in zip(ids, hypos, strict=True)}
+
+
+def row(options: Options, entry: dict[str, Any], wanted: Sequence[list[int]]) -> dict[str, Any]:
+    """Sum up one setting.
+
+    Args:
+        options: the setting.
+        entry: what ``counted`` found.
+        wanted: the judge's tokens.
+    """
+    flags, outputs = entry["flags"], entry["tokens"]
+    tokens, passes = sum(map(len, outputs)), sum(entry["passes"])
+    drafted = sum(map(sum, entry["drafted"]))
+    accepted = sum(map(sum, entry["accepted"]))
+    return {
+        "decoder": options["decoding"],
+        "drafter": options.get("drafter_path", "-"),
+        "k": flags.get("block_size", "-"),
+        "beta": flags.get("accept_topk", "-"),
+        "tau": flags.get("accept_margin", "-"),
+        "sentences": len(outputs),
+        "tokens": tokens,
+        "passes per sentence": round(passes / len(outputs), 3),
+        "tokens per pass": round(tokens / passes, 3),
+        "accepted per pass": round(accepted / passes, 3) if drafted else "-",
+        "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
+        "ties": "-" if entry["ties"] is None else entry["ties"],
+    }
+
+
+def histogram(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the column that says which share of the passes accepts how many tokens."""
+    counts = collections.Counter(itertools.chain(*entry["accepted"]))
+    text = " ".join(f"{100 * counts[i] / counts.total():.0f}" for i in range(max(counts) + 1))
+    drafts = any(map(any, entry["drafted"]))
+    return {"% of passes that accept 0, 1, 2, ... tokens": text if drafts else "-"}
+
+
+def _same(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> int:
+    return sum(a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def scores(quality: Quality, texts: Sequence[str], greedy: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of translation quality, with differences from greedy search.
+
+    Args:
+        quality: with the references.
+        texts: the setting's.
+        greedy: those of the greedy row.
+    """
+    found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
+    for metric, (mean, low, high) in quality.differences(texts, greedy).items():
+        text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+        found[f"{metric} - greedy"] = "-" if texts is greedy else text
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows for a terminal, columns aligned.
+
+    Columns without a value are left out, and that of the drafter if there is only one.
+    """
+    columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
+    if len({row["drafter"] for row in rows} - {"-"}) == 1:
+        columns.remove("drafter")
+    cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+# ---- all rows -----------------------------------------------------------------------------------
+
+
+def key(args: argparse.Namespace, options: Options) -> str:
+    """Return what tells a setting's result from any other: a checksum of all it is made from."""
+    files = [Path(one) for one in args.path.split(os.pathsep)]
+    files += sorted(Path(args.data).glob("dict.*.txt"))
+    files += subset_files(args.data, args.subset)
+    files += sorted((Path(measure.__file__).resolve().parents[1]).rglob("*.py"))
+    machine = measure.circumstances("", [])
+    del machine["machine"]["threads"]  # they change no token
+    drafter = options.get("drafter_path")
+    made_of = {
+        "options": options | ({"drafter_path": checksum(Path(drafter))} if drafter else {}),
+        "sentences": SMOKE_SENTENCES if args.smoke else args.sentences,
+        "setting": [args.subset, args.batch_size, args.dtype, args.device],
+        "files": [(file.name, checksum(file)) for file in files],
+        "machine": [machine["machine"], machine["versions"]],
+    }
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def measured(
+    args: argparse.Namespace, test: Test, settings: Sequence[Options]
+) -> tuple[list[list[int]], list[dict[str, Any]]]:
+    """Return the judge's tokens and what each setting gave, from an earlier run if it has them."""
+    keys = [key(args, options) for options in settings]
+    judge = key(args, {"decoding": JUDGE})
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a file in a folder that can be made ({error.strerror})"
+        raise option_error("--out", str(args.out), allowed) from error
+    journal = Journal(
+        args.out.with_suffix(".partial.jsonl"), {"schema": "acceptance", "version": 1}
+    )
+    missing = [one for one in (judge, *keys) if one not in journal.entries]
+    with tqdm(
+        desc="acceptance",
+        total=len(missing) * len(test.numbers),
+        unit=" sentences",
+        mininterval=0.5 if sys.stderr.isatty() else 30,
+    ) as bar:
+        if judge in missing:
+            journal.put(judge, judged(test, bar))
+        wanted = journal.entries[judge]["tokens"]
+        for one, options in zip(keys, settings, strict=True):
+            if one in missing:
+                said = (str(value) for value in options.values())
+                bar.set_postfix_str(" ".join(said), refresh=False)
+                journal.put(one, counted(test, options, wanted, bar))
+    entries = [journal.entries[one] for one in keys]
+    journal.close()
+    return wanted, entries
+
+
+def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Measure all settings and write the table; return the exit status.
+
+    Args:
+        args: the command's arguments.
+        argv: as they were typed, for the record.
+    """
+    settings = combinations(args)
+    for options in settings:
+        path = options.get("drafter_path")
+        if path is None and options["decoding"] == "nat":
+            raise option_error("--drafter-path", None, "a checkpoint of --arch block_nat, with nat")
+        if path is not None and not Path(path).is_file():
+            raise option_error("--drafter-path", path, "a fairseq checkpoint")
+    if args.out.is_dir():
+        raise option_error("--out", str(args.out), "a file, not a folder")
+    references = None if args.raw is None else read_references(args.raw)
+    test = prepare(args, settings)
+    size = len(test.task.dataset(args.subset))
+    if references is not None and len(references) != size:
+        raise option_error("--raw", str(args.raw), f"{size} lines, as {args.subset} of DATA has")
+    wanted, entries = measured(args, test, settings)
+    rows = [row(options, entry, wanted) for options, entry in zip(settings, entries, strict=True)]
+    notes = [
+        f"{len(test.numbers)} sentences of {args.data} ({args.subset}), batch size "
+        f"{args.batch_size}, {args.dtype}, {args.device}; verifier {args.path}.",
+        "Identical: to fairseq's own --beam 1; ties among the others, where exactness is promised: "
+        "the two tokens' log-probabilities are closer than 1e-4.",
+        "Tokens count the end of the sentence; a pass gives the accepted tokens and one of the "
+        "verifier's own.",
+        "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
+    ]
+    if references is not None:
+        quality = Quality([references[i] for i in test.numbers])
+        words, language = test.task.target_dictionary, test.task.cfg.target_lang
+        texts = [
+            [measure.plain_text(words.string(tokens).split(), language) for tokens in e["tokens"]]
+            for e in entries
+        ]
+        for one, text in zip(rows, texts, strict=True):
+            one |= scores(quality, text, texts[0])
+        notes.append("Cased, detokenised text against raw references; 95% paired-bootstrap.")
+        notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
+    for one, entry in zip(rows, entries, strict=True):
+        one |= histogram(entry)
+    command = f"python scripts/acceptance.py {shlex.join(argv)}"
+    made_by = measure.circumstances("", argv) | {"command": command}
+    measure.save(args.out, args.title, notes, rows, made_by)
+    print(table(rows))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s DATA --path VERIFIER --drafter-path DRAFTER [options] --out FILE",
+        epilog="Each of the first five options may be given several times: all combinations are "
+        "made.\nexample: scripts/acceptance.py data-bin/multi30k.en-de --path verifier.pt "
+        "--drafter-path\ndrafter.pt --block-size 5 --block-size 10 --accept-margin 1 "
+        "--accept-margin 3 --out results/k.json",
+    )
+    add, number = parser.add_argument, measure.whole_number
+    add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
+    methods = [name for name in DECODINGS if name not in (*STOCK_DECODINGS, "greedy")]
+    add(
+        "--drafter-path",
+        action="append",
+        help="the drafter's checkpoint; for nat, which drafts without a verifier, too",
+    )
+    add(
+        "--decoding",
+        action="append",
+        choices=methods,
+        metavar="D",
+        help=f"{', '.join(methods)} (default: gad and gad_pp)",
+    )
+    add("--block-size", type=number, action="append", help="(default: as the drafter was trained)")
+    add("--accept-topk", type=number, action="append", help="gad_pp's beta (default: 3)")
+    add("--accept-margin", type=float, action="append", help="gad_pp's tau (default: 1.0)")
+    add("--path", required=True, help="the verifier's checkpoint, several with ':' between them")
+    add("--subset", default="valid", help="of DATA (default: valid)")
+    add("--raw", type=Path, help="its references, plain text, one per line: for BLEU and chrF")
+    add("--batch-size", type=number, default=1, help="sentences (default: 1)")
+    add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
+    add("--dtype", choices=list(DTYPES), default="fp32", help="(default: fp32)")
+    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
+    add(
+        "--smoke",
+        action="store_true",
+        help=f"a try-out: {SMOKE_SENTENCES} sentences, and of each --decoding the first row",
+    )
+    add("--title", default="Acceptance", help="of the section in RESULTS.md")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the JSON; finished rows are kept beside it, in FILE.partial.jsonl",
+    )
+    args = parser.parse_args(argv)
+    args.decoding = args.decoding or ["gad", "gad_pp"]
+    for name in SWEPT:
+        setattr(args, name, getattr(args, name) or [None])
+    logging.disable(logging.WARNING)  # the judge warns of every sentence that differs
+    try:
+        return measure.run("acceptance", lambda: acceptance(args, argv))
+    finally:
+        logging.disable(logging.INFO)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without tidying up
+    sys.exit(main())

@@ -1,0 +1,238 @@
+#!/usr/bin/env bash
+# Everything GAD needs: teacher, distilled data, verifier, drafter; and how much is accepted.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+    cat <<'HELP'
+usage: scripts/train_gad.sh DATA --save-dir DIR [options] [-- the drafter's flags of fairseq-train]
+
+From data to a verifier and a drafter for --decoding gad and gad_pp (Xia et al. 2022), by train.sh,
+distill.sh and acceptance.py. Stopped or killed, the same command goes on where it was; what is
+finished is not made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it
+on the CPU.
+
+input:
+    DATA                   a folder that fairseq-preprocess made (paths have no ':' in them)
+output:
+    DIR/teacher/           [1/5] a Transformer, unless --teacher is given
+    DIR/distilled/         [2/5] DATA with the teacher's translations (beam 5) as training targets
+    DIR/verifier/          [3/5] a Transformer trained on these, unless --verifier is given
+    DIR/greedy/            [4/5] DATA with the verifier's greedy translations, also for validation,
+    DIR/drafter/           (by way of greedy.train/), and the drafter trained on them, model.pt
+    DIR/acceptance.json    [5/5] passes and accepted tokens on DATA's validation set, also printed
+A step that the drafter does not need is left out: with --verifier the first three.
+
+options:
+    --preset NAME          of all models: tiny, iwslt, base or big (default: base); see train.sh
+    --fast                 a drafter of 2 decoder layers on the verifier's own encoder, with the
+                           prefix cached: the same as --arch block_nat_fast
+    --arch NAME            the drafter's architecture (default: block_nat, the paper's). Its encoder
+                           starts from the verifier's, and it has the verifier's sizes
+    --teacher FILES        a trained teacher; several with ':' between them are an ensemble
+    --verifier FILE        a trained Transformer
+    --draft-on WHAT        what the drafter learns (default: own-greedy)
+                             own-greedy  what the verifier will say: its greedy translations
+                             teacher     the teacher's translations
+                             references  the targets of DATA
+    --epochs N             how long the drafter is trained (default: the preset's; see train.sh)
+    --updates N            or so
+    --seed N               of all models (default: 1)
+    --threads N            of each process on a CPU (default: the cores shared out evenly)
+    --processes N          for training and translating (default: 1)
+    --smoke                a try-out of every step in a minute or two: 20 updates, 64 sentences to
+                           distil, 8 to decode; without --save-dir in a temporary folder
+    --python PYTHON        default: .venv/bin/python in this checkout, else python3
+
+examples:
+    scripts/train_gad.sh data-bin/wmt14.en-de --save-dir checkpoints/gad
+    scripts/train_gad.sh data-bin/multi30k.en-de --save-dir checkpoints/tiny-gad --preset tiny --fast
+    scripts/train_gad.sh data-bin/multi30k.en-de --save-dir checkpoints/k10 --preset tiny --fast \
+        --verifier checkpoints/tiny-gad/verifier/model.pt -- --drafter-block-size 10
+HELP
+}
+
+{ # read to its end before anything runs, so that the file may change while models are trained
+save_dir='' preset=base arch='' fast='' teacher='' verifier='' draft_on=own-greedy epochs=''
+updates='' seed=1 threads='' processes=1 smoke=''
+more=() positional=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --save-dir | --preset | --arch | --teacher | --verifier | --draft-on | --epochs | \
+            --updates | --seed | --threads | --processes | --python)
+            need_value "$@"
+            [ -n "$2" ] || fail "$1: got ''; allowed: see --help"
+            name=${1#--}
+            declare "${name//-/_}=$2"
+            shift 2
+            ;;
+        --fast | --smoke)
+            declare "${1#--}=1"
+            shift
+            ;;
+        --)
+            shift
+            more=("$@")
+            break
+            ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        -*) fail "unknown option: $1 (see --help; fairseq's own flags come after --)" ;;
+        *)
+            positional+=("$1")
+            shift
+            ;;
+    esac
+done
+[ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
+data=${positional[0]}
+
+# ---- mistakes, before any work ------------------------------------------------------------------
+
+need_choice --preset "$preset" tiny iwslt base big
+need_choice --draft-on "$draft_on" own-greedy teacher references
+for option in epochs updates threads; do
+    [ -z "${!option}" ] || need_number "--$option" "${!option}"
+done
+need_number --seed "$seed"
+need_number --processes "$processes"
+[ -z "$epochs" ] || [ -z "$updates" ] || fail "--epochs and --updates: only one of them"
+[ -z "$smoke" ] || [ -z "$epochs$updates" ] || fail "--smoke sets --epochs and --updates itself"
+[ -z "$fast" ] || [ -z "$arch" ] || fail "--fast and --arch: only one of them"
+[ -z "$fast" ] || arch=block_nat_fast
+arch=${arch:-block_nat}
+[[ $arch == block_nat* ]] ||
+    fail "--arch: got '$arch'; allowed: a drafter's (block_nat, block_nat_fast, ...)"
+[ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where everything is written"
+need_no_colon --save-dir "$save_dir"
+need_no_colon DATA "$data"
+need_dir "$data" "DATA"
+subsets=("$data"/valid.*-*.*.idx)
+[ -f "${subsets[0]}" ] || fail "DATA: got '$data', which has no validation set (valid.*.idx)"
+taught= # is there anything to be learned from a teacher?
+[ -n "$verifier" ] && [ "$draft_on" != teacher ] || taught=1
+if [ -n "$teacher" ]; then
+    [ -n "$taught" ] || fail "--teacher: got '$teacher', of which nothing would be learned;" \
+        "allowed: with --draft-on teacher, or without --verifier"
+    mapfile -d : -t files < <(printf '%s' "$teacher")
+    for file in "${files[@]}"; do
+        need_file "$file" "teacher (--teacher)"
+    done
+fi
+if [ -n "$verifier" ]; then
+    need_no_colon --verifier "$verifier"
+    need_file "$verifier" "verifier (--verifier)"
+fi
+need_python fairseq torch tqdm
+device=$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
+
+# ---- the folder ---------------------------------------------------------------------------------
+
+temporary=
+if [ -z "$save_dir" ]; then
+    temporary=$(mktemp -d)
+    save_dir=$temporary
+    trap 'rm -rf -- "$temporary"' EXIT
+fi
+case $save_dir in -*) save_dir=./$save_dir ;; esac
+case $verifier in -*) verifier=./$verifier ;; esac
+mkdir -p -- "$save_dir"
+# The lock passes to the steps: as long as one of them lives, nobody else works here.
+exec 7>"$save_dir/.lock"
+flock -n 7 || fail "--save-dir: got '$save_dir', in which another process works"
+
+# ---- the steps: each says by itself what is finished, and with which settings -------------------
+
+child=
+stop() { # exit status
+    trap '' INT TERM
+    if [ -n "$child" ]; then
+        kill -TERM "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    if [ -n "$temporary" ]; then
+        note "stopped"
+    else
+        note "stopped; what was made is kept in $save_dir, and the same command goes on"
+    fi
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+
+run() { # a step of this recipe
+    local status=0
+    "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    [ "$status" = 0 ] || {
+        note "stopped by an error in ${1##*/}"
+        exit "$status"
+    }
+}
+
+try_out=()
+[ -z "$smoke" ] || try_out=(--smoke)
+
+train() { # data, folder, then more of train.sh
+    local settings=(--preset "$preset" --seed "$seed" --processes "$processes" --python "$python")
+    [ -z "$threads" ] || settings+=(--threads "$threads")
+    run "$root/scripts/train.sh" "$1" --save-dir "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+}
+
+distill() { # data, folder, then more of distill.sh
+    local settings=(--device "$device" --processes "$processes" --python "$python")
+    [ "$device" = cpu ] || settings+=(--max-tokens 16000)
+    run "$root/scripts/distill.sh" "$1" "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+}
+
+if [ -z "$taught" ]; then
+    note "[1/5] teacher: not needed"
+    note "[2/5] distilled data: not needed"
+else
+    if [ -n "$teacher" ]; then
+        note "[1/5] teacher: $teacher"
+    else
+        note "[1/5] teacher: $save_dir/teacher"
+        train "$data" "$save_dir/teacher"
+        teacher=$save_dir/teacher/model.pt
+    fi
+    note "[2/5] distilled data: $save_dir/distilled"
+    distill "$data" "$save_dir/distilled" --path "$teacher"
+fi
+if [ -n "$verifier" ]; then
+    note "[3/5] verifier: $verifier"
+else
+    note "[3/5] verifier: $save_dir/verifier"
+    train "$save_dir/distilled" "$save_dir/verifier"
+    verifier=$save_dir/verifier/model.pt
+fi
+note "[4/5] drafter: $save_dir/drafter, on $draft_on"
+case $draft_on in
+    own-greedy)
+        drafts=$save_dir/greedy
+        distill "$data" "$save_dir/greedy.train" --path "$verifier" --beam 1
+        distill "$save_dir/greedy.train" "$drafts" --path "$verifier" --beam 1 --subset valid
+        ;;
+    teacher) drafts=$save_dir/distilled ;;
+    references) drafts=$data ;;
+esac
+long=()
+[ -z "$epochs" ] || long=(--epochs "$epochs")
+[ -z "$updates" ] || long=(--updates "$updates")
+train "$drafts" "$save_dir/drafter" --arch "$arch" "${long[@]}" \
+    -- --encoder-from "$verifier" "${more[@]}"
+note "[5/5] acceptance: $save_dir/acceptance.json"
+export OMP_NUM_THREADS=${threads:-${OMP_NUM_THREADS:-$(nproc)}}
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+run "$python" "$root/scripts/acceptance.py" "$data" "--path=$verifier" \
+    "--drafter-path=$save_dir/drafter/model.pt" --decoding gad --decoding gad_pp \
+    --accept-topk 3 --accept-margin 1.0 --subset valid --device "$device" "${try_out[@]}" \
+    "--title=Acceptance: $arch, $preset, on $draft_on" "--out=$save_dir/acceptance.json"
+[ -n "$temporary" ] || note "done: $verifier and $save_dir/drafter/model.pt"
+exit 0
+}

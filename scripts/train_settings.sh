@@ -1,0 +1,89 @@
+# Sourced by train.sh: what a preset means for an architecture. Not a command of its own.
+# shellcheck shell=bash disable=SC2154 # preset, arch, epochs, updates, more are train.sh's
+# shellcheck disable=SC2034 # and what is set here is read there
+#
+#   size      layers of encoder and decoder, dimension, that of the feed-forward layers, heads
+#   length    epochs N or updates N
+#   batch     target tokens of an update
+#   last      how many checkpoints are averaged
+#   training  flags with their values
+#   switches  flags without one
+
+value_of() { # flag of fairseq, what it is if it is not given after --
+    local flag=$1 value=$2 i
+    for ((i = 0; i < ${#more[@]}; i++)); do
+        case ${more[i]} in
+            "$flag") value=${more[i + 1]:-} ;;
+            "$flag"=*) value=${more[i]#*=} ;;
+        esac
+    done
+    printf '%s' "$value"
+}
+
+case $preset in
+    tiny) size=(4 4 128 256 4) ;;
+    iwslt) size=(6 6 512 1024 4) ;;
+    base) size=(6 6 512 2048 8) ;;
+    big) size=(6 6 1024 4096 16) ;;
+    deep-shallow) size=(12 1 512 2048 8) ;;
+esac
+last=5
+[ "$preset" != tiny ] || last=8
+switches=()
+
+if [[ $arch != block_nat* ]]; then # a translation model
+    # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
+    case $preset in
+        tiny)
+            length=(epochs 38) batch=4096
+            training=(--dropout 0.3 --lr 0.005 --warmup-updates 2000)
+            ;;
+        iwslt)
+            length=(epochs 40) batch=4096
+            training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --weight-decay 0.0001)
+            ;;
+        base | deep-shallow)
+            length=(updates 100000) batch=25000
+            training=(--dropout 0.1 --lr 0.0007 --warmup-updates 4000 --adam-eps 1e-9)
+            ;;
+        big)
+            length=(updates 300000) batch=25000
+            training=(--dropout 0.3 --lr 0.0005 --warmup-updates 4000 --adam-eps 1e-9)
+            ;;
+    esac
+    training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
+        --criterion label_smoothed_cross_entropy)
+else # GAD's drafter
+    attention=bidirectional
+    [ "$arch" != block_nat_fast ] || attention=prefix_causal
+    attention=$(value_of --drafter-attention "$attention")
+    case $preset in
+        tiny)
+            length=(epochs 60) batch=2048 prefixes=1
+            [ "$attention" != prefix_causal ] || prefixes=4
+            training=(--adam-betas '(0.9, 0.98)' --lr 0.002 --warmup-updates 1000
+                --drafter-block-size 8 --prefixes-per-sentence "$prefixes" --glancing-ratio 0)
+            ;;
+        iwslt) # base's in smaller batches; not tuned
+            length=(updates 50000) batch=8192
+            training=(--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --lr 0.0005
+                --warmup-updates 4000 --drafter-block-size 25)
+            ;;
+        base | big | deep-shallow) # Xia et al. 2022, Table 10
+            length=(updates 300000) batch=131072
+            training=(--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --lr 0.0005
+                --warmup-updates 10000 --drafter-block-size 25)
+            ;;
+    esac
+    training+=(--lr-scheduler inverse_sqrt --clip-norm 5 --weight-decay 0.01 --dropout 0.1
+        --criterion block_nat_loss --best-checkpoint-metric accepted)
+    switches=(--maximize-best-checkpoint-metric)
+fi
+training+=(--label-smoothing 0.1)
+
+[ -z "$epochs" ] || length=(epochs "$epochs")
+[ -z "$updates" ] || length=(updates "$updates")
+if [[ $arch == block_nat* && $preset != tiny ]]; then
+    training+=(--glancing-ratio 0.5 --glancing-ratio-end 0.3)
+    [ "${length[0]}" != updates ] || training+=(--glancing-updates "${length[1]}")
+fi
