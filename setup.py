@@ -58,6 +58,7 @@ setup(
         "console_scripts": [
             "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
             "paradec-demo=fairseq_paradec.cli.demo:main",
+            "paradec-modules=fairseq_paradec.cli.modules:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-results=fairseq_paradec.cli.results:main",
             "paradec-trace=fairseq_paradec.cli.trace:main",

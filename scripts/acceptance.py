@@ -122,11 +122,8 @@ def prepare(args: argparse.Namespace, settings: Sequence[Options]) -> Test:
     alone = [options["drafter_path"] for options in settings if options["decoding"] == "nat"]
     translators = [*verifier, *(models.load(path)[0][0] for path in alone)]
     longest = min(model.max_positions()[0] for model in translators)
-    # Not fairseq's order: but for test sets, it shuffles sentences of one length.
-    sizes = dataset.src_sizes.tolist()
-    order = sorted(
-        (i for i, size in enumerate(sizes) if 1 < size <= longest), key=sizes.__getitem__
-    )
+    sizes = dataset.src_sizes
+    order = [i for i in measure.by_length(dataset) if 1 < sizes[i] <= longest]
     if not order:
         raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
     limit = SMOKE_SENTENCES if args.smoke else args.sentences

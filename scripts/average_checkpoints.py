@@ -74,9 +74,7 @@ def check_same_kind(states: Sequence[dict[str, Any]]) -> None:
             raise ValueError(f"different architectures: {arches[0]} and {arches[1]}")
         others = {name: tuple(tensor.shape) for name, tensor in other["model"].items()}
         different = sorted(
-            name
-            for name in shapes.keys() | others.keys()
-            if shapes.get(name) != others.get(name)
+            name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name)
         )
         if different:
             raise ValueError(

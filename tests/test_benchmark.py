@@ -450,7 +450,7 @@ def test_sentences_that_cannot_be_decoded_are_left_out(always):
     dataset = always[0].dataset
     sizes = dataset.src_sizes.copy()
     sizes[[5, 7]] = 1, 5000
-    pretend = SimpleNamespace(ordered_indices=dataset.ordered_indices, src_sizes=sizes)
+    pretend = SimpleNamespace(src_sizes=sizes, tgt_sizes=dataset.tgt_sizes)
     system.task = SimpleNamespace(dataset=lambda subset: pretend)
     args = SimpleNamespace(subset="test", sentences=None, timed=10, batch_sizes=[4, 400],
                            threads=[1], rounds=1, device="cpu", busy=True)  # fmt: skip
@@ -718,3 +718,18 @@ def test_length_bins():
     }
     assert timing.length_bins([4, 4, 4], 4) == {"4": [0, 1, 2]}
     assert timing.length_bins([1, 1, 1, 9], 2) == {"1": [0, 1, 2], "2-9": [3]}
+
+
+def test_the_order_of_sentences_is_always_the_same(always):
+    """fairseq shuffles sentences of equal length in every subset but ``test``."""
+    dataset = always[0].dataset
+    order = measure.by_length(dataset)
+    assert order == dataset.ordered_indices().tolist()  # a test set: as fairseq
+    sizes = [dataset.src_sizes[i] for i in order]
+    assert sizes == sorted(sizes) and sorted(order) == list(range(len(dataset)))
+    dataset.shuffle = True
+    try:
+        assert any(dataset.ordered_indices().tolist() != order for _ in range(5))
+        assert measure.by_length(dataset) == order
+    finally:
+        dataset.shuffle = False

@@ -467,7 +467,7 @@ def make_plan(system: System, args: argparse.Namespace) -> Plan:
     """
     dataset = system.task.dataset(args.subset)
     longest = min(model.max_positions()[0] for model in system.models)
-    order = [i for i in dataset.ordered_indices().tolist() if 1 < dataset.src_sizes[i] <= longest]
+    order = [i for i in measure.by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
     if not order:
         raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
     sentences = evenly(order, args.sentences)

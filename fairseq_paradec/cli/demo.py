@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -27,18 +28,24 @@ from .systems import EXACT, FairseqSystem, Models
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
 
 
-def decoders(block_size: int) -> dict[str, str]:
+def decoders(block_size: int, drafter: str | None = None) -> dict[str, str]:
     """Return the rows of the table, each with its flags of fairseq-generate.
 
     Args:
-        block_size: positions per pass of the blocked decoders and of the sliding window.
+        block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
+        drafter: the checkpoint that drafts for ``gad`` and ``gad_pp``; without it they have no row.
     """
     size = f"--block-size {block_size}"
+    drafted = {}
+    if drafter is not None:
+        path = f"--drafter-path {shlex.quote(drafter)}"
+        drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
     return ALWAYS | {
         "pj": "pj",
         f"pgj block {block_size}": f"pgj {size}",
         f"hgj block {block_size}": f"hgj {size}",
         f"hgj sliding {block_size}": f"hgj {size} --jacobi-window sliding",
+        **drafted,
     }
 
 
@@ -127,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add, number = parser.add_argument, measure.whole_number
     add("--data", type=Path, default=DEFAULT_DATA, help="fairseq data-bin folder, `test` subset")
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
+    add("--drafter-path", type=Path, help="for gad and gad_pp (default: DATA/drafter.pt, if there)")
     add("--sentences", type=number, default=100, help="at most so many (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
@@ -148,10 +156,13 @@ def _run(args: argparse.Namespace) -> int:
     measure.check_inputs(data, path, "--data")
     torch.set_num_threads(args.threads)
     models = Models(data, "test", "fp32", "cpu")
-    rows = decoders(args.block_size)
+    drafter = args.drafter_path
+    if drafter is None and (args.data / "drafter.pt").is_file():
+        drafter = args.data / "drafter.pt"
+    rows = decoders(args.block_size, None if drafter is None else str(drafter))
     systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
     task = systems[0].task
-    sentences = evenly(task.dataset("test").ordered_indices().tolist(), args.sentences)
+    sentences = evenly(measure.by_length(task.dataset("test")), args.sentences)
     plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
     work = len(rows) * len(sentences) * (1 + args.rounds)
     with tqdm(total=work, desc="translating", unit=" sentences", leave=False) as bar:
@@ -169,7 +180,7 @@ def _run(args: argparse.Namespace) -> int:
     print(table(bench, same))
     print("\nidentical: token for token as fairseq greedy. Times depend on this machine.")
     print(describe(exact))
-    print(examples(bench, list(rows)[-1], references(task, data, "test", None)[0]))
+    print(examples(bench, GREEDY, references(task, data, "test", None)[0]))
     return int(any(counts["beyond ties"] for counts in exact.values()))
 
 

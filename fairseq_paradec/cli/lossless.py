@@ -1,4 +1,4 @@
-"""paradec-lossless: decode test sets by every Jacobi variant and compare with fairseq's --beam 1.
+"""paradec-lossless: decode test sets by every lossless variant and compare with fairseq's --beam 1.
 
 Exactness is counted, not timed: the command may run beside other work.
 """
@@ -19,14 +19,19 @@ from ..decoding.config import CHOICES
 from . import measure
 
 BLOCK_SIZES = (3, 5, 8)
+GAD_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
 
 
-def variants(joined: bool) -> list[dict[str, Any]]:
+def variants(joined: bool, drafter: str | None = None) -> list[dict[str, Any]]:
     """List every method with every first guess, window, stop rule and block size measured.
 
     Args:
         joined: source and target share a dictionary; ``source-copy`` needs that.
+        drafter: ``gad``'s; with it, that method's variants alone.
     """
+    if drafter is not None:
+        gad = {"decoding": "gad", "drafter_path": drafter}
+        return [gad | {"block_size": size} for size in GAD_BLOCK_SIZES]
     found: list[dict[str, Any]] = [{"decoding": "greedy"}]
     for init in CHOICES["jacobi_init"]:
         if init == "source-copy" and not joined:
@@ -99,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of a plain Transformer")
+    add("--drafter-path", help="do gad's variants with this drafter, instead of the Jacobi ones")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=measure.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=measure.whole_number, help="sentences per subset (default: all)")
@@ -114,7 +120,8 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     joined = task.source_dictionary == task.target_dictionary
     search = Audit(models, task.target_dictionary).judge
     rows = []
-    with tqdm(total=len(args.batch_sizes) * len(variants(joined)), unit="variant") as progress:
+    ways = variants(joined, args.drafter_path)
+    with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant") as progress:
         for size in args.batch_sizes:
             samples = [
                 sample
@@ -122,7 +129,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
                 for sample in measure.batches(task, subset, size, args.limit)
             ]
             wanted = [search.generate(models, sample) for sample in samples]
-            for options in variants(joined):
+            for options in ways:
                 counts = judge(task, models, samples, wanted, options)
                 rows.append(labels(size, options) | counts)
                 progress.update()
@@ -131,9 +138,10 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
         "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
     ]
-    if not joined:
+    if not joined and args.drafter_path is None:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
-    title = "Lossless: every Jacobi variant against fairseq greedy"
+    kind = "every Jacobi variant" if args.drafter_path is None else "GAD"
+    title = f"Lossless: {kind} against fairseq greedy"
     measure.save(args.out, title, notes, rows, measure.circumstances("lossless", argv))
     return 0
 

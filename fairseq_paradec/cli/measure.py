@@ -126,11 +126,24 @@ def batches(task: Any, subset: str, batch_size: int, limit: int | None) -> Itera
     if subset not in task.datasets:
         task.load_dataset(subset)
     dataset = task.dataset(subset)
-    order = dataset.ordered_indices().tolist()
+    order = by_length(dataset)
     if limit is not None:
         order = order[:: max(1, len(order) // limit)][:limit]
     for start in range(0, len(order), batch_size):
         yield dataset.collater([dataset[i] for i in order[start : start + batch_size]])
+
+
+def by_length(dataset: Any) -> list[int]:
+    """Return the numbers of a subset's sentences, from short to long.
+
+    Those of equal length come in the same order each time; fairseq shuffles them, unless the subset
+    is called ``test``.
+    """
+    sizes, targets = dataset.src_sizes, dataset.tgt_sizes
+    numbers = range(len(sizes))
+    if targets is None:
+        return sorted(numbers, key=sizes.__getitem__)
+    return sorted(numbers, key=lambda i: (sizes[i], targets[i]))
 
 
 def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:

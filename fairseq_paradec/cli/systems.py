@@ -165,7 +165,13 @@ class FairseqSystem:
         self.dataset = self.task.dataset(models.subset)
         self.generator = self.task.build_generator(self.models, self.options)
         self.promise = self._promise(path)
-        self.parameters = count_parameters(self.models)
+        drafter = getattr(self.generator, "drafter", None)
+        helpers = []
+        if drafter is not None:
+            self.files = [*self.files, self.options.drafter_path]
+            # On the verifier's encoder the drafter's own copy has nothing to do.
+            helpers = [drafter.decoder if drafter.shares_encoder else drafter]
+        self.parameters = count_parameters([*self.models, *helpers])
         self._calls = [0]
         if self.options.decoding in STOCK_DECODINGS:
             self._calls = count_stock_passes(self.generator)

@@ -48,21 +48,40 @@ class BlockScorer(ChunkScorer):
         cached = self.lengths if self.caches_prefix else [0] * len(prefixes)
         self.keep(cached)
         new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]
-        width = max(map(len, new)) + size
+        begins = [len(p) for p in new]  # where a row's masks begin
+        width = max(begins) + size
         device = self.cache.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
         chunk = torch.tensor([p + [MASK] * (width - len(p)) for p in new], device=device)
-        begin = torch.tensor([len(p) for p in new], device=device)[:, None]  # B×1, the first mask
-        # 2. Who sees whom: masks see the whole block, and prefix tokens too if bidirectional.
-        index = torch.arange(width, device=device)
-        last = begin + size - 1
-        sees_block = index <= last if not self.caches_prefix else (index >= begin) & (index <= last)
-        until = torch.where(sees_block, last, index)  # B×W, the last column that a row sees
-        hidden = self.step(chunk, mask=index <= until[:, :, None])  # B×W×D
-        # 3. Only the masks' outputs are wanted, and the prefix's keys and values.
+        alike = min(begins) == max(begins)
+        mask = self._mask(torch.tensor(begins[:1] if alike else begins, device=device), size, width)
+        hidden = self.step(chunk, mask=mask)  # B×W×D
+        # 2. Only the masks' outputs are wanted, and the prefix's keys and values.
         self.keep([len(p) for p in prefixes])
-        where = begin + torch.arange(size, device=device)  # B×K
+        if alike:
+            return hidden[:, begins[0] :]
+        where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
         return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
+
+    def _mask(self, begin: Tensor, size: int, width: int) -> Tensor:
+        """Say who sees whom: masks see the whole block, and prefix tokens too if bidirectional.
+
+        Args:
+            begin: B, or 1 for all rows: where the masks begin.
+            size: K.
+            width: W.
+
+        Returns:
+            B×W×W, or 1×W×W.
+        """
+        index = torch.arange(width, device=begin.device)
+        first = begin[:, None]
+        last = first + size - 1
+        sees_block = index <= last
+        if self.caches_prefix:
+            sees_block = sees_block & (index >= first)
+        until = torch.where(sees_block, last, index)  # the last column that a row sees
+        return index <= until[:, :, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project B×K×D hidden states to B×K×V scores that are not normalised, in fp32 or fp64."""

@@ -230,12 +230,15 @@ class ChunkScorer:
             K×T, or B×1×K×T where rows have cached different lengths; None if all is seen.
         """
         if mask is not None:
+            bias = self.future.new_zeros(len(starts), 1, width, end)
+            if slots is None:
+                bias[:, 0, :, starts[0] :].masked_fill_(~mask, -math.inf)
+                return bias
             first = torch.tensor(starts, device=mask.device)
             column = torch.arange(end, device=mask.device) - first[:, None]  # B×T, in the chunk
             where = column.clamp(0, width - 1)[:, None].expand(-1, width, -1)
             seen = mask.expand(len(starts), -1, -1).gather(2, where)  # B×K×T
             seen = (seen & (column < width)[:, None]) | (column < 0)[:, None]
-            bias = self.future.new_zeros(len(starts), 1, width, end)
             return bias.masked_fill_(~seen[:, None], -math.inf)
         if slots is not None:
             return self.future[slots, :end].unsqueeze(1)
