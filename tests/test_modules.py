@@ -1,0 +1,92 @@
+"""``paradec-modules``: the parts of a decoder's time add up, and none is counted twice."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers_cli import DEMO
+
+from fairseq_paradec.cli import modules
+
+
+class Part:
+    """A scorer whose methods take a known time, on a clock of the test's own."""
+
+    clock: Any = None
+
+    def encode(self) -> None:
+        """10 s, and start's."""
+        self.clock.time += 10
+        self.start()
+
+    def start(self) -> None:
+        """5 s."""
+        self.clock.time += 5
+
+    def fill(self) -> None:
+        """20 s."""
+        self.clock.time += 20
+
+    def step(self) -> None:
+        """30 s."""
+        self.clock.time += 30
+
+    def log_probs(self) -> None:
+        """No time."""
+
+    logits = log_probs
+
+
+class StandingClock(modules.Clock):
+    """A clock that stands still unless it is moved."""
+
+    time = 0.0
+
+    def now(self) -> float:
+        """The test's time."""
+        return self.time
+
+
+def test_calls_inside_calls_are_counted_once():
+    scorer, draft_scorer = Part(), Part()
+    generator = SimpleNamespace(scorer=scorer, draft_scorer=draft_scorer)
+    clock = scorer.clock = draft_scorer.clock = StandingClock(generator, "cpu")
+
+    def translate(sentences: list[int]) -> None:
+        generator.scorer.encode()
+        generator.draft_scorer.start()
+        for _ in range(2):
+            generator.draft_scorer.fill()
+            generator.scorer.step()
+        clock.time += 15
+
+    system: Any = SimpleNamespace(translate=translate)
+    assert modules.profile(system, clock, 0) == {
+        "encoder and keys": 15,
+        "drafter's encoder and keys": 5,
+        "drafter's decoder": 40,
+        "drafter's vocabulary": 0,
+        "decoder": 60,
+        "vocabulary": 0,
+        "rest": 15,
+        "all": 135,
+    }
+
+
+def test_the_table(tmp_path, capsys):
+    out = tmp_path / "modules.json"
+    command = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "greedy", "--decoder",
+               "quick=pgj --block-size 3", "--sentences", "3", "--rounds", "2", "--busy",
+               "--out", str(out)]  # fmt: skip
+    assert modules.main(command) == 0
+    greedy, quick = json.loads(out.read_text())["rows"]
+    assert (greedy["decoder"], quick["decoder"]) == ("greedy", "quick")
+    for row in (greedy, quick):
+        parts = [row[f"{column}, ms"] for column in (*modules.PARTS, "rest")]
+        assert row["all, ms"] == pytest.approx(sum(parts), abs=0.05)
+        assert row["decoder, ms"] > 0 and row["drafter's decoder, ms"] == 0
+    assert modules.main([*command, "--decoder", "beam"]) == 2
+    assert "--decoder: got 'beam'" in capsys.readouterr().err
