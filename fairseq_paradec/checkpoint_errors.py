@@ -20,6 +20,9 @@ from .errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+# How messages name the flag, which those who load a checkpoint do not tell.
+ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
+
 
 def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``load_checkpoint_to_cpu``."""
@@ -95,10 +98,7 @@ def _models_problem(
 
 def _checkpoint_error(path: str, wrong: str, allowed: str) -> UsageError:
     """Build the message: the flag, what was given, what is wrong with it, what is allowed."""
-    return UsageError(
-        f"--path (or the flag that gave this checkpoint): got {str(path)!r}, {wrong}; "
-        f"allowed: {allowed}"
-    )
+    return UsageError(f"{ANY_CHECKPOINT_FLAG}: got {str(path)!r}, {wrong}; allowed: {allowed}")
 
 
 def _read(path: str) -> Any:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
 from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
+from omegaconf import OmegaConf
 
+from fairseq_paradec.models.block_nat import BlockNatModel
 from fairseq_paradec.tasks.parallel_translation import (
     ParallelTranslationConfig,
     ParallelTranslationTask,
@@ -27,6 +30,9 @@ from fairseq_paradec.tasks.parallel_translation import (
 
 #: The data folder and checkpoint that the package's demo runs on.
 DEMO = Path(__file__).resolve().parent.parent / "data-bin" / "demo.en-de"
+
+#: The shipped drafter of the demo's checkpoint.
+DEMO_DRAFTER = DEMO / "drafter.pt"
 
 #: Number of tokens, special symbols included, of the dictionaries made here.
 VOCABULARY = 40
@@ -183,6 +189,7 @@ def tiny_model(
         ARCH_CONFIG_REGISTRY[architecture](args)
         model = ARCH_MODEL_REGISTRY[architecture].build_model(args, task)
         _spread(model, variant, task.target_dictionary)
+    model.flags = args  # as they stand in a checkpoint
     return model.to(dtype).eval()
 
 
@@ -215,6 +222,94 @@ def _spread(model: TransformerModelBase, variant: str, words: Dictionary) -> Non
     projection[words.eos()] *= 2.5
     if variant in TIED:
         torch.nn.init.normal_(projection[pad : pad + 1], std=0.5)
+
+
+#: The tiny drafters' block size in training: what --block-size is by default.
+DRAFTER_BLOCK_SIZE = 6
+
+#: More than the verifiers', so that a block may reach beyond every limit of theirs.
+DRAFTER_POSITIONS = 64
+
+
+def tiny_drafter(
+    task: ParallelTranslationTask,
+    attention: str = "prefix_causal",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    verifier: TransformerModelBase | None = None,
+    **options: Any,
+) -> BlockNatModel:
+    """A tiny random model of --arch block_nat in evaluation mode, its weights spread.
+
+    Args:
+        verifier: take its encoder, as --share-verifier-encoder does; without, it has its own.
+        options: fairseq model options that override the tiny default.
+    """
+    settings: dict[str, Any] = {
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 32,
+        "encoder_attention_heads": 2,
+        "decoder_embed_dim": 16,
+        "decoder_ffn_embed_dim": 32,
+        "decoder_attention_heads": 2,
+        "max_source_positions": 64,
+        "max_target_positions": DRAFTER_POSITIONS,
+        "drafter_block_size": DRAFTER_BLOCK_SIZE,
+        "drafter_attention": attention,
+    }
+    if verifier is not None:
+        plain = (bool, int, float, str, type(None))
+        found = {k: v for k, v in vars(verifier.flags).items() if isinstance(v, plain)}
+        settings = {k: v for k, v in settings.items() if not k.startswith("encoder_")}
+        settings |= {"encoder_settings": found, "share_verifier_encoder": True}
+        settings |= {"encoder_from": "the verifier", "encoder_copied": True}
+    args = argparse.Namespace(**settings | options)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        ARCH_CONFIG_REGISTRY["block_nat"](args)
+        model = ARCH_MODEL_REGISTRY["block_nat"].build_model(args, task)
+        for module in (model.decoder, *([model.encoder] if verifier is None else [])):
+            module.embed_tokens.weight.normal_()
+            module.embed_positions.weight.normal_()
+        model.decoder.mask_vector.normal_()
+        model.decoder.output_projection.weight.normal_(std=0.25)
+        _spread(model, "default", task.target_dictionary)
+    if verifier is not None:
+        model.encoder.load_state_dict(verifier.encoder.state_dict())
+    if dtype == torch.float64:
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            if layer.activation_fn is utils.get_activation_fn("gelu"):  # rounds to float32
+                layer.activation_fn = torch.nn.functional.gelu
+    model.flags = args
+    return model.to(dtype).eval()
+
+
+def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNatModel) -> str:
+    """Let `task` have this drafter loaded, for decoding with `model`: what --drafter-path is."""
+    path = f"drafter {id(drafter)} in memory"
+    like = next(model.parameters())
+    task._drafters[path, like.dtype, like.device] = drafter
+    return path
+
+
+def save_drafter(
+    task: ParallelTranslationTask, drafter: BlockNatModel, path: Path, **languages: str
+) -> str:
+    """Write a drafter to a checkpoint as fairseq-train does, for --drafter-path.
+
+    Args:
+        languages: source_lang and target_lang, if not the task's.
+    """
+    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
+    cfg["task"] = {**options, "_name": "translation", **languages}
+    cfg["model"] = argparse.Namespace(**vars(drafter.flags), arch="block_nat")
+    state = {"args": None, "cfg": cfg, "model": drafter.state_dict()}
+    history = {"criterion_name": "BlockNatLoss", "lr_scheduler_state": {}, "num_updates": 1}
+    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
+    return str(path)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 import torch
-from builders import batch, built
+from builders import batch, built, lend, tiny_drafter
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_paradec.decoding.config import (
@@ -21,6 +21,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import METHODS
 from fairseq_paradec.tasks.parallel_translation import ParallelTranslationConfig
 
+NAN = float("nan")
 GOOD = {
     "block_size": 3,
     "jacobi_window": "block",
@@ -28,11 +29,19 @@ GOOD = {
     "jacobi_length": "grow",
     "jacobi_stop": "unchanged",
     "hybrid_length": 7,
+    "drafter_path": "drafter.pt",
+    "accept_topk": 4,
+    "accept_margin": 2.5,
 }
 
 
 def config(**options):
     return DecodingConfig.from_options(argparse.Namespace(**options))
+
+
+def needed(decoding, drafter="drafter.pt"):
+    """The flags without which a method cannot run."""
+    return {"drafter_path": drafter} if "drafter_path" in FLAGS_OF_METHOD.get(decoding, ()) else {}
 
 
 def test_every_method_is_registered_and_offered():
@@ -73,11 +82,26 @@ def test_one_file_cannot_hold_both_reports(tmp_path):
 @pytest.mark.parametrize("decoding", DECODINGS)
 @pytest.mark.parametrize("name", METHOD_FLAGS)
 def test_a_flag_is_used_or_refused(decoding, name):
+    options = {"decoding": decoding, **needed(decoding), name: GOOD[name]}
     if name in FLAGS_OF_METHOD.get(decoding, ()):
-        assert getattr(config(decoding=decoding, **{name: GOOD[name]}), name) == GOOD[name]
+        assert getattr(config(**options), name) == GOOD[name]
     else:
         with pytest.raises(UsageError, match=f"{flag(name)}.*--decoding {decoding}"):
-            config(decoding=decoding, **{name: GOOD[name]})
+            config(**options)
+
+
+@pytest.mark.parametrize("decoding", ["gad", "gad_pp"])
+@pytest.mark.parametrize("given", [{}, {"drafter_path": ""}, {"drafter_path": None}])
+def test_a_drafter_is_asked_for(decoding, given):
+    with pytest.raises(UsageError, match=f"--drafter-path: got .*block_nat.*{decoding} needs"):
+        config(decoding=decoding, **given)
+
+
+def test_the_papers_settings_are_the_defaults():
+    found = config(decoding="gad_pp", drafter_path="x")
+    assert (found.accept_topk, found.accept_margin) == (3, 1.0)
+    assert config(decoding="gad_pp", drafter_path="x", accept_margin=float("inf"))
+    assert config(decoding="gad_pp", drafter_path="x", accept_margin=0, accept_topk=1)
 
 
 @pytest.mark.parametrize("name", ["audit", "stats_file", "trace_file"])
@@ -96,6 +120,16 @@ def test_reports_need_a_method(name, tmp_path):
         ({"decoding": "hgj", "block_size": -3}, ["--block-size", "-3", "from 1"]),
         ({"decoding": "hgj", "block_size": 2.5}, ["--block-size", "2.5", "from 1"]),
         ({"decoding": "hgj", "hybrid_length": 0}, ["--hybrid-length", "0", "from 1"]),
+        ({"decoding": "hgj", "block_size": False}, ["--block-size", "False", "from 1"]),
+        ({"decoding": "gad_pp", "accept_topk": 0}, ["--accept-topk", "0", "from 1"]),
+        ({"decoding": "gad_pp", "accept_topk": 1.5}, ["--accept-topk", "1.5", "from 1"]),
+        ({"decoding": "gad_pp", "accept_topk": True}, ["--accept-topk", "True", "from 1"]),
+        ({"decoding": "gad_pp", "accept_margin": -0.1}, ["--accept-margin", "-0.1", "from 0"]),
+        ({"decoding": "gad_pp", "accept_margin": NAN}, ["--accept-margin", "nan", "from 0"]),
+        ({"decoding": "gad_pp", "accept_margin": True}, ["--accept-margin", "True", "from 0"]),
+        ({"decoding": "gad_pp", "accept_margin": False}, ["--accept-margin", "False", "from 0"]),
+        ({"decoding": "gad_pp", "accept_margin": "1"}, ["--accept-margin", "'1'", "from 0"]),
+        ({"decoding": "nat", "audit": True}, ["--audit", "True", "nat"]),
         ({"decoding": "pj", "jacobi_init": "zero"}, ["--jacobi-init", "zero", "source-copy"]),
         ({"decoding": "pj", "jacobi_length": "ref"}, ["--jacobi-length", "ref", "oracle"]),
         ({"decoding": "pgj", "jacobi_stop": "x"}, ["--jacobi-stop", "x", "prefix"]),
@@ -108,7 +142,7 @@ def test_reports_need_a_method(name, tmp_path):
 )
 def test_wrong_values(options, words):
     with pytest.raises(UsageError) as error:
-        config(**options)
+        config(**needed(options["decoding"]), **options)
     for word in words:
         assert word in str(error.value)
 
@@ -142,8 +176,11 @@ def test_reports_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize("decoding", METHODS)
 def test_what_a_method_cannot_honour_is_refused(decoding, name, value):
     task, model = built("default")
+    drafter = tiny_drafter(task)
+    models = [drafter if decoding == "nat" else model]
+    options = needed(decoding, lend(task, model, drafter)) | {name: value}
     with pytest.raises(UsageError, match=f"{flag(name)}: got"):
-        task.build_generator([model], argparse.Namespace(decoding=decoding, **{name: value}))
+        task.build_generator(models, argparse.Namespace(decoding=decoding, **options))
 
 
 def test_idle_values_are_no_wish():

@@ -20,6 +20,7 @@ from helpers_cli import ROOT
 from fairseq_paradec.cli import results
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.decoding.block_scorer import BlockScorer
 from fairseq_paradec.methods import METHODS
 from fairseq_paradec.methods.base import ParallelGenerator
 from fairseq_paradec.methods.jacobi import JacobiGenerator
@@ -82,6 +83,27 @@ def test_a_row_that_depends_on_its_neighbours(monkeypatch):
     row, complaints = gates.hold(PGJ, "cpu", True)
     assert row["beyond ties"] > 0, "a lossy method's outputs are its own"
     assert len(complaints) == 1 and "as if alone" in complaints[0]
+
+
+def test_blocks_that_depend_on_a_rows_neighbours(monkeypatch):
+    """Nobody can judge nat, but its rows are to be what they are alone."""
+    case = gates.Case("nat", 0, "fp32", "random")
+    row, complaints = gates.hold(case, "cpu", True)
+    assert complaints == [] and row["as alone"] == row["sentences"] > 0
+    assert row["identical alone"] is row["beyond ties"] is None
+    fill = BlockScorer.fill
+    more = lambda self, rows, size: fill(self, rows, size + len(rows))[:, :size]  # noqa: E731
+    monkeypatch.setattr(BlockScorer, "fill", more)
+    complaints = gates.hold(case, "cpu", True)[1]
+    assert len(complaints) == 1 and "as if alone" in complaints[0]
+
+
+def test_where_nobody_judges_a_tie_is_one_score_for_two_tokens():
+    ours = [hypo([5, 6, 2], [-1.0, -2.0, -1.0]), hypo([5, 2], [-1.0, -2.0])]
+    ours.append(hypo([7, 2], [-1.0, -1.0]))
+    theirs = [hypo([5, 7, 8, 2], [-1.0, -2.00001, -3.0, -1.0]), hypo([5, 2], [-1.0, -2.0])]
+    theirs.append(hypo([8, 2], [-1.1, -1.0]))
+    assert gates.alike(ours, theirs) == {"sentences": 3, "identical": 1, "ties": 1}
 
 
 def test_scores_that_are_not_fairseqs(monkeypatch):

@@ -98,13 +98,18 @@ def check(
     limits: Limits,
     prefix_tokens: torch.Tensor | None = None,
     max_ties: int = 0,
+    want: list[dict[str, torch.Tensor]] | None = None,
 ) -> list[dict[str, torch.Tensor]]:
     """Decode with the flags and compare tokens, score and positional scores with fairseq's.
+
+    Args:
+        want: fairseq's hypotheses, if they are known.
 
     Returns:
         fairseq's hypotheses, for tests that look at what they are.
     """
-    want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
+    if want is None:
+        want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
     got = decode(task, models, sample, limits, prefix_tokens, **flags)
     ties = 0
     for i, (ours, theirs, source) in enumerate(zip(got, want, source_rows(sample), strict=True)):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode, source_rows
+from builders import Limits, batch, built, decode, lend, source_rows, tiny_drafter
 from reference.greedy import full_log_probs
 
 from fairseq_paradec.decoding.audit import Audit
@@ -46,6 +46,8 @@ PASS = {
     "log_probs",
     "runner_up",
     "runner_up_log_probs",
+    "draft_log_probs",
+    "draft_ranks",
 }
 
 
@@ -58,9 +60,14 @@ def run(tmp_path, **flags):
     task, model = built("share_all")
     sample = batch(task, LENGTHS)
     stats, trace = tmp_path / "stats.jsonl", tmp_path / "trace.jsonl"
-    hypos = decode(
-        task, [model], sample, Limits(), stats_file=str(stats), trace_file=str(trace), **flags
-    )
+    flags |= {"stats_file": str(stats), "trace_file": str(trace)}
+    if flags["decoding"] in ("gad", "gad_pp", "nat"):
+        drafter = tiny_drafter(task, seed=2)
+        if flags["decoding"] == "nat":
+            model = drafter
+        else:
+            flags["drafter_path"] = lend(task, model, drafter)
+    hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
 
 
@@ -88,6 +95,18 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert all(set(p) == PASS for p in long["trace"])
 
 
+def rules_at(log_probs, words, position):
+    """The scores that the default limits leave at a position."""
+    allowed = log_probs.clone()
+    allowed[words.pad()] = -torch.inf
+    if position < 1:
+        allowed[words.eos()] = -torch.inf
+    if position >= Limits().max_len_b:
+        allowed = torch.full_like(allowed, -torch.inf)
+        allowed[words.eos()] = log_probs[words.eos()]
+    return allowed
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -95,6 +114,8 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         {"decoding": "pgj", "block_size": 4},
         {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"},
         {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"},
+        {"decoding": "gad", "block_size": 4},
+        {"decoding": "gad_pp", "block_size": 4, "accept_topk": 20, "accept_margin": 9.0},
     ],
 )
 def test_the_trace_tells_what_happened(tmp_path, flags):
@@ -105,18 +126,16 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
         output = []
         for one in trace["trace"]:
             assert one["start"] == len(output)
-            agree = [d == v for d, v in zip(one["draft"], one["verifier"], strict=False)]
-            accepted = agree.index(False) if False in agree else len(agree)
-            assert one["num_accepted"] == accepted
+            accepted = one["num_accepted"]
+            if flags["decoding"] != "gad_pp":
+                agree = [d == v for d, v in zip(one["draft"], one["verifier"], strict=False)]
+                assert accepted == (agree.index(False) if False in agree else len(agree))
             chunk = [words.index(w) for w in [*output, *one["draft"]]]
             chunk = chunk[: one["start"] + len(one["verifier"]) - 1]
             log_probs = full_log_probs(model, source_rows(sample)[row], chunk)[one["start"] :]
             for j, token in enumerate(one["verifier"]):
                 at_limit = one["start"] + j == Limits().max_len_b
-                allowed = log_probs[j].double().clone()
-                allowed[words.pad()] = -torch.inf
-                if one["start"] + j < 1:
-                    allowed[words.eos()] = -torch.inf
+                allowed = rules_at(log_probs[j].double(), words, one["start"] + j)
                 if not at_limit:
                     best = allowed.topk(2)
                     assert words[int(best.indices[0])] == token
@@ -127,7 +146,15 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
                     )
                 else:
                     assert (token, one["runner_up"][j]) == ("</s>", None)
-            output += one["verifier"][: one["num_committed"]]
+            for word, score, rank, j in zip(
+                one["draft"], one["draft_log_probs"], one["draft_ranks"], range(99), strict=False
+            ):
+                allowed = rules_at(log_probs[j].double(), words, one["start"] + j)
+                own = float(allowed[words.index(word)])
+                assert score is None if own == -torch.inf else score == pytest.approx(own, abs=1e-4)
+                assert rank == int(allowed.gt(own).sum())
+            new = one["draft"][:accepted] + one["verifier"][accepted:]
+            output += new[: one["num_committed"]]
             if "</s>" in output:
                 output = output[: output.index("</s>") + 1]
         assert output == trace["output"]

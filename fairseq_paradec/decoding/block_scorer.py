@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .scorer import ChunkScorer
@@ -48,52 +50,47 @@ class BlockScorer(ChunkScorer):
         cached = self.lengths if self.caches_prefix else [0] * len(prefixes)
         self.keep(cached)
         new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]
-        begins = [len(p) for p in new]  # where a row's masks begin
+        begins = tuple(map(len, new))  # where a row's masks begin
+        if min(begins) == max(begins):
+            begins = begins[:1]  # the same for all rows
         width = max(begins) + size
         device = self.cache.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
-        chunk = torch.tensor([p + [MASK] * (width - len(p)) for p in new], device=device)
-        alike = min(begins) == max(begins)
-        mask = self._mask(torch.tensor(begins[:1] if alike else begins, device=device), size, width)
-        hidden = self.step(chunk, mask=mask)  # B×W×D
+        rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
+        mask = block_mask(begins, size, width, self.caches_prefix, device)
+        hidden = self.step(torch.tensor(rows, device=device), mask=mask)  # B×W×D
         # 2. Only the masks' outputs are wanted, and the prefix's keys and values.
         self.keep([len(p) for p in prefixes])
-        if alike:
+        if len(begins) == 1:
             return hidden[:, begins[0] :]
         where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
         return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
-
-    def _mask(self, begin: Tensor, size: int, width: int) -> Tensor:
-        """Say who sees whom: masks see the whole block, and prefix tokens too if bidirectional.
-
-        Args:
-            begin: B, or 1 for all rows: where the masks begin.
-            size: K.
-            width: W.
-
-        Returns:
-            B×W×W, or 1×W×W.
-        """
-        index = torch.arange(width, device=begin.device)
-        first = begin[:, None]
-        last = first + size - 1
-        sees_block = index <= last
-        if self.caches_prefix:
-            sees_block = sees_block & (index >= first)
-        until = torch.where(sees_block, last, index)  # the last column that a row sees
-        return index <= until[:, :, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project B×K×D hidden states to B×K×V scores that are not normalised, in fp32 or fp64."""
         logits: Tensor = self.decoder.output_projection(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
+        """As ChunkScorer; the mask vector stands behind the embeddings, as one more token."""
+        super()._gather(kind)
+        table, vector = self.decoder.embed_tokens.weight, self.decoder.mask_vector
+        self.mask_token = table.size(0)
+        self.vectors = torch.cat((self.decoder.embed_scale * table, vector[None])).detach()
+
+    def _token_vectors(self, tokens: Tensor) -> Tensor:
+        """Look up the vectors of tokens and masks."""
+        return F.embedding(tokens, self.vectors)
+
     def _embed(
         self, tokens: Tensor, positions: Tensor | None, start: int, slots: Tensor | None
     ) -> Tensor:
         """Embed a chunk as the model does."""
+        if self.decoder.copy_sharpness is None:
+            return super()._embed(tokens, positions, start, slots)
         if slots is None:
             slots = start + torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+        tokens = tokens.masked_fill(tokens.eq(self.mask_token), MASK)
         embedded: Tensor = self.decoder.embed(tokens, slots, self.encoder_out)
         return embedded
 
@@ -107,3 +104,30 @@ class BlockScorer(ChunkScorer):
                 name: [part.index_select(0, picked) for part in self.encoder_out[name]]
                 for name in names
             }
+
+
+@functools.lru_cache(maxsize=1024)
+def block_mask(
+    begins: tuple[int, ...], size: int, width: int, causal: bool, device: torch.device
+) -> Tensor:
+    """Say who sees whom in a chunk of new prefix tokens and masks.
+
+    Masks see the whole block and all before it. Prefix tokens see those before them (causal), or
+    as much as the masks.
+
+    Args:
+        begins: where the masks of each row begin, or one number for all rows.
+        size: K.
+        width: W.
+        causal: prefix_causal attention.
+        device: where the mask is wanted.
+
+    Returns:
+        B×W×W, or 1×W×W; kept, so it must not be changed.
+    """
+    index = torch.arange(width, device=device)
+    first = torch.tensor(begins, device=device)[:, None]
+    last = first + size - 1
+    sees_block = (index <= last) & (index >= (first if causal else 0))
+    until = torch.where(sees_block, last, index)  # the last column that a row sees
+    return index <= until[:, :, None]

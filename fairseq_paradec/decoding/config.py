@@ -87,7 +87,7 @@ class DecodingConfig:
                 kept = () if named in STOCK_DECODINGS else REPORT_FLAGS
                 options = {name: options[name] for name in kept}
             given = {name: v for name, v in options.items() if v is not None} | given
-        given = {name: value for name, value in given.items() if value is not False}
+        given = {n: v for n, v in given.items() if n not in REPORT_FLAGS or v is not False}
         _check_given(given)
         return cls(**given)
 

@@ -43,7 +43,9 @@ def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
     states = []
     for record in row.passes:
         if record.tokens is not None:
-            known = row.tokens[: record.start] + record.tokens.verifier
+            accepted = record.num_accepted
+            block = record.tokens.draft[:accepted] + record.tokens.verifier[accepted:]
+            known = row.tokens[: record.start] + block
             states.append({"tokens": torch.tensor(known, device=device)})
     return states
 

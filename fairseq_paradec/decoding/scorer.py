@@ -93,6 +93,11 @@ class ChunkScorer:
         if self._gathered_from == kind and getattr(self.model, "_is_generation_fast", False):
             return
         self._gathered_from = kind
+        self._gather(kind)
+
+    def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
+        """Gather them, in the model's dtype and on its device."""
+        decoder = self.decoder
         self.layers = [gather_layer(layer) for layer in decoder.layers]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
@@ -203,7 +208,7 @@ class ChunkScorer:
     ) -> Tensor:
         """Embed a chunk as fairseq's decoder does: scale, project, add positions, normalise."""
         decoder = self.decoder
-        x = decoder.embed_scale * F.embedding(tokens, decoder.embed_tokens.weight)  # B×K×D
+        x = self._token_vectors(tokens)  # B×K×D
         if decoder.quant_noise is not None:
             x = decoder.quant_noise(x)
         if decoder.project_in_dim is not None:
@@ -211,15 +216,22 @@ class ChunkScorer:
         table = self.positions
         if table is not None:
             where = slots if positions is None else positions
+            end = start + tokens.size(1)
+            if where is None and end > table.size(0):
+                where = torch.arange(start, end, device=tokens.device)
             if where is None:
-                x = x + table[start : start + tokens.size(1)]
+                x = x + table[start:end]
             else:
-                # A row near its limit may ride along in a wider chunk; what it computes past the
-                # last position is never used.
+                # A row near its limit may ride along in a wider chunk, and a block of masks may
+                # reach further; what is computed past the last position is never used.
                 x = x + table[where.clamp(max=table.size(0) - 1)]
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         return x
+
+    def _token_vectors(self, tokens: Tensor) -> Tensor:
+        """Look up a chunk's scaled embeddings: B×K -> B×K×D."""
+        return self.decoder.embed_scale * F.embedding(tokens, self.decoder.embed_tokens.weight)
 
     def _self_bias(
         self, starts: list[int], slots: Tensor | None, width: int, end: int, mask: Tensor | None

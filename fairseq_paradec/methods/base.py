@@ -227,7 +227,7 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {
             "decoding": self.config.decoding,
-            "flags": self.config.method_flags(),
+            "flags": {n: _finite(v) for n, v in self.config.method_flags().items()},
             "source": source,
             "output": [self.tgt_dict[t] for t in row.tokens],
             "score": float(hypo["score"]),
@@ -239,6 +239,11 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
             "num_accepted": [p.num_accepted for p in row.passes],
             "audit": verdict,
         }
+
+
+def _finite(value: Any) -> Any:
+    """Write an infinite number, which JSON cannot say, as text."""
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def nan_error(flag: str, models: Iterable[Any]) -> UsageError:

@@ -56,10 +56,10 @@ class BlockDrafter:
         """Draft up to k tokens for each row, no further than ``</s>`` and the limit."""
         self._drop_finished(rows)
         # At a row's last position only </s> may come, which need not be drafted.
-        size = min(self.block_size, max(row.room for row in rows) - 1)
-        if size == 0:
+        if max(row.room for row in rows) == 1:
             return Proposal([[] for _ in rows], [1] * len(rows))
-        hidden = self.scorer.fill([row.tokens for row in rows], size)
+        # Always k masks, for they see each other: how much room is left must not change a draft.
+        hidden = self.scorer.fill([row.tokens for row in rows], self.block_size)
         best, tokens = self.rules.choose(self.scorer.logits(hidden), rows)  # B×K each
         if bool(torch.isnan(best).any()):
             raise nan_error("--drafter-path", [self.scorer.model])
@@ -106,7 +106,8 @@ class GadGenerator(ParallelGenerator):
         self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
     ) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
-        self.drafter = drafter.eval()
+        drafter.eval()  # of one that is prepared for inference, eval() returns nothing
+        self.drafter = drafter
         self.draft_scorer = BlockScorer(drafter)
         check_block_size(config.block_size, drafter)
         if drafter.shares_encoder:
@@ -133,7 +134,9 @@ class GadGenerator(ParallelGenerator):
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
         like = self.model.models[0].decoder.embed_tokens.weight
-        self.drafter.to(dtype=like.dtype, device=like.device)
+        own = self.drafter.decoder.embed_tokens.weight
+        if (own.dtype, own.device) != (like.dtype, like.device):
+            self.drafter.to(dtype=like.dtype, device=like.device)
         return BlockDrafter(self.draft_scorer, rules, self.config.block_size, len(rows))
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
@@ -197,7 +200,8 @@ class NatGenerator(ParallelGenerator):
         scorer.encode(net_input)
         live = list(rows)
         while live:
-            size = min(self.config.block_size, max(row.room for row in live))
+            # Always k masks: see BlockDrafter.propose.
+            size = self.config.block_size
             hidden = scorer.fill([row.tokens for row in live], size)
             log_probs = scorer.log_probs(hidden, rules.temperature)  # B×K×V
             best, choices = rules.choose(log_probs, live)  # B×K each

@@ -130,6 +130,8 @@ class BlockNatDecoder(TransformerDecoder):
         x = torch.where(is_mask, self.mask_vector.to(x), x)
         if self.copy_sharpness is not None:
             x = x + is_mask * self.soft_copy(positions, encoder_out)
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
         if self.embed_positions is not None:

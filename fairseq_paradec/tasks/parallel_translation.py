@@ -11,7 +11,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 import numpy as np
@@ -25,6 +25,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
+from ..checkpoint_errors import ANY_CHECKPOINT_FLAG
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..decoding.config import CHOICES, DECODINGS, STOCK_DECODINGS, DecodingConfig
 from ..decoding.config import check_fairseq_options as check_options
@@ -293,15 +294,20 @@ class ParallelDecodingMixin:
         Raises:
             UsageError: options that the method cannot honour, or a model that it cannot decode.
         """
-        config = DecodingConfig.from_options(args, self.cfg)
+        asked = [args, self.cfg]
+        config = DecodingConfig.from_options(*asked)
         extra = dict(extra_gen_cls_kwargs or {})
         if config.decoding == "auto" and isinstance(models[0], BlockNatModel):
-            config = replace(config, decoding="nat", block_size=models[0].block_size)
-        elif config.drafter_path is not None:
-            drafter = extra["drafter"] = self._load_drafter(config.drafter_path)
+            asked = [Namespace(decoding="nat")]  # auto comes without other flags
+            config = DecodingConfig.from_options(*asked)
+        _check_models(config.decoding, models)
+        block_model = models[0]
+        if config.drafter_path is not None:
+            block_model = extra["drafter"] = self._load_drafter(config.drafter_path, models)
+        if isinstance(block_model, BlockNatModel):
             # What nobody asked for is as it was in training.
-            defaults = Namespace(decoding=config.decoding, block_size=drafter.block_size)
-            config = DecodingConfig.from_options(args, self.cfg, defaults)
+            trained = Namespace(decoding=config.decoding, block_size=block_model.block_size)
+            config = DecodingConfig.from_options(*asked, trained)
         if config.decoding in STOCK_DECODINGS:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
@@ -321,38 +327,78 @@ class ParallelDecodingMixin:
         )
 
     @functools.cached_property
-    def _drafters(self) -> dict[str, BlockNatModel]:
-        """The drafters loaded so far, by path: hub users build a generator per call."""
+    def _drafters(self) -> dict[tuple[str, Any, Any], BlockNatModel]:
+        """The drafters loaded so far: hub users build a generator per call.
+
+        By path, dtype and device, for what one generator uses another must not convert.
+        """
         return {}
 
-    def _load_drafter(self, path: str) -> BlockNatModel:
-        """Load a drafter that fits this task's languages and dictionaries, or find it loaded.
+    def _load_drafter(self, path: str, models: Sequence[Any]) -> BlockNatModel:
+        """Load a drafter that fits this task and these models, or find it loaded.
 
         Raises:
             UsageError: it is no drafter, or belongs to other data.
         """
-        if path in self._drafters:
-            return self._drafters[path]
+        like = next(models[0].parameters())
+        key = (path, like.dtype, like.device)
+        if key not in self._drafters:
+            drafter = self._read_drafter(path).to(dtype=like.dtype, device=like.device)
+            drafter.make_generation_fast_()  # else its weights are gathered for every batch
+            self._drafters[key] = drafter
+        drafter = self._drafters[key]
+        own = self.max_positions()  # type: ignore[attr-defined]
+        needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
+        positions = drafter.encoder.max_positions()
+        if positions < needed:
+            raise option_error(
+                "--drafter-path", path,
+                f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
+                f"{positions}",
+            )  # fmt: skip
+        return drafter
+
+    def _read_drafter(self, path: str) -> BlockNatModel:
+        """Read a drafter's checkpoint.
+
+        Raises:
+            UsageError: there is none, or it does not fit this task's languages and dictionaries.
+        """
         # A task with --eval-bleu builds a generator with every model; not with this one.
         task = copy.copy(self)
         task.cfg = copy.deepcopy(self.cfg)
         task.cfg.eval_bleu = False
-        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+        try:
+            models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+        except UsageError as error:
+            raise UsageError(str(error).replace(ANY_CHECKPOINT_FLAG, "--drafter-path")) from error
         model = models[0]
         if not isinstance(model, BlockNatModel):
             raise option_error(
                 "--drafter-path", path,
                 f"a checkpoint of --arch block_nat; this holds a {type(model).__name__}",
             )  # fmt: skip
-        trained = (cfg.task.source_lang, cfg.task.target_lang)
+        trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
         wanted = (self.cfg.source_lang, self.cfg.target_lang)
         if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
             raise option_error(
                 "--drafter-path", path,
-                f"a drafter for {'-'.join(wanted)}; this was trained for {'-'.join(trained)}",
+                f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
             )  # fmt: skip
-        self._drafters[path] = model
         return model
+
+
+def _check_models(decoding: str, models: Sequence[Any]) -> None:
+    """Refuse a block_nat model where one is wanted that predicts token after token.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if decoding != "nat" and any(isinstance(model, BlockNatModel) for model in models):
+        raise option_error(
+            "--path", "a model of --arch block_nat",
+            f"a Transformer, with --decoding {decoding}; a block_nat model with nat",
+        )  # fmt: skip
 
 
 def _check_pair(model: Any, criterion: Any) -> None:

@@ -19,13 +19,16 @@ from typing import Any
 import torch
 from builders import (
     DEMO,
+    DEMO_DRAFTER,
     VARIANTS,
     Limits,
     batch,
     collate,
     decode,
+    lend,
     source_rows,
     task_for,
+    tiny_drafter,
     tiny_model,
 )
 from fairseq import utils
@@ -42,7 +45,11 @@ MODELS = ("random", "demo")
 
 #: What is run beside a method's defaults. A method that needs a flag (a model of its own, say) has
 #: its ways here, its first one in place of the defaults.
+DRAFTER = "the drafter of the group"
+DRAFTED = {"drafter_path": DRAFTER}
 WAYS: dict[str, tuple[dict[str, Any], ...]] = {
+    "gad": (DRAFTED, DRAFTED | {"block_size": 16}),
+    "gad_pp": (DRAFTED, DRAFTED | {"accept_topk": 30, "accept_margin": 6.0}),
     "hgj": ({}, {"block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"}),
 }
 
@@ -64,6 +71,8 @@ NOTES = (
     " the method alone (a tie counts).",
     "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4 in that"
     " precision (in fp16 and bf16 small gaps round to none).",
+    "gad, gad_pp: each verifier has a drafter, the random ones a random drafter. nat decodes the"
+    " drafter alone, which no search of fairseq's can: it has no judge, and the other gates hold.",
     "Gate in fp32: methods that promise greedy's tokens have none beyond ties, and scores within"
     " 1e-4; all methods decode a row as they do alone. In every precision: each output ends, with"
     " finite scores. Divergence in fp16 and bf16 is reported and no gate.",
@@ -89,7 +98,12 @@ class Case:
     @property
     def label(self) -> str:
         """The decoder with its flags' values."""
-        return " ".join(str(value) for value in self.flags.values())
+        return " ".join(str(value) for value in self.flags.values() if value != DRAFTER)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether fairseq's search can decode the same model."""
+        return self.decoding != "nat"
 
     def __str__(self) -> str:
         return "-".join((self.label.replace(" ", "-"), self.dtype, self.models))
@@ -118,12 +132,16 @@ class Batch:
 
 @dataclass
 class Material:
-    """A model with its batches, on a device."""
+    """A model with its drafter and its batches, on a device."""
 
     task: Any
     model: Any
+    drafter: Any
     limits: Limits
     batches: list[Batch]
+
+    def __post_init__(self) -> None:
+        self.drafter_path = lend(self.task, self.model, self.drafter)
 
     def audit(self) -> Audit:
         """A fresh judge."""
@@ -131,8 +149,15 @@ class Material:
 
     def decode(self, sample: Sample, flags: dict[str, Any]) -> list[list[Hypo]]:
         """Decode by the method, as fairseq-generate drives it."""
-        hypos = decode(self.task, [self.model], sample, self.limits, **flags)
+        models, flags = self.run_by(flags)
+        hypos = decode(self.task, models, sample, self.limits, **flags)
         return [[hypo] for hypo in hypos]
+
+    def run_by(self, flags: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What the flags decode, and the flags with the drafter in them."""
+        if flags.get("drafter_path") == DRAFTER:
+            flags = flags | {"drafter_path": self.drafter_path}
+        return [self.drafter if flags["decoding"] == "nat" else self.model], flags
 
     def compare(
         self, samples: Sequence[Sample], got: list[list[Hypo]], wanted: list[list[Hypo]]
@@ -149,8 +174,8 @@ class Material:
 
 
 @functools.cache
-def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Limits, list[Sample]]]:
-    """Task, fp32 model on the CPU, limits and ragged batches of a group of models."""
+def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Limits, list[Sample]]]:
+    """Task, fp32 model and drafter on the CPU, limits and ragged batches of a group of models."""
     if models == "demo":
         (model,), task = measure.load(str(DEMO), str(DEMO / "model.pt"))
         task.load_dataset("test")
@@ -159,12 +184,19 @@ def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Limits, list[Sa
         sources = [dataset[i]["source"] for i in range(count)]
         starts = range(0, count, BATCH_SIZE)
         samples = [collate(task, sources[i : i + BATCH_SIZE]) for i in starts]
-        return [(task, model, Limits(max_len_b=60), samples)]
+        if DEMO_DRAFTER.is_file():
+            drafter = task._read_drafter(str(DEMO_DRAFTER))
+        else:  # until it is shipped
+            drafter = tiny_drafter(task, dtype=torch.float32, max_source_positions=1024)
+        return [(task, model, drafter, Limits(max_len_b=60), samples)]
     found = []
-    for variant in FEW_VARIANTS if few else VARIANTS:
+    for number, variant in enumerate(FEW_VARIANTS if few else VARIANTS):
         task = task_for(variant)
         model = tiny_model(task, variant, torch.float32)
-        found.append((task, model, Limits(), [batch(task, RAGGED, seed=1)]))
+        attention = ("prefix_causal", "bidirectional")[number % 2]
+        shared = None if number % 3 == 2 else model
+        drafter = tiny_drafter(task, attention, torch.float32, seed=2, verifier=shared)
+        found.append((task, model, drafter, Limits(), [batch(task, RAGGED, seed=1)]))
     return found
 
 
@@ -172,9 +204,9 @@ def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Limits, list[Sa
 def material(models: str, dtype: str, device: str, few: bool) -> list[Material]:
     """Models and batches on a device, with fairseq's own outputs."""
     found = []
-    for task, plain, limits, samples in plain_models(models, few):
-        model = copy.deepcopy(plain).to(device=device, dtype=DTYPES[dtype])
-        item = Material(task, model, limits, [])
+    for task, *plain, limits, samples in plain_models(models, few):
+        model, drafter = (copy.deepcopy(m).to(device=device, dtype=DTYPES[dtype]) for m in plain)
+        item = Material(task, model, drafter, limits, [])
         judge = item.audit().judge
         for sample in samples:
             alone = [collate(task, [torch.tensor(row)]) for row in source_rows(sample)]
@@ -208,29 +240,36 @@ def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]
             )
             peaks.append(peak)
             alone = [hypo for sample in part.alone for hypo in item.decode(sample, case.flags)]
-            single += item.compare(part.alone, alone, part.wanted_alone)
-            ragged += item.compare([part.together], together, part.wanted_together)
-            same += item.compare([part.together], together, alone)
+            if case.is_judged:
+                single += item.compare(part.alone, alone, part.wanted_alone)
+                ragged += item.compare([part.together], together, part.wanted_together)
+                same += item.compare([part.together], together, alone)
+                gaps = score_gaps((*together, *alone), (*part.wanted_together, *part.wanted_alone))
+            else:
+                same += alike(together, alone)
+                gaps = score_gaps(together, alone)
+            score_gap = max(score_gap, *gaps, 0.0)
             eos = item.task.target_dictionary.eos()
             whole += sum(is_whole(hypo, eos, device) for hypo in (*together, *alone))
-            gaps = score_gaps((*together, *alone), (*part.wanted_together, *part.wanted_alone))
-            score_gap = max(score_gap, *gaps, 0.0)
     total = single + ragged
     known = [peak for peak in peaks if peak is not None]
     row = {
         "decoder": case.label,
         "precision": case.dtype,
         "models": case.models,
-        "sentences": single["sentences"],
+        "sentences": same["sentences"],
         "identical alone": single["identical"],
         "identical in batch": ragged["identical"],
         "ties": total["ties"],
         "beyond ties": total["sentences"] - total["identical"] - total["ties"],
-        "divergence": f"{100 * (1 - total['identical'] / total['sentences']):.2f}%",
+        "divergence": f"{100 * (1 - total['identical'] / max(total['sentences'], 1)):.2f}%",
         "as alone": same["identical"] + same["ties"],
         "largest score gap": f"{score_gap:.1e}",
         "peak MiB": max(known) if known else None,
     }
+    if not case.is_judged:
+        judged = ("identical alone", "identical in batch", "ties", "beyond ties", "divergence")
+        row |= dict.fromkeys(judged)
     return row, list(broken(row, whole, score_gap, lossless))
 
 
@@ -257,7 +296,25 @@ def broken(row: dict[str, Any], whole: int, score_gap: float, lossless: bool) ->
 
 def is_lossless(item: Material, flags: dict[str, Any]) -> bool:
     """Whether the method promises greedy's tokens."""
-    return bool(measure.generator(item.task, [item.model], **flags).lossless)
+    models, flags = item.run_by(flags)
+    return bool(measure.generator(item.task, models, **flags).lossless)
+
+
+def alike(got: Sequence[list[Hypo]], wanted: Sequence[list[Hypo]]) -> Counter[str]:
+    """Count outputs that are the same, and that part at a tie, where nobody can judge.
+
+    At a tie both tokens were the best of the same probabilities, but for rounding.
+    """
+    counts = Counter(sentences=len(got))
+    for (ours, *_), (theirs, *_) in zip(got, wanted, strict=True):
+        mine, other = ours["tokens"].tolist(), theirs["tokens"].tolist()
+        if mine == other:
+            counts["identical"] += 1
+            continue
+        at = next(i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b)
+        gap = ours["positional_scores"][at] - theirs["positional_scores"][at]
+        counts["ties"] += float(gap.abs()) < MAX_SCORE_GAP
+    return counts
 
 
 def is_whole(hypos: list[Hypo], eos: int, device: str) -> bool:
