@@ -279,11 +279,16 @@ def tiny_drafter(
     if verifier is not None:
         model.encoder.load_state_dict(verifier.encoder.state_dict())
     if dtype == torch.float64:
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            if layer.activation_fn is utils.get_activation_fn("gelu"):  # rounds to float32
-                layer.activation_fn = torch.nn.functional.gelu
+        exact_gelu(model)
     model.flags = args
     return model.to(dtype).eval()
+
+
+def exact_gelu(model: TransformerModelBase) -> None:
+    """Put torch's GELU in the place of fairseq's, which rounds to float32 whatever comes in."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        if layer.activation_fn is utils.get_activation_fn("gelu"):
+            layer.activation_fn = torch.nn.functional.gelu
 
 
 def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNatModel) -> str:

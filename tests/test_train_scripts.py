@@ -188,8 +188,8 @@ def test_a_tiny_drafter_has_the_sizes_of_its_verifier(stubbed: Stubbed) -> None:
     flags = stubbed.flags(*command)
     expected = {
         "arch": "block_nat_fast", "encoder-from": str(verifier), "lr": "0.002",
-        "adam-betas": "(0.9, 0.98)", "warmup-updates": "1000", "clip-norm": "5",
-        "weight-decay": "0.01", "dropout": "0.1", "drafter-block-size": "8",
+        "adam-betas": "(0.9, 0.98)", "warmup-updates": "500", "clip-norm": "5",
+        "weight-decay": "0.01", "dropout": "0", "label-smoothing": "0", "drafter-block-size": "8",
         "prefixes-per-sentence": "4", "glancing-ratio": "0", "max-tokens": "2048",
         "update-freq": "1", "criterion": "block_nat_loss", "keep-last-epochs": "8",
         "best-checkpoint-metric": "accepted",

@@ -134,6 +134,8 @@ def _attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[i
 
 def _feed_forward(layer: Any, x: Tensor) -> Tensor:
     hidden = _linear(layer.fc1, x)
+    if layer.activation_fn is torch.nn.functional.relu:  # --decoder-from-verifier
+        return _linear(layer.fc2, hidden.clamp(min=0))
     gelu = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
     return _linear(layer.fc2, gelu)
 
