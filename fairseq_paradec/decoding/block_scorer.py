@@ -68,7 +68,7 @@ class BlockScorer(ChunkScorer):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project B×K×D hidden states to B×K×V scores that are not normalised, in fp32 or fp64."""
-        logits: Tensor = self.decoder.output_projection(hidden)
+        logits: Tensor = self.projection(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:

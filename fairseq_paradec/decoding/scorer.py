@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
-from torch import Tensor
+from torch import Tensor, nn
 
 from .weights import Layer, gather_layer, gather_norm, join, refuse_unknown
 
@@ -98,12 +98,19 @@ class ChunkScorer:
     def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
         """Gather them, in the model's dtype and on its device."""
         decoder = self.decoder
-        self.layers = [gather_layer(layer) for layer in decoder.layers]
+        # A model whose weights may change is gathered for every batch: not worth a copy.
+        lasting = getattr(self.model, "_is_generation_fast", False)
+        by_columns = lasting and kind[1].type == "cpu" and kind[0] in (torch.float32, torch.float64)
+        self.layers = [gather_layer(layer, by_columns) for layer in decoder.layers]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
         attentions = [layer.encoder_attn for layer in decoder.layers]
         self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
+        projection = decoder.output_projection
+        if type(projection) is nn.Linear:
+            projection = join([projection], by_columns)
+        self.projection = projection  # D -> V; None with an adaptive softmax
         self.final_norm = None if decoder.layer_norm is None else gather_norm(decoder.layer_norm)
         self.positions = self._position_table(0)
         self.future = torch.empty(0, 0, dtype=kind[0], device=kind[1])
@@ -319,7 +326,7 @@ class ChunkScorer:
             return decoder.adaptive_softmax.get_log_prob(hidden / temperature, target=None).to(
                 _score_dtype(hidden)
             )
-        logits = decoder.output_projection(hidden)
+        logits = self.projection(hidden)
         if temperature != 1.0:
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=_score_dtype(hidden))

@@ -74,31 +74,37 @@ def gather_norm(norm: Any) -> Norm:
     return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
-def join(linears: Sequence[Any]) -> Linear:
-    """Make one linear map of several that have the same input."""
+def join(linears: Sequence[Any], by_columns: bool = False) -> Linear:
+    """Make one linear map of several that have the same input.
+
+    Args:
+        linears: modules with weight and bias.
+        by_columns: copy the weight so that a column of it lies together in memory. In fp32 on a
+            CPU, products with the few rows of a chunk then take about half as long.
+    """
     weights = [linear.weight.detach() for linear in linears]
-    if len(weights) == 1:
-        return Linear(weights[0], None if linears[0].bias is None else linears[0].bias.detach())
-    has_bias = linears[0].bias is not None
-    bias = torch.cat([linear.bias.detach() for linear in linears]) if has_bias else None
-    return Linear(torch.cat(weights), bias)
+    weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+    if by_columns:
+        weight = weight.t().contiguous().t()
+    biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+    return Linear(weight, torch.cat(biases) if biases else None)
 
 
-def gather_layer(layer: Any) -> Layer:
-    """Take one decoder layer's weights."""
+def gather_layer(layer: Any, by_columns: bool = False) -> Layer:
+    """Take one decoder layer's weights; see join."""
     attention, cross = layer.self_attn, layer.encoder_attn
     return Layer(
         heads=attention.num_heads,
         pre_norm=layer.normalize_before,
         self_norm=gather_norm(layer.self_attn_layer_norm),
-        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj]),
-        self_out=join([attention.out_proj]),
+        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj], by_columns),
+        self_out=join([attention.out_proj], by_columns),
         cross_norm=gather_norm(layer.encoder_attn_layer_norm),
-        cross_query=join([cross.q_proj]),
-        cross_out=join([cross.out_proj]),
+        cross_query=join([cross.q_proj], by_columns),
+        cross_out=join([cross.out_proj], by_columns),
         ffn_norm=gather_norm(layer.final_layer_norm),
-        fc1=join([layer.fc1]),
-        fc2=join([layer.fc2]),
+        fc1=join([layer.fc1], by_columns),
+        fc2=join([layer.fc2], by_columns),
         activation=layer.activation_fn,
     )
 
