@@ -41,6 +41,7 @@ from builders import (
 )
 from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_generator import SequenceGenerator
 from helpers_cli import PLUGIN, fairseq, lines_of, preprocess, run_python, succeed
 from reference import gad as paper
 from reference.block_nat import block_logits
@@ -617,6 +618,22 @@ def test_a_row_without_a_source_is_left_out(decoding: str) -> None:
         assert hypo["tokens"].tolist() == want
 
 
+def test_another_start_symbol() -> None:
+    """The verifier's first input; the drafter has none."""
+    given = pair("learned_positions", "bidirectional")
+    sample = batch(given.task, RAGGED, seed=1)
+    args = argparse.Namespace(**Limits().flags(), decoding="gad", drafter_path=given.path)
+    generator = given.task.build_generator(list(given.models), args)
+    judge = SequenceGenerator(
+        list(given.models), given.task.target_dictionary, beam_size=1, **Limits().stock()
+    )
+    ours, want, other = (
+        [hypo[0]["tokens"].tolist() for hypo in g.generate(given.models, sample, bos_token=bos)]
+        for g, bos in ((generator, 5), (judge, 5), (judge, None))
+    )
+    assert ours == want != other
+
+
 def test_a_generator_decodes_one_batch_after_another() -> None:
     """Nothing of a batch is left in the generator for the next."""
     given = pair("learned_positions", "causal-copy-shared")
@@ -959,6 +976,24 @@ def test_a_drafter_is_loaded_once_for_each_precision(tmp_path: Path, loads: list
     again = task.inference_step(first, [model], sample)
     for hypo, want in zip(again, stock_greedy(task, [model], sample, max_len_b=16), strict=True):
         assert hypo[0]["tokens"].tolist() == want["tokens"].tolist()
+
+
+def test_a_verifier_may_be_validated_by_gad(tmp_path: Path, loads: list[str]) -> None:
+    """--eval-bleu-args: its generator is built with the model, and loads the drafter once."""
+    task = task_for("default")
+    flags = argparse.Namespace(**vars(tiny_model(task).flags), arch="transformer")
+    path = save_drafter(task, tiny_drafter(task, dtype=torch.float32), tmp_path / "drafter.pt")
+    task.cfg.eval_bleu = True
+    options = {"decoding": "gad", "drafter_path": path, "max_len_b": 16}
+    task.cfg.eval_bleu_args = json.dumps(options)
+    model = task.build_model(flags).eval()
+    assert loads == [path]
+    assert task.sequence_generator.config.decoding == "gad"
+    sample = batch(task, RAGGED)
+    want = stock_greedy(task, [model], sample, max_len_b=16)
+    hypos = task.inference_step(task.sequence_generator, [model], sample)
+    for hypo, theirs in zip(hypos, want, strict=True):
+        assert hypo[0]["tokens"].tolist() == theirs["tokens"].tolist()
 
 
 def test_a_saved_drafter_drafts_as_before(tmp_path: Path) -> None:
