@@ -5,10 +5,13 @@ Each function that explains returns a UsageError, or None if the checkpoint is n
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +25,38 @@ logger = logging.getLogger(__name__)
 
 # How messages name the flag, which those who load a checkpoint do not tell.
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
+
+
+@contextlib.contextmanager
+def named(flag: str) -> Iterator[None]:
+    """Let errors about a checkpoint name the flag that gave it."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(str(error).replace(ANY_CHECKPOINT_FLAG, flag)) from error
+
+
+def load_beside(path: str, flag: str, task: Any) -> tuple[Any, Any]:
+    """Load a model that is not the task's own: a drafter, or the verifier to start one from.
+
+    Args:
+        path: its checkpoint.
+        flag: what gave it, for errors.
+        task: whose dictionaries it must fit.
+
+    Returns:
+        The model, and the configuration in its checkpoint.
+
+    Raises:
+        UsageError: it does not load.
+    """
+    # A task with --eval-bleu builds a generator with every model; not with this one.
+    task = copy.copy(task)
+    task.cfg = copy.deepcopy(task.cfg)
+    task.cfg.eval_bleu = False
+    with named(flag):
+        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+    return models[0], cfg
 
 
 def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +155,9 @@ def _file_problem(path: str) -> UsageError | None:
         return _checkpoint_error(path, held, allowed)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # torch seeks to where a truncated file has nothing
+            return _checkpoint_error(path, "which is truncated", allowed)
         return None  # permissions, disks: said well enough by the system
     except Exception as error:
         refused = _refused_globals(path, error)

@@ -6,20 +6,22 @@ set -euo pipefail
 
 usage() {
     cat <<'EOF'
-usage: scripts/prepare_demo.sh [--checkpoint FILE] [--dest DIR] [--python PYTHON]
+usage: scripts/prepare_demo.sh [--checkpoint FILE] [--drafter FILE] [--dest DIR] [--python PYTHON]
 
 Remakes the embedded demo folder from
     DEST/raw/demo.{en,de}   the sentences, one per line
     DEST/codes.bpe          the BPE codes
     DEST/dict.{en,de}.txt   the dictionaries of the model
-    FILE                    a full fairseq checkpoint
+    FILE                    full fairseq checkpoints: the model, and GAD's drafter for it
 and writes
     DEST/bpe/demo.{en,de}   normalised, tokenised, split by BPE
     DEST/test.en-de.*       the same, binarised
     DEST/model.pt           the checkpoint with fp16 weights and without training state
+    DEST/drafter.pt         the same of the drafter
 
 options:
     --checkpoint FILE   without it, DEST/model.pt stays as it is
+    --drafter FILE      without it, DEST/drafter.pt stays as it is
     --dest DIR          default: data-bin/demo.en-de in this checkout
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
 EOF
@@ -27,10 +29,11 @@ EOF
 
 dest=$root/data-bin/demo.en-de
 checkpoint=
+drafter=
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --checkpoint | --dest | --python)
+        --checkpoint | --drafter | --dest | --python)
             need_value "$@"
             declare "${1#--}=$2"
             shift 2
@@ -50,6 +53,7 @@ for lang in en de; do
     need_file "$dest/dict.$lang.txt" "dictionary"
 done
 [ -z "$checkpoint" ] || need_file "$checkpoint" "checkpoint (--checkpoint)"
+[ -z "$drafter" ] || need_file "$drafter" "checkpoint (--drafter)"
 lines_en=$(wc -l <"$dest/raw/demo.en")
 lines_de=$(wc -l <"$dest/raw/demo.de")
 [ "$lines_en" -eq "$lines_de" ] ||
@@ -86,9 +90,14 @@ for lang in en de; do
     done
 done
 
-echo "[3/3] model" >&2
+echo "[3/3] models" >&2
 if [ -n "$checkpoint" ]; then
     "$python" "$root/scripts/shrink_checkpoint.py" "$checkpoint" "$dest/model.pt"
 else
     echo "no --checkpoint given: model.pt left as it is" >&2
+fi
+if [ -n "$drafter" ]; then
+    "$python" "$root/scripts/shrink_checkpoint.py" "$drafter" "$dest/drafter.pt"
+else
+    echo "no --drafter given: drafter.pt left as it is" >&2
 fi

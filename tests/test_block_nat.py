@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import DEMO, demo, sources, tiny_task
+from builders import DEMO, demo, sources, task_for, tiny_model, tiny_task
 from fairseq import checkpoint_utils, utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.data import LanguagePairDataset
@@ -930,7 +931,7 @@ def test_encoder_flags_that_are_not_the_verifiers_are_refused(
 
 def test_a_verifier_that_is_none_is_named(tmp_path: Path) -> None:
     task = demo()[0]
-    with pytest.raises(UsageError, match="got '.*missing.pt', which does not exist"):
+    with pytest.raises(UsageError, match="^--encoder-from: got '.*missing.pt', which does not"):
         build(task, encoder_from=str(tmp_path / "missing.pt"))
     state = torch.load(VERIFIER, weights_only=True)
     for other in (
@@ -996,6 +997,49 @@ def test_the_fast_preset() -> None:
     assert (args.decoder_layers, args.drafter_attention) == (1, BIDIRECTIONAL)
     with pytest.raises(UsageError, match="^--encoder-from: "):
         arch_settings("block_nat_fast")
+
+
+@pytest.mark.parametrize(
+    ("layers", "sources"), [(1, [0]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
+)
+def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]) -> None:
+    task, verifier, _ = demo()
+    layers_kept = {"decoder_layers": layers, "decoder_layerdrop": 0.5}
+    args = arch_settings("block_nat_fast", encoder_from=str(VERIFIER), **layers_kept)
+    assert args.activation_fn == "relu" and args.decoder_from_verifier
+    drafter = build(task, "block_nat_fast", encoder_from=str(VERIFIER), **layers_kept)
+    for own, source in zip(range(layers), sources, strict=True):
+        twin = verifier.decoder.layers[source]
+        assert same_weights(drafter.decoder.layers[own], twin)
+    assert not same_weights(drafter.decoder.layers[0], verifier.decoder.layers[1])
+    plain = build(task, encoder_from=str(VERIFIER), decoder_layers=4)
+    assert not same_weights(plain.decoder.layers[0], verifier.decoder.layers[0])
+
+
+def test_a_pre_norm_verifiers_layers_stay_pre_norm() -> None:
+    settings = vars(arch_settings("block_nat_tiny"))
+    settings |= {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    settings |= {"decoder_attention_heads": 2}
+    asked = {"encoder_from": "v.pt", "encoder_settings": settings, "decoder_from_verifier": True}
+    args = arch_settings("block_nat", **asked)
+    assert args.decoder_normalize_before and args.decoder_attention_heads == 2
+    with pytest.raises(UsageError, match="^--decoder-attention-heads: got 4; allowed: 2"):
+        arch_settings("block_nat", decoder_attention_heads=4, **asked)
+    task = task_for("prenorm")
+    verifier = tiny_model(task, "prenorm", torch.float32)
+    drafter = copy.deepcopy(verifier)
+    for parameter in drafter.parameters():
+        parameter.data.zero_()
+    block_nat._copy_decoder(drafter.decoder, verifier.decoder)
+    assert same_weights(drafter.decoder.layers, verifier.decoder.layers)
+    assert same_weights(drafter.decoder.layer_norm, verifier.decoder.layer_norm)
+
+
+def test_no_number_is_taken_for_none() -> None:
+    for option in ("drafter_block_size", "decoder_layers"):
+        flag = "--" + option.replace("_", "-")
+        with pytest.raises(UsageError, match=f"^{flag}: got 0"):
+            build(demo()[0], "block_nat_fast", encoder_from=str(VERIFIER), **{option: 0})
 
 
 # ---- precision -----------------------------------------------------------------------------------

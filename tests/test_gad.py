@@ -57,8 +57,6 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.block_nat import BlockNatModel
 from fairseq_paradec.tasks import parallel_translation
 
-needs_demo_drafter = pytest.mark.skipif(not DEMO_DRAFTER.exists(), reason="it is not shipped yet")
-
 VERIFIERS = ("default", "prenorm", "mbart", "learned_positions", "adaptive_softmax", "separate")
 BLOCKS = (1, 2, 5, 16, 50)  # limits are 16: up to far beyond them
 SEED = 2  # of drafters whose outputs have many lengths
@@ -1266,7 +1264,6 @@ for command in json.loads(sys.argv[1]):
 # ---- the shipped pair ---------------------------------------------------------------------------
 
 
-@needs_demo_drafter
 class TestShippedPair:
     """A trained verifier and its drafter, on real sentences."""
 

@@ -57,7 +57,8 @@ class BlockScorer(ChunkScorer):
         device = self.cache.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
         rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
-        mask = block_mask(begins, size, width, self.caches_prefix, device)
+        make_mask = kept_block_mask if len(begins) == 1 else block_mask
+        mask = make_mask(begins, size, width, self.caches_prefix, device)
         hidden = self.step(torch.tensor(rows, device=device), mask=mask)  # B×W×D
         # 2. Only the masks' outputs are wanted, and the prefix's keys and values.
         self.keep([len(p) for p in prefixes])
@@ -106,7 +107,6 @@ class BlockScorer(ChunkScorer):
             }
 
 
-@functools.lru_cache(maxsize=1024)
 def block_mask(
     begins: tuple[int, ...], size: int, width: int, causal: bool, device: torch.device
 ) -> Tensor:
@@ -123,7 +123,7 @@ def block_mask(
         device: where the mask is wanted.
 
     Returns:
-        B×W×W, or 1×W×W; kept, so it must not be changed.
+        B×W×W, or 1×W×W.
     """
     index = torch.arange(width, device=device)
     first = torch.tensor(begins, device=device)[:, None]
@@ -131,3 +131,7 @@ def block_mask(
     sees_block = (index <= last) & (index >= (first if causal else 0))
     until = torch.where(sees_block, last, index)  # the last column that a row sees
     return index <= until[:, :, None]
+
+
+# One sentence alone needs the same few masks again and again; they must not be changed.
+kept_block_mask = functools.lru_cache(maxsize=256)(block_mask)

@@ -19,6 +19,7 @@ and ``--share-verifier-encoder``, with which a sentence is encoded once for draf
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ from fairseq.models.transformer.transformer_config import DEFAULT_MAX_TARGET_POS
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
+from ..checkpoint_errors import load_beside, named
 from ..errors import UsageError, option_error
 
 MASK = -1  # stands for the mask vector in tensors of tokens
@@ -396,21 +398,29 @@ def _encoder_settings(path: str) -> dict[str, Any]:
     Raises:
         UsageError: it is no checkpoint of a Transformer.
     """
-    cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
+    with named("--encoder-from"):
+        cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
     settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(
             "--encoder-from", path, "a checkpoint of fairseq's Transformer, not a drafter's"
         )
+    # What builds a model, and no paths of the machine where it was trained.
+    own = {field.name for field in fields(TransformerConfig)}
     plain = (bool, int, float, str, type(None))
-    return {key: value for key, value in settings.items() if isinstance(value, plain)}
+    return {
+        key: value
+        for key, value in settings.items()
+        if (key in own or key.startswith(("encoder_", "decoder_", "quant_noise_")))
+        and isinstance(value, plain)
+        and not key.endswith("_path")
+    }
 
 
 def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
     """Take over the verifier's encoder, and its target embedding where the sizes agree."""
-    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([args.encoder_from], task=task)
-    verifier = models[0]
+    verifier, _ = load_beside(args.encoder_from, "--encoder-from", task)
     if type(verifier.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(verifier.encoder).__name__
         raise option_error(
@@ -419,27 +429,20 @@ def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
         )  # fmt: skip
     model.encoder.load_state_dict(verifier.encoder.state_dict())
     own, other = model.decoder.embed_tokens.weight, verifier.decoder.embed_tokens.weight
-    if own.shape == other.shape:
+    if own.shape == other.shape and own is not model.encoder.embed_tokens.weight:
         own.data.copy_(other)
     if args.decoder_from_verifier:
-        _copy_decoder_layers(model.decoder.layers, verifier.decoder.layers, args.encoder_from)
+        _copy_decoder(model.decoder, verifier.decoder)
 
 
-def _copy_decoder_layers(own: Any, other: Any, path: str) -> None:
-    """Start n layers from evenly spread ones of the verifier's N, first and last among them.
-
-    Raises:
-        UsageError: they have other sizes.
-    """
-    for i, layer in enumerate(own):
-        twin = other[round(i * (len(other) - 1) / max(len(own) - 1, 1))]
-        try:
-            layer.load_state_dict(twin.state_dict())
-        except RuntimeError as error:
-            raise option_error(
-                "--decoder-from-verifier", True,
-                f"it with decoder layers of the sizes in --encoder-from {path}",
-            ) from error  # fmt: skip
+def _copy_decoder(own: Any, other: Any) -> None:
+    """Start n layers from evenly spread ones of the verifier's N, first and last among them."""
+    count, available = len(own.layers), len(other.layers)
+    for i in range(count):  # not by iteration: layer drop would leave some out
+        source = round(i * (available - 1) / max(count - 1, 1))
+        own.layers[i].load_state_dict(other.layers[source].state_dict())
+    if own.layer_norm is not None:
+        own.layer_norm.load_state_dict(other.layer_norm.state_dict())
 
 
 def _take_verifier_sizes(args: Any) -> None:
@@ -449,9 +452,15 @@ def _take_verifier_sizes(args: Any) -> None:
         UsageError: flags ask for another encoder.
     """
     settings = args.encoder_settings
-    for name, value in settings.items():
-        if not name.startswith("encoder_"):
+    fixed = [name for name in settings if name.startswith("encoder_")]
+    if args.decoder_from_verifier:
+        shape = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "output_dim")
+        fixed += [f"decoder_{name}" for name in shape]
+        fixed += ["no_decoder_final_norm", "activation_fn"]
+    for name in fixed:
+        if name not in settings:  # an older checkpoint: fairseq's default
             continue
+        value = settings[name]
         given = getattr(args, name, value)
         if given != value:
             flag = "--" + name.replace("_", "-")
@@ -459,7 +468,7 @@ def _take_verifier_sizes(args: Any) -> None:
         setattr(args, name, value)
     for name in ("embed_dim", "layers", "ffn_embed_dim", "attention_heads"):
         option = f"decoder_{name}"
-        setattr(args, option, getattr(args, option, None) or settings[option])
+        setattr(args, option, getattr(args, option, settings[option]))
 
 
 # ---- architectures ------------------------------------------------------------------------------
@@ -472,7 +481,8 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
     args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)
     args.soft_copy = getattr(args, "soft_copy", False)
     args.drafter_attention = getattr(args, "drafter_attention", None) or "bidirectional"
-    args.drafter_block_size = getattr(args, "drafter_block_size", None) or DEFAULT_BLOCK_SIZE
+    if getattr(args, "drafter_block_size", None) is None:
+        args.drafter_block_size = DEFAULT_BLOCK_SIZE
     args.encoder_settings = getattr(args, "encoder_settings", None)
     if args.encoder_from and args.encoder_settings is None:
         args.encoder_settings = _encoder_settings(args.encoder_from)
@@ -487,9 +497,6 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
         # The frozen encoder keeps its own table; the decoder's is trained.
         args.share_all_embeddings = False
         args.share_decoder_input_output_embed = True
-    if args.decoder_from_verifier and args.encoder_settings is not None:
-        activation = args.encoder_settings.get("activation_fn")
-        args.activation_fn = getattr(args, "activation_fn", activation)
     # As BERT: learned positions, GELU, unscaled embeddings, normalised.
     args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
     args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
@@ -536,5 +543,5 @@ def block_nat_fast(args: Any) -> None:
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
     args.share_verifier_encoder = args.decoder_from_verifier = True
     args.drafter_attention = getattr(args, "drafter_attention", None) or "prefix_causal"
-    args.decoder_layers = getattr(args, "decoder_layers", None) or 2
+    args.decoder_layers = getattr(args, "decoder_layers", 2)
     block_nat(args)

@@ -4,7 +4,6 @@
 # the types of its fields, and knows Optional only.
 # ruff: noqa: UP045
 
-import copy
 import functools
 import logging
 import os
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 import numpy as np
-from fairseq import checkpoint_utils, options, utils
+from fairseq import options, utils
 from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -25,7 +24,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from ..checkpoint_errors import ANY_CHECKPOINT_FLAG
+from ..checkpoint_errors import load_beside
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..decoding.config import CHOICES, DECODINGS, STOCK_DECODINGS, DecodingConfig
 from ..decoding.config import check_fairseq_options as check_options
@@ -145,7 +144,7 @@ class ParallelDecodingMixin:
         """As fairseq; only training and validation come here."""
         self._has_criterion = True
         criterion = super().build_criterion(*args, **kwargs)  # type: ignore[misc]
-        _check_pair(self._model, criterion)
+        _check_pair(self._model, criterion, self.cfg)
         return criterion
 
     def build_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -364,15 +363,7 @@ class ParallelDecodingMixin:
         Raises:
             UsageError: there is none, or it does not fit this task's languages and dictionaries.
         """
-        # A task with --eval-bleu builds a generator with every model; not with this one.
-        task = copy.copy(self)
-        task.cfg = copy.deepcopy(self.cfg)
-        task.cfg.eval_bleu = False
-        try:
-            models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
-        except UsageError as error:
-            raise UsageError(str(error).replace(ANY_CHECKPOINT_FLAG, "--drafter-path")) from error
-        model = models[0]
+        model, cfg = load_beside(path, "--drafter-path", self)
         if not isinstance(model, BlockNatModel):
             raise option_error(
                 "--drafter-path", path,
@@ -401,8 +392,8 @@ def _check_models(decoding: str, models: Sequence[Any]) -> None:
         )  # fmt: skip
 
 
-def _check_pair(model: Any, criterion: Any) -> None:
-    """Refuse a model and a criterion that were not made for each other.
+def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
+    """Refuse a model, a criterion and settings that were not made for each other.
 
     Raises:
         UsageError: naming the right one.
@@ -415,6 +406,8 @@ def _check_pair(model: Any, criterion: Any) -> None:
                 "--criterion", type(criterion).__name__, "block_nat_loss with --arch block_nat"
             )
         model.check_prefixes(criterion.prefixes)
+        if cfg.left_pad_target:
+            raise option_error("--left-pad-target", True, "--arch block_nat without it")
 
 
 def _set_beam(args: Any) -> None:

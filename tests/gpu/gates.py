@@ -184,10 +184,7 @@ def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Limits, li
         sources = [dataset[i]["source"] for i in range(count)]
         starts = range(0, count, BATCH_SIZE)
         samples = [collate(task, sources[i : i + BATCH_SIZE]) for i in starts]
-        if DEMO_DRAFTER.is_file():
-            drafter = task._read_drafter(str(DEMO_DRAFTER))
-        else:  # until it is shipped
-            drafter = tiny_drafter(task, dtype=torch.float32, max_source_positions=1024)
+        drafter = task._read_drafter(str(DEMO_DRAFTER))
         return [(task, model, drafter, Limits(max_len_b=60), samples)]
     found = []
     for number, variant in enumerate(FEW_VARIANTS if few else VARIANTS):
