@@ -36,6 +36,7 @@ from fairseq.models.transformer import (
 )
 from fairseq.models.transformer.transformer_config import DEFAULT_MAX_TARGET_POSITIONS
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ..checkpoint_errors import load_beside, named
@@ -264,6 +265,8 @@ class BlockNatModel(TransformerModel):
         Raises:
             UsageError: options that contradict each other, or a wrong verifier.
         """
+        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+            args = Namespace(**OmegaConf.to_container(args))
         _check_options(args)
         model: BlockNatModel = super().build_model(args, task)
         model.apply(init_bert_params)
