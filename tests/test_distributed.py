@@ -73,19 +73,38 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_two_ranks_are_one_with_twice_the_batch(data, tmp_path):
+def train_together(data: Path, folder: Path, *options: object) -> list[Trained]:
+    """Two processes; only the first one writes a checkpoint."""
     together = (
         "--distributed-world-size 2 --distributed-backend gloo --distributed-no-spawn "
         f"--distributed-init-method tcp://localhost:{free_port()} --ddp-backend legacy_ddp"
     ).split()
+    together += map(str, options)
     with ThreadPoolExecutor(2) as pool:
         ranks = [
-            pool.submit(
-                train, data, tmp_path / f"rank{rank}", *together, "--distributed-rank", rank
-            )
+            pool.submit(train, data, folder / f"rank{rank}", *together, "--distributed-rank", rank)
             for rank in range(2)
         ]
-    two, other = (rank.result() for rank in ranks)  # only the first writes a checkpoint
+    return [rank.result() for rank in ranks]
+
+
+def test_two_ranks_train_one_drafter(data, tmp_path):
+    """With all prefixes of a sentence drawn, nothing is left to chance."""
+    drafter = (
+        "--arch block_nat --drafter-attention prefix_causal --drafter-block-size 3 "
+        "--criterion block_nat_loss --prefixes-per-sentence 100 --glancing-ratio 0"
+    ).split()
+    two, _ = train_together(data, tmp_path, *drafter)
+    one = train(data, tmp_path / "one", *drafter, "--update-freq", 2)
+    half = train(data, tmp_path / "half", *drafter)
+    assert two.weights.keys() == one.weights.keys() and "decoder.mask_vector" in one.weights
+    for name, weight in one.weights.items():
+        torch.testing.assert_close(two.weights[name], weight, atol=1e-5, rtol=0, msg=name)
+    assert max((half.weights[n] - w).abs().max() for n, w in one.weights.items()) > 1e-3
+
+
+def test_two_ranks_are_one_with_twice_the_batch(data, tmp_path):
+    two, other = train_together(data, tmp_path)
     one = train(data, tmp_path / "one", "--update-freq", 2)
     half = train(data, tmp_path / "half")
 
