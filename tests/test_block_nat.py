@@ -1017,9 +1017,11 @@ def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]
 
 
 def test_a_pre_norm_verifiers_layers_stay_pre_norm() -> None:
-    settings = vars(arch_settings("block_nat_tiny"))
+    known = vars(arch_settings("block_nat_tiny"))
+    sides = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+    names = [f"{side}_{name}" for side in ("encoder", "decoder") for name in sides]
+    settings = {name: known[name] for name in names} | {"decoder_attention_heads": 2}
     settings |= {"encoder_normalize_before": True, "decoder_normalize_before": True}
-    settings |= {"decoder_attention_heads": 2}
     asked = {"encoder_from": "v.pt", "encoder_settings": settings, "decoder_from_verifier": True}
     args = arch_settings("block_nat", **asked)
     assert args.decoder_normalize_before and args.decoder_attention_heads == 2

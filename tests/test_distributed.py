@@ -57,8 +57,9 @@ def train(data: Path, folder: Path, *options: object) -> Trained:
     )  # fmt: skip
     updates = [line.split()[1:] for line in result.stdout.splitlines() if line.startswith("UPDATE")]
     path = folder / "checkpoint_last.pt"
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        weights = torch.load(path, weights_only=True)["model"] if path.is_file() else {}
+    # Not as a context: leaving one would forbid the type to all tests that follow.
+    torch.serialization.add_safe_globals([argparse.Namespace])
+    weights = torch.load(path, weights_only=True)["model"] if path.is_file() else {}
     return Trained([float(u[1]) for u in updates], [int(u[0]) for u in updates], weights)
 
 

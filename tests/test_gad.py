@@ -49,13 +49,13 @@ from reference.greedy import full_log_probs, rules_for, stock_greedy
 from test_methods_exact import PREFIXES, RAGGED, check
 from torch import Tensor
 
+from fairseq_paradec import checkpoint_errors
 from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
 from fairseq_paradec.decoding.block_scorer import BlockScorer
 from fairseq_paradec.decoding.draft_verify import Row
 from fairseq_paradec.decoding.scorer import ChunkScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.block_nat import BlockNatModel
-from fairseq_paradec.tasks import parallel_translation
 
 VERIFIERS = ("default", "prenorm", "mbart", "learned_positions", "adaptive_softmax", "separate")
 BLOCKS = (1, 2, 5, 16, 50)  # limits are 16: up to far beyond them
@@ -950,7 +950,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.extend(filenames)
         return load(filenames, *args, **kwargs)
 
-    monkeypatch.setattr(parallel_translation.checkpoint_utils, "load_model_ensemble_and_task", spy)
+    monkeypatch.setattr(checkpoint_errors.checkpoint_utils, "load_model_ensemble_and_task", spy)
     return seen
 
 
