@@ -95,10 +95,10 @@ class BlockScorer(ChunkScorer):
         embedded: Tensor = self.decoder.embed(tokens, slots, self.encoder_out)
         return embedded
 
-    def reorder(self, index: Sequence[int]) -> None:
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows; see ChunkScorer.reorder."""
-        super().reorder(index)
-        if self.decoder.copy_sharpness is not None:
+        super().reorder(index, same_source)
+        if not same_source and self.decoder.copy_sharpness is not None:
             picked = torch.tensor(index, device=self.cache.device)
             names = ("encoder_embedding", "encoder_padding_mask")
             self.encoder_out = {

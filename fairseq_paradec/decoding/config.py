@@ -18,7 +18,13 @@ FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
     "gad": ("drafter_path", "block_size"),
     "gad_pp": ("drafter_path", "block_size", "accept_topk", "accept_margin"),
     "nat": ("block_size",),
+    "multiword_beam": ("deduplicate_ngrams",),
+    "double_token_beam": ("deduplicate_ngrams",),
 }
+# Methods that search with fairseq's --beam; all others are greedy.
+BEAM_DECODINGS = ("multiword_beam", "double_token_beam")
+# Methods whose output is no greedy search's, so that there is nothing to audit it by.
+UNAUDITED = ("nat", *BEAM_DECODINGS)
 # Decoded by fairseq's own search, untouched.
 STOCK_DECODINGS = ("auto", "beam")
 DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
@@ -48,6 +54,7 @@ class DecodingConfig:
         jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
         jacobi_stop: when a block is done: ``prefix`` or ``unchanged``.
         hybrid_length: positions that ``hgj`` decodes in blocks; None means all.
+        deduplicate_ngrams: drop immediate repetitions of up to so many tokens from the outputs.
         audit: compare every output with fairseq's own beam-1 search.
         stats_file: where to write one JSON line per sentence, or None.
         trace_file: the same with every pass in it, or None.
@@ -63,6 +70,7 @@ class DecodingConfig:
     jacobi_length: str = "grow"
     jacobi_stop: str = "prefix"
     hybrid_length: int | None = None
+    deduplicate_ngrams: int | None = None
     audit: bool = False
     stats_file: str | None = None
     trace_file: str | None = None
@@ -111,7 +119,7 @@ def _check_given(given: dict[str, Any]) -> None:
     for name, allowed in CHOICES.items():
         if name in given and given[name] not in allowed:
             raise option_error(flag(name), given[name], ", ".join(allowed))
-    for name in ("block_size", "hybrid_length", "accept_topk"):
+    for name in ("block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams"):
         value = given.get(name)
         if value is not None and (type(value) is not int or value < 1):
             raise option_error(flag(name), value, "a whole number from 1 up")
@@ -124,8 +132,10 @@ def _check_given(given: dict[str, Any]) -> None:
             given.get("drafter_path"),
             f"a checkpoint of --arch block_nat, which --decoding {decoding} needs",
         )
-    if decoding == "nat" and given.get("audit"):
-        raise option_error("--audit", True, "it with a --decoding that verifies; nat does not")
+    if decoding in UNAUDITED and given.get("audit"):
+        raise option_error(
+            "--audit", True, f"it with a --decoding that verifies; {decoding} does not"
+        )
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",
@@ -201,6 +211,8 @@ def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
     for name, (idle, allowed) in _REFUSED.items():
         value = options.get(name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
+        if name == "nbest" and decoding in BEAM_DECODINGS:
+            continue
         if not off and value != idle:
             raise UsageError(
                 f"{flag(name)}: got {value!r}, which --decoding {decoding} cannot honour; "
@@ -208,7 +220,10 @@ def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
             )
     # fairseq's default is 5, so a 5 may mean that nothing was said.
     beam = options.get("beam")
-    if beam not in (None, 1, 5):
+    if decoding in BEAM_DECODINGS:
+        if beam is not None and beam < 1:
+            raise option_error("--beam", beam, "a whole number from 1 up")
+    elif beam not in (None, 1, 5):
         raise option_error("--beam", beam, f"1 with --decoding {decoding}, which is greedy")
     temperature = options.get("temperature")
     if temperature is not None and not temperature > 0:

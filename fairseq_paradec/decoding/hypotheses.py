@@ -50,6 +50,27 @@ def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
     return states
 
 
+def without_repetitions(tokens: list[int], longest: int) -> list[int]:
+    """Say which tokens stay when immediate repetitions of n-grams are dropped.
+
+    Args:
+        tokens: T tokens.
+        longest: the longest n-gram to look for; longer ones are looked for first.
+
+    Returns:
+        Their indices: of n-grams that follow upon themselves, the first one's.
+    """
+    kept: list[int] = []
+    for index in range(len(tokens)):
+        kept.append(index)
+        for n in range(longest, 0, -1):
+            last = [tokens[i] for i in kept[-n:]]
+            if len(kept) >= 2 * n and last == [tokens[i] for i in kept[-2 * n : -n]]:
+                del kept[-n:]
+                break
+    return kept
+
+
 def empty_hypothesis(eos: int, device: torch.device) -> dict:
     """Return the hypothesis of a sentence that nothing can be done with: ``</s>`` alone."""
     return {

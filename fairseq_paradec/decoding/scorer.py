@@ -40,7 +40,7 @@ class Scorer(Protocol):
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll each row back to its own length."""
 
-    def reorder(self, index: Sequence[int]) -> None:
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows."""
 
 
@@ -185,7 +185,8 @@ class ChunkScorer:
                 (fairseq's is a zero vector), takes a position and is seen by later tokens.
             positions: B×K, 0-based; by default each row goes on from its cached length.
             mask: K×K or B×K×K, True where chunk row i may see chunk column j; by default causal.
-                What is cached is seen by all.
+                What is cached is seen by all. Where all rows have cached equally many tokens, it
+                may be K×T, over cache and chunk, or K×1: all of both.
 
         Returns:
             B×K×D hidden states, ready for ``log_probs``.
@@ -249,6 +250,11 @@ class ChunkScorer:
             K×T, or B×1×K×T where rows have cached different lengths; None if all is seen.
         """
         if mask is not None:
+            if slots is None and mask.dim() == 2:
+                if mask.size(1) == 1:
+                    return None
+                if mask.size(1) == end:
+                    return self.future.new_zeros(width, end).masked_fill_(~mask, -math.inf)
             bias = self.future.new_zeros(len(starts), 1, width, end)
             if slots is None:
                 bias[:, 0, :, starts[0] :].masked_fill_(~mask, -math.inf)
@@ -335,14 +341,24 @@ class ChunkScorer:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
 
-    def reorder(self, index: Sequence[int]) -> None:
-        """Make row ``index[b]`` the new row b, for all b; rows may be dropped or repeated."""
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
+        """Make row ``index[b]`` the new row b, for all b; rows may be dropped or repeated.
+
+        Args:
+            index: the rows.
+            same_source: each has the source of the row in whose place it comes, as among the
+                hypotheses of one sentence.
+        """
         picked = torch.tensor(index, device=self.cache.device)
         self.lengths = [self.lengths[i] for i in index]
         used, capacity = max(self.lengths), self.cache.size(2)
         chosen = self.cache[:, :, :used].index_select(1, picked)
-        self.cache = self._empty_cache(len(index), capacity, chosen)
+        if len(index) > self.cache.size(1):
+            self.cache = self._empty_cache(len(index), capacity, chosen)
+        self.cache = self.cache[:, : len(index)]
         self.cache[:, :, :used] = chosen
+        if same_source:
+            return
         self.cross = self.cross.index_select(2, picked)
         if self.source_bias is not None:
             self.source_bias = self.source_bias.index_select(0, picked)
@@ -380,10 +396,10 @@ class EnsembleScorer:
         for scorer in self.scorers:
             scorer.keep(lengths)
 
-    def reorder(self, index: Sequence[int]) -> None:
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows of every cache; see ChunkScorer.reorder."""
         for scorer in self.scorers:
-            scorer.reorder(index)
+            scorer.reorder(index, same_source)
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:

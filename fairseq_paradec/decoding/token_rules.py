@@ -55,8 +55,19 @@ class TokenRules:
         Returns:
             The choices' log-probabilities and the choices, B×R each.
         """
+        self.restrict(log_probs, rows, [len(row.tokens) for row in rows])
+        best, choices = log_probs.max(dim=-1)
+        return best, choices
+
+    def restrict(self, log_probs: Tensor, rows: Sequence[Row], starts: list[int]) -> None:
+        """Apply the rules at every position of a chunk.
+
+        Args:
+            log_probs: B×R×V; written to: what may not be chosen becomes -inf.
+            rows: B rows, for their limits and prefixes.
+            starts: B; chunk row j of row b predicts position ``starts[b] + j``.
+        """
         width = log_probs.size(1)
-        starts = [len(row.tokens) for row in rows]
         log_probs[:, :, self.pad] = -math.inf
         if self.unk_penalty != 0:
             log_probs[:, :, self.unk] -= self.unk_penalty
@@ -68,8 +79,6 @@ class TokenRules:
             end_scores = log_probs[:, :, self.eos].clone()
             log_probs.masked_fill_(past[:, :, None], -math.inf)
             log_probs[:, :, self.eos] = end_scores
-        best, choices = log_probs.max(dim=-1)
-        return best, choices
 
     def _positions(self, starts: list[int], width: int) -> Tensor:
         """Return which position each chunk row predicts, B×R."""

@@ -57,6 +57,8 @@ class PassRecord:
         num_accepted: how many of them the verifier let pass (its own token not counted).
         num_committed: how many predictions became final (cut at ``</s>`` in the output).
         tokens: the tokens themselves, if a trace was asked for.
+        positions: where the committed predictions stand in the output, if not from ``start`` on:
+            the model writes in another order, and ``start`` counts what was written.
     """
 
     start: int
@@ -64,6 +66,7 @@ class PassRecord:
     num_accepted: int
     num_committed: int
     tokens: PassTokens | None = None
+    positions: list[int] | None = None
 
     def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
         """Return one entry of the trace, tokens spelled out by ``word``."""
@@ -72,6 +75,8 @@ class PassRecord:
             "num_accepted": self.num_accepted,
             "num_committed": self.num_committed,
         }
+        if self.positions is not None:
+            entry["positions"] = self.positions
         if self.tokens is not None:
             entry |= {
                 "draft": [word(t) for t in self.tokens.draft],

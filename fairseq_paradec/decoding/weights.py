@@ -113,7 +113,9 @@ _POSITIONS = (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedd
 
 
 def refuse_unknown(
-    model: Any, decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder)
+    model: Any,
+    decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder),
+    positions: Sequence[type] = _POSITIONS,
 ) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
@@ -122,6 +124,7 @@ def refuse_unknown(
     Args:
         model: the model.
         decoders: the types that its decoder may have.
+        positions: the types that the decoder's positions may have.
     """
     name = type(model).__name__
     reason = None
@@ -136,7 +139,7 @@ def refuse_unknown(
         reason = "it normalises probabilities in its own way (get_normalized_probs)"
     elif type(decoder.embed_tokens) is not nn.Embedding:
         reason = f"its target embedding is a {type(decoder.embed_tokens).__name__}"
-    elif type(decoder.embed_positions) not in _POSITIONS:
+    elif type(decoder.embed_positions) not in positions:
         reason = f"its positions are a {type(decoder.embed_positions).__name__}"
     else:
         reason = next(filter(None, map(_why_layer_unknown, decoder.layers)), None)

@@ -1,11 +1,13 @@
 """One file per method; ``METHODS`` says which ``--decoding`` is which class."""
 
-from .base import ParallelGenerator
+from .base import MethodGenerator
+from .double_token_beam import DoubleTokenBeamGenerator
 from .gad import GadGenerator, NatGenerator
 from .greedy import GreedyGenerator
 from .jacobi import JacobiGenerator
+from .multiword_beam import MultiwordBeamGenerator
 
-METHODS: dict[str, type[ParallelGenerator]] = {
+METHODS: dict[str, type[MethodGenerator]] = {
     "greedy": GreedyGenerator,
     "pj": JacobiGenerator,
     "pgj": JacobiGenerator,
@@ -13,4 +15,6 @@ METHODS: dict[str, type[ParallelGenerator]] = {
     "gad": GadGenerator,
     "gad_pp": GadGenerator,
     "nat": NatGenerator,
+    "multiword_beam": MultiwordBeamGenerator,
+    "double_token_beam": DoubleTokenBeamGenerator,
 }

@@ -1,4 +1,4 @@
-"""What all methods share: a fairseq SequenceGenerator that runs the draft-and-verify loop."""
+"""What all methods share: a fairseq SequenceGenerator with this package's scorer and reports."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ..errors import UsageError, option_error
 logger = logging.getLogger(__name__)
 
 
-class ParallelGenerator(SequenceGenerator, abc.ABC):
-    """Base of every method. A subclass names its drafter, and its acceptance rule if not exact.
+class MethodGenerator(SequenceGenerator, abc.ABC):
+    """Base of every method. A subclass says how a batch is decoded.
 
     fairseq's commands build and call it like their own SequenceGenerator, whose limits
     (``max_len_a``, ``min_len``, ``unk_penalty``, ...) it takes and keeps.
@@ -65,12 +65,6 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
 
     # ---- what a method says of itself ----------------------------------------------------------
 
-    @abc.abstractmethod
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
-    ) -> Drafter:
-        """Return the drafter for one batch; called outside the timer."""
-
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models whose output is promised."""
         return build_scorer(list(models))
@@ -78,11 +72,28 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
     @property
     def lossless(self) -> bool:
         """Whether, in fp32, the output is promised to be that of greedy search."""
-        return True
+        return False
 
-    def acceptance(self) -> ExactMatch:
-        """Return the rule by which drafted tokens are accepted."""
-        return ExactMatch()
+    def _prepare(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> Any:
+        """Make what ``_decode`` is to be given and the timer is not to see; by default nothing."""
+
+    @abc.abstractmethod
+    def _decode(
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Encode and decode one batch.
+
+        Args:
+            net_input: fairseq's.
+            rows: the sentences; their tokens, scores and passes are to be filled in.
+            rules: fairseq's limits.
+            prepared: what ``_prepare`` made.
+
+        Returns:
+            B lists of hypotheses, the best one first.
+        """
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -102,21 +113,18 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
             bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
-            B lists of one hypothesis each.
+            B lists of hypotheses.
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
         net_input = sample["net_input"]
         rows = self._make_rows(net_input, prefix_tokens)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
-        drafter = self.make_drafter(rows, net_input, rules)
+        prepared = self._prepare(rows, net_input, rules)
         begin = time.perf_counter()
-        self._decode(net_input, rows, drafter, self.acceptance(), rules)
+        hypos = self._decode(net_input, rows, rules, prepared)
         seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
-        hypos = [
-            [hypothesis(row, rules.device, self.normalize_scores, self.len_penalty)] for row in rows
-        ]
         self.stats.seconds += seconds
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:
@@ -124,21 +132,11 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
         self._report(sample, rows, hypos, seconds, verdicts)
         return hypos
 
-    def _decode(
-        self,
-        net_input: dict[str, Tensor],
-        rows: Sequence[Row],
-        drafter: Drafter,
-        acceptance: ExactMatch,
-        rules: TokenRules,
-    ) -> None:
-        """Encode and run the loop."""
-        self._encode(net_input)
-        draft_and_verify(self.scorer, rows, drafter, acceptance, rules, self.record_tokens)
-
-    def _encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder."""
-        self.scorer.encode(net_input)
+    def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
+        """Make the one hypothesis of each finished row."""
+        return [
+            [hypothesis(row, rules.device, self.normalize_scores, self.len_penalty)] for row in rows
+        ]
 
     def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
@@ -239,6 +237,51 @@ class ParallelGenerator(SequenceGenerator, abc.ABC):
             "num_accepted": [p.num_accepted for p in row.passes],
             "audit": verdict,
         }
+
+
+class ParallelGenerator(MethodGenerator):
+    """Base of the methods that draft and verify.
+
+    A subclass names its drafter, and its acceptance rule if not exact.
+    """
+
+    @abc.abstractmethod
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> Drafter:
+        """Return the drafter for one batch; called outside the timer."""
+
+    @property
+    def lossless(self) -> bool:
+        """Yes, unless a subclass accepts more."""
+        return True
+
+    def acceptance(self) -> ExactMatch:
+        """Return the rule by which drafted tokens are accepted."""
+        return ExactMatch()
+
+    def _prepare(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> Drafter:
+        """Make the drafter."""
+        return self.make_drafter(rows, net_input, rules)
+
+    def _decode(
+        self,
+        net_input: dict[str, Tensor],
+        rows: Sequence[Row],
+        rules: TokenRules,
+        prepared: Drafter,
+    ) -> list[list[dict[str, Any]]]:
+        """Encode and run the loop."""
+        self._encode(net_input)
+        accept = self.acceptance()
+        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens)
+        return self._hypotheses(rows, rules)
+
+    def _encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder."""
+        self.scorer.encode(net_input)
 
 
 def _finite(value: Any) -> Any:

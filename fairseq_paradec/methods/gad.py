@@ -25,13 +25,12 @@ from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.block_scorer import BlockScorer
-from ..decoding.draft_verify import Drafter, Proposal, Row
+from ..decoding.draft_verify import Proposal, Row
 from ..decoding.scorer import ChunkScorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassDetails, PassRecord
 from ..errors import option_error
-from .base import ParallelGenerator, nan_error
-from .greedy import GreedyDrafter
+from .base import MethodGenerator, ParallelGenerator, nan_error
 
 
 class BlockDrafter:
@@ -149,7 +148,7 @@ class GadGenerator(ParallelGenerator):
             self.draft_scorer.encode(net_input)
 
 
-class NatGenerator(ParallelGenerator):
+class NatGenerator(MethodGenerator):
     """``--decoding nat``: the drafter alone, block by block; its output is nobody's greedy output.
 
     Args:
@@ -166,11 +165,6 @@ class NatGenerator(ParallelGenerator):
         super().__init__(models, tgt_dict, config, **kwargs)
         check_block_size(config.block_size, models[0])
 
-    @property
-    def lossless(self) -> bool:
-        """No: nothing verifies."""
-        return False
-
     def make_scorer(self, models: Sequence[Any]) -> BlockScorer:
         """Return the scorer of the one model."""
         name = type(models[0]).__name__
@@ -179,21 +173,10 @@ class NatGenerator(ParallelGenerator):
             raise option_error("--path", given, "one model of --arch block_nat, with nat")
         return BlockScorer(models[0])
 
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
-    ) -> GreedyDrafter:
-        """Return a drafter that drafts nothing: the blocks come from the model itself."""
-        return GreedyDrafter()
-
     @torch.inference_mode()
     def _decode(
-        self,
-        net_input: dict[str, Tensor],
-        rows: Sequence[Row],
-        drafter: Drafter,
-        acceptance: ExactMatch,
-        rules: TokenRules,
-    ) -> None:
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+    ) -> list[list[dict[str, Any]]]:
         """Encode, and commit each block as the model fills it."""
         scorer = self.scorer
         assert isinstance(scorer, BlockScorer)
@@ -221,6 +204,7 @@ class NatGenerator(ParallelGenerator):
             if 0 < len(stay) < len(live):
                 scorer.reorder(stay)
             live = [live[b] for b in stay]
+        return self._hypotheses(rows, rules)
 
 
 def check_block_size(block_size: int, drafter: Any) -> None:

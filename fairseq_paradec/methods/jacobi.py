@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.config import DecodingConfig
-from ..decoding.draft_verify import Proposal, Row
+from ..decoding.draft_verify import Proposal, Row, draft_and_verify
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
 from .base import ParallelGenerator
@@ -186,5 +186,6 @@ class JacobiGenerator(ParallelGenerator):
     ) -> list[int]:
         """Return the lengths of greedy's own outputs, ``</s>`` counted."""
         twins = [Row(row.index, row.source, row.limit, row.prefix) for row in rows]
-        self._decode(net_input, twins, GreedyDrafter(), ExactMatch(), rules)
+        self._encode(net_input)
+        draft_and_verify(self.scorer, twins, GreedyDrafter(), ExactMatch(), rules)
         return [len(twin.tokens) for twin in twins]

@@ -1,3 +1,3 @@
 """What is trained: importing this registers the architectures with fairseq."""
 
-from . import block_nat  # noqa: F401
+from . import block_nat, reordered_transformer  # noqa: F401

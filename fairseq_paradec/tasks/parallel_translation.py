@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 import numpy as np
+import torch
 from fairseq import options, utils
 from fairseq.data import data_utils
 from fairseq.dataclass import FairseqDataclass
@@ -26,13 +27,22 @@ from torch import Tensor
 
 from ..checkpoint_errors import load_beside
 from ..criterions.block_nat_loss import BlockNatLoss
-from ..decoding.config import CHOICES, DECODINGS, STOCK_DECODINGS, DecodingConfig
+from ..decoding.config import (
+    BEAM_DECODINGS,
+    CHOICES,
+    DECODINGS,
+    STOCK_DECODINGS,
+    DecodingConfig,
+)
 from ..decoding.config import check_fairseq_options as check_options
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
+from ..decoding.step_scorer import order_of
 from ..errors import UsageError, option_error
 from ..methods import METHODS
 from ..models.block_nat import BlockNatModel
+from ..models.reordered_transformer import ReorderedTransformer
+from ..target_order import TargetOrder
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +101,10 @@ class ParallelDecodingOptions(FairseqDataclass):
     )
     hybrid_length: Optional[int] = _flag(
         "hgj: decode this many positions in blocks and the rest one by one (default: all in blocks)"
+    )
+    deduplicate_ngrams: Optional[int] = _flag(
+        "multiword_beam, double_token_beam: drop immediate repetitions of up to this many tokens "
+        "from the outputs (default: none); words written in one step do not know of each other"
     )
     audit: bool = _flag(
         "compare every output with fairseq's own beam-1 search and report where they part", False
@@ -151,6 +165,38 @@ class ParallelDecodingMixin:
         """As fairseq; the model is remembered, to be compared with the criterion."""
         self._model = super().build_model(*args, **kwargs)  # type: ignore[misc]
         return self._model
+
+    # ---- targets in another order --------------------------------------------------------------
+
+    def train_step(self, sample: dict[str, Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq, on targets in the model's order."""
+        sample = self.in_model_order(sample)
+        return super().train_step(sample, model, *args, **kwargs)  # type: ignore[misc]
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
+        """As fairseq, on targets in the model's order."""
+        sample = self.in_model_order(sample)
+        return super().valid_step(sample, model, criterion)  # type: ignore[misc]
+
+    def in_model_order(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Write the targets of a batch as the model is trained on them.
+
+        Args:
+            sample: fairseq's, with ``target`` in natural order.
+
+        Returns:
+            The same for a model that writes from left to right; else a copy with other ``target``,
+            ``net_input.prev_output_tokens`` and ``ntokens``, and the old one under
+            ``natural_target``.
+        """
+        return in_order(sample, order_of(self._model), self.tgt_dict)
+
+    def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: Any) -> Any:
+        """As fairseq, with references in natural order."""
+        sample = sample | {"target": sample.get("natural_target", sample["target"])}
+        return super()._inference_with_bleu(generator, sample, model)  # type: ignore[misc]
+
+    # ---- choosing ------------------------------------------------------------------------------
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> Any:
         """As fairseq.
@@ -215,9 +261,7 @@ class ParallelDecodingMixin:
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch; rows that cannot be translated get an empty output, and a word why."""
         if isinstance(generator, SequenceScorer):  # --score-reference translates nothing
-            return super().inference_step(  # type: ignore[misc]
-                generator, models, sample, prefix_tokens, constraints
-            )
+            return self._score(generator, models, sample)
         src_tokens = sample["net_input"]["src_tokens"]
         problems = self._problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
@@ -244,6 +288,29 @@ class ParallelDecodingMixin:
             )
             for b, hypo in zip(good, decoded, strict=True):
                 hypos[b] = hypo
+        return hypos
+
+    def _score(
+        self, generator: Any, models: Sequence[Any], sample: dict[str, Any]
+    ) -> list[list[dict[str, Any]]]:
+        """Score the targets of a batch; scores come in natural order whatever the model's."""
+        order = order_of(models[0])
+        written = in_order(sample, order, self.tgt_dict)
+        hypos = super().inference_step(generator, models, written)  # type: ignore[misc]
+        if order == TargetOrder():
+            return hypos
+        eos, pad = self.tgt_dict.eos(), self.tgt_dict.pad()
+        for row, (hypo,) in zip(sample["target"], hypos, strict=True):
+            tokens = row[row.ne(pad)]  # n words, </s>
+            count = len(tokens) - 1
+            places = order.sources(torch.tensor([count]), count)[0]
+            scores = hypo["positional_scores"]
+            natural = torch.empty_like(scores[: count + 1])
+            natural[places] = scores[:count]
+            natural[count] = scores[count : len(hypo["tokens"])].sum()  # each </s> of a pair
+            assert tokens[-1] == eos
+            hypo |= {"tokens": tokens, "positional_scores": natural}
+            hypo["score"] = natural.sum() / len(natural)
         return hypos
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
@@ -296,8 +363,9 @@ class ParallelDecodingMixin:
         asked = [args, self.cfg]
         config = DecodingConfig.from_options(*asked)
         extra = dict(extra_gen_cls_kwargs or {})
-        if config.decoding == "auto" and isinstance(models[0], BlockNatModel):
-            asked = [Namespace(decoding="nat")]  # auto comes without other flags
+        own = _own_decoding(models[0])
+        if config.decoding == "auto" and own is not None:
+            asked = [Namespace(decoding=own)]  # auto comes without other flags
             config = DecodingConfig.from_options(*asked)
         _check_models(config.decoding, models)
         block_model = models[0]
@@ -315,7 +383,8 @@ class ParallelDecodingMixin:
         given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
         given |= {name: extra.get(name) for name in ("lm_model", "tokens_to_suppress")}
         check_options(config.decoding, given)
-        _set_beam(args)
+        if config.decoding not in BEAM_DECODINGS:
+            _set_beam(args)
         extra |= {
             "config": config,
             "src_dict": self.source_dictionary,  # type: ignore[attr-defined]
@@ -379,12 +448,45 @@ class ParallelDecodingMixin:
         return model
 
 
+def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str, Any]:
+    """Write the targets of a batch in an order; see ParallelDecodingMixin.in_model_order."""
+    if order == TargetOrder() or not sample or sample.get("target") is None:
+        return sample
+    batch = order.training_batch(sample["target"], words.bos(), words.eos(), words.pad())
+    net_input = sample["net_input"] | {"prev_output_tokens": batch.prev_output_tokens}
+    return sample | {
+        "net_input": net_input,
+        "target": batch.target,
+        "natural_target": sample["target"],
+        "ntokens": batch.target.ne(words.pad()).sum().item(),
+    }
+
+
+def _own_decoding(model: Any) -> str | None:
+    """Return the method that a model was made for; None for a plain Transformer."""
+    if isinstance(model, BlockNatModel):
+        return "nat"
+    return model.target_order.decoding if isinstance(model, ReorderedTransformer) else None
+
+
 def _check_models(decoding: str, models: Sequence[Any]) -> None:
-    """Refuse a block_nat model where one is wanted that predicts token after token.
+    """Refuse models that the method was not made for.
 
     Raises:
         UsageError: there is one.
     """
+    for model in models:
+        if isinstance(model, ReorderedTransformer) and decoding != model.target_order.decoding:
+            raise option_error(
+                "--decoding", decoding,
+                f"{model.target_order.decoding}, or auto, with this model: it writes its target in "
+                "another order",
+            )  # fmt: skip
+    if decoding == "double_token_beam" and not hasattr(models[0], "target_order"):
+        raise option_error(
+            "--path", f"a {type(models[0]).__name__}",
+            "a model of --arch double_token, with --decoding double_token_beam",
+        )  # fmt: skip
     if decoding != "nat" and any(isinstance(model, BlockNatModel) for model in models):
         raise option_error(
             "--path", "a model of --arch block_nat",
@@ -400,6 +502,10 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
     """
     if isinstance(criterion, BlockNatLoss) and not isinstance(model, BlockNatModel):
         raise option_error("--criterion", "block_nat_loss", "it with --arch block_nat")
+    if isinstance(model, ReorderedTransformer):
+        for name in ("left_pad_target", "load_alignments"):
+            if getattr(cfg, name):
+                raise option_error(f"--{name.replace('_', '-')}", True, "reordered targets without")
     if isinstance(model, BlockNatModel):
         if not isinstance(criterion, BlockNatLoss):
             raise option_error(

@@ -1,0 +1,296 @@
+"""What the beam searches over several words a step share; each says how a beam is extended."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..decoding.draft_verify import Row
+from ..decoding.hypotheses import without_repetitions
+from ..decoding.scorer import EnsembleScorer, Scorer
+from ..decoding.step_scorer import StepScorer, order_of
+from ..decoding.token_rules import TokenRules
+from ..decoding.trace import PassRecord, PassTokens
+from ..errors import option_error
+from .base import MethodGenerator, nan_error
+
+
+class Candidates(NamedTuple):
+    """Hypotheses longer by one step; S sentences, C candidates each, z words a step.
+
+    Attributes:
+        scores: S×C, of the whole hypothesis; -inf where there is none.
+        parents: S×C, which hypothesis of the beam it extends.
+        words: S×C×z; behind a ``</s>`` nothing counts.
+        word_scores: S×C×z, the words' log-probabilities.
+    """
+
+    scores: Tensor
+    parents: Tensor
+    words: Tensor
+    word_scores: Tensor
+
+
+class Extension(NamedTuple):
+    """What one step makes of the beams.
+
+    Attributes:
+        ended: candidates with a ``</s>``, in the order in which a sentence takes them; those that
+            did not rank well enough have the score -inf.
+        alive: the next beam.
+    """
+
+    ended: Candidates
+    alive: Candidates
+
+
+@dataclass
+class Written:
+    """A finished hypothesis in slots.
+
+    Attributes:
+        score: the sum of its words' log-probabilities, ``</s>``'s among them.
+        words: n words.
+        word_scores: n + 1 log-probabilities, ``</s>``'s the last.
+        runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
+    """
+
+    score: float
+    words: list[int]
+    word_scores: list[float]
+    runners_up: list[tuple[int, float]]
+
+
+class BeamGenerator(MethodGenerator):
+    """Beam search by steps of z words, vectorised over sentences and their hypotheses."""
+
+    def __init__(self, models: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        self.order = order_of(models[0])
+        if any(order_of(model) != self.order for model in models):
+            raise option_error("--path", "models with different target orders", "one order for all")
+        super().__init__(models, *args, **kwargs)
+
+    def make_scorer(self, models: Sequence[Any]) -> Scorer:
+        """Return the scorer of the models."""
+        scorers = [StepScorer(model) for model in models]
+        return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
+
+    @abc.abstractmethod
+    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+        """Extend the beams by one step.
+
+        Args:
+            log_probs: S×W×z×V, -inf where a word is not allowed; free to be written to.
+            scores: S×W, the hypotheses' so far; -inf where there is none.
+        """
+
+    @torch.inference_mode()
+    def _decode(
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Encode, and extend the beams step by step until each sentence has its hypotheses."""
+        z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
+        if rules.forced_len > 0 and not self.order.keeps_prefix:
+            raise option_error(
+                "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
+            )
+        self.scorer.encode(net_input)
+        finished: list[list[Written]] = [[] for _ in rows]
+        live = list(rows)  # S sentences
+        # 1. One hypothesis each: z start symbols, score 0.
+        start = self.order.start(self.tgt_dict.bos(), rules.start)
+        inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
+        scores = torch.zeros(len(live), 1, device=device)  # S×W
+        words = torch.zeros(len(live), 1, 0, dtype=torch.long, device=device)  # S×W×t
+        facts = torch.zeros(len(live), 1, 0, 3, dtype=torch.float64, device=device)  # S×W×t×3
+        written = 0  # t
+        while live:
+            # 2. One pass: the words of all z slots, independently of each other.
+            width = scores.size(1)
+            hidden = self.scorer.step(inputs, mask=self._mask(written, device))
+            log_probs = self.scorer.log_probs(hidden, rules.temperature)  # (S·W)×z×V
+            repeated = [row for row in live for _ in range(width)]
+            rules.restrict(log_probs, repeated, [written] * len(repeated))
+            log_probs = log_probs.view(len(live), width, z, -1)
+            top: Any = log_probs.topk(2) if self.record_tokens else None  # S×W×z×2, twice
+            step = self.extend(log_probs, scores.to(log_probs.dtype))
+            written += z
+            # 3. What has ended leaves the beam. This is the pass's one word to the host.
+            alive = step.alive
+            flags = torch.cat(
+                (step.ended.scores.isfinite(), alive.scores.isfinite().any(1, keepdim=True)), dim=1
+            )
+            told = torch.cat((flags.long(), alive.parents), dim=1).tolist()
+            count = step.ended.scores.size(1)
+            ends = [(s, e) for s, row in enumerate(told) for e in range(count) if row[e]]
+            if ends:
+                self._finish(ends, live, finished, step.ended, words, facts, top)
+            # 4. The others are the next beam; sentences that are done leave the batch.
+            stay = [
+                s for s, row in enumerate(live)
+                if len(finished[row.index]) < beam and written <= row.limit and told[s][count]
+            ]  # fmt: skip
+            if not stay:
+                break
+            index = [s * width + parent for s in stay for parent in told[s][count + 1 :]]
+            if len(stay) < len(live):
+                picked = torch.tensor(stay, device=device)
+                alive = Candidates(*(part.index_select(0, picked) for part in alive))
+                words, facts = words.index_select(0, picked), facts.index_select(0, picked)
+                top = None if top is None else tuple(part.index_select(0, picked) for part in top)
+            words, facts = _append(alive, words, facts, top)
+            scores, inputs = alive.scores, alive.words.flatten(0, 1)
+            self.scorer.keep([written] * (len(live) * width))
+            if index != list(range(len(live) * width)):
+                same = len(stay) == len(live) and scores.size(1) == width
+                self.scorer.reorder(index, same_source=same)
+            live = [live[s] for s in stay]
+        return [self._results(row, finished[row.index], rules) for row in rows]
+
+    def _mask(self, written: int, device: torch.device) -> Tensor:
+        """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
+        order = self.order
+        if not order.vanilla_mask and not order.independent_directions:
+            return torch.ones(order.tokens_per_step, 1, dtype=torch.bool)  # all see all
+        seen = order.step_mask(written + order.tokens_per_step)
+        return seen[written:].to(device)
+
+    def _finish(
+        self,
+        ends: list[tuple[int, int]],
+        live: Sequence[Row],
+        finished: list[list[Written]],
+        ended: Candidates,
+        words: Tensor,
+        facts: Tensor,
+        top: Any,
+    ) -> None:
+        """Collect ended hypotheses, as many as a sentence wants.
+
+        Args:
+            ends: which of ``ended``: sentence and candidate.
+            live: the sentences.
+            finished: the hypotheses of each row of the batch; added to.
+            ended: the candidates.
+            words: S×W×t what their parents have written.
+            facts: S×W×t×3, see ``_append``.
+            top: S×W×z×2 the best words and their log-probabilities, if a trace was asked for.
+        """
+        s, e = torch.tensor(ends, device=words.device).T
+        chosen = Candidates(*(part[s, e][:, None] for part in ended))
+        whole, known = _append(
+            chosen, words[s], facts[s], None if top is None else tuple(part[s] for part in top)
+        )
+        totals = chosen.scores[:, 0].tolist()
+        before = words.size(2)
+        for (sentence, _), score, slots, told in zip(
+            ends, totals, whole[:, 0].tolist(), known[:, 0].tolist(), strict=True
+        ):
+            mine = finished[live[sentence].index]
+            if len(mine) < self.beam_size:
+                n = slots.index(self.eos, before)
+                runners_up = [(int(word), value) for _, word, value in told[: n + 1]]
+                scores = [fact[0] for fact in told[: n + 1]]
+                mine.append(Written(score, slots[:n], scores, runners_up))
+
+    def _results(
+        self, row: Row, finished: list[Written], rules: TokenRules
+    ) -> list[dict[str, Any]]:
+        """Put a sentence's hypotheses into natural order, the best one first; fill in its row."""
+        if not finished:
+            raise nan_error("--path", self.model.models)
+
+        def rank(hypo: Written) -> float:
+            length = len(hypo.words) + 1
+            return hypo.score / length**self.len_penalty if self.normalize_scores else hypo.score
+
+        finished = sorted(finished, key=rank, reverse=True)
+        hypos = [self._hypothesis(hypo, rank(hypo), rules.device) for hypo in finished]
+        row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
+        row.passes = self._passes(finished[0])
+        row.finished = True
+        return hypos
+
+    def _hypothesis(self, hypo: Written, score: float, device: torch.device) -> dict[str, Any]:
+        """Turn what was written into a fairseq hypothesis in natural order."""
+        places = self._places(len(hypo.words))
+        order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
+        kept, longest = order, self.config.deduplicate_ngrams
+        if longest is not None:
+            left = without_repetitions([hypo.words[t] for t in order], longest)
+            kept = [order[i] for i in left]
+        tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
+        scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
+        z, passes = self.order.tokens_per_step, self._count_passes(hypo)
+        states = [[hypo.words[t] for t in order if t < end * z] for end in range(1, passes)]
+        history = [*(torch.tensor(state, device=device) for state in states), tokens]
+        return {
+            "tokens": tokens,
+            "score": torch.tensor(score, device=device),
+            "positional_scores": torch.tensor(scores, device=device),
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": passes,
+            "history": [{"tokens": state} for state in history],
+        }
+
+    def _count_passes(self, hypo: Written) -> int:
+        """Return how many passes it took to write a hypothesis, its ``</s>`` included."""
+        return len(hypo.words) // self.order.tokens_per_step + 1
+
+    def _places(self, count: int) -> list[int]:
+        """Return the natural position of each of n words as they are written."""
+        return self.order.sources(torch.tensor([count]), count)[0].tolist()
+
+    def _passes(self, hypo: Written) -> list[PassRecord]:
+        """Return the passes that wrote a hypothesis."""
+        z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
+        places = [*self._places(len(hypo.words)), len(hypo.words)]
+        passes = []
+        for start in range(0, len(slots), z):
+            part = slice(start, start + z)
+            record = PassRecord(start, 0, 0, len(slots[part]), positions=places[part])
+            if self.record_tokens:
+                others = [None if value == -torch.inf else (w, value) for w, value in
+                          hypo.runners_up[part]]  # fmt: skip
+                record.tokens = PassTokens(
+                    [], slots[part], hypo.word_scores[part],
+                    [None if o is None else o[0] for o in others],
+                    [None if o is None else o[1] for o in others], [], [],
+                )  # fmt: skip
+            passes.append(record)
+        return passes
+
+
+def _append(more: Candidates, words: Tensor, facts: Tensor, top: Any) -> tuple[Tensor, Tensor]:
+    """Append a step's words to what was written before.
+
+    Args:
+        more: S×C candidates.
+        words: S×W×t their parents' words.
+        facts: S×W×t×3 of each word: its log-probability, and the runner-up and its.
+        top: S×W×z×2 log-probabilities and words, the best of each slot; None without a trace.
+
+    Returns:
+        S×C×(t+z) words and S×C×(t+z)×3 facts.
+    """
+    parents = more.parents[:, :, None]  # S×C×1
+    words = torch.cat((_pick(words, parents), more.words), dim=2)
+    new = torch.zeros(*more.words.shape, 3, dtype=facts.dtype, device=facts.device)
+    new[..., 0] = more.word_scores
+    if top is not None:
+        values, best = (_pick(part, parents[..., None]) for part in top)  # S×C×z×2
+        other = (best[..., 0] == more.words).long()[..., None]
+        new[..., 1] = best.gather(3, other).squeeze(3)
+        new[..., 2] = values.gather(3, other).squeeze(3)
+    return words, torch.cat((_pick(facts, parents[..., None]), new), dim=2)
+
+
+def _pick(of_parents: Tensor, parents: Tensor) -> Tensor:
+    """Take the parents' part of something that each hypothesis of a beam has: S×W×... -> S×C×..."""
+    return of_parents.gather(1, parents.expand(-1, -1, *of_parents.shape[2:]))

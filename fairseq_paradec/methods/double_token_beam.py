@@ -1,0 +1,66 @@
+"""Beam search by pairs of words (imamura2020, Algorithm 1 and section 3.2).
+
+| paper                                 | here                                                    |
+|---------------------------------------|---------------------------------------------------------|
+| W, the beam width; K, outputs         | ``beam_size``, fairseq's ``--beam``, both               |
+| EOD                                   | ``</s>``                                                |
+| DOUBLETOPK (line 7)                   | steps 1 and 2 of ``extend``                             |
+| lines 8-12, FINALIZE                  | step 3                                                  |
+| lines 13-20, EXPANDBEAM               | step 4                                                  |
+
+A pair whose left word is EOD and whose right word is not cannot be: it is forbidden. Finished
+hypotheses rank by fairseq's score / length**lenpen, the length being that of the output; the
+log-probability of ``</s>`` is that of all its EODs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .beam import BeamGenerator, Candidates, Extension
+
+
+class DoubleTokenBeamGenerator(BeamGenerator):
+    """``--decoding double_token_beam``: for models of ``--double-token``."""
+
+    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+        """Extend the beams by one pair of words; see BeamGenerator.extend."""
+        count, width, _, vocabulary = log_probs.shape
+        beam = self.beam_size
+        left, right = log_probs.unbind(dim=2)  # S×W×V
+        # 1. The best 2W left words over the whole beam.
+        lefts = (scores[..., None] + left).flatten(1)  # S×(W·V)
+        left_totals, where = lefts.topk(min(2 * beam, lefts.size(1)))  # S×L
+        parent, left_word = where // vocabulary, where % vocabulary
+        # 2. The best 3W pairs with them.
+        rights = right.gather(1, parent[..., None].expand(-1, -1, vocabulary))  # S×L×V
+        end = rights[..., self.eos].clone()
+        rights = rights.masked_fill(left_word.eq(self.eos)[..., None], -math.inf)
+        rights[..., self.eos] = end
+        pairs = (left_totals[..., None] + rights).flatten(1)
+        totals, where = pairs.topk(min(3 * beam, pairs.size(1)))  # S×P
+        of_left, right_word = where // vocabulary, where % vocabulary
+        parent, left_word = parent.gather(1, of_left), left_word.gather(1, of_left)
+        words = torch.stack((left_word, right_word), dim=2)  # S×P×2
+        right_score = rights.flatten(1).gather(1, where)
+        left_score = left.flatten(1).gather(1, parent * vocabulary + left_word)
+        word_scores = torch.stack((left_score, right_score), dim=2)
+        both = left_word.eq(self.eos)  # (EOD, EOD) is one </s>
+        word_scores[..., 0] += torch.where(both, right_score, torch.zeros_like(right_score))
+        # 3. Those of the best W that have ended are finished.
+        has_end = words.eq(self.eos).any(dim=2)
+        among_best = torch.arange(totals.size(1), device=totals.device) < beam
+        finished = totals.masked_fill(~(has_end & among_best), -math.inf)
+        # 4. The best W of the others are the next beam.
+        alive, index = totals.masked_fill(has_end, -math.inf).topk(min(beam, totals.size(1)))
+        picked = index[..., None].expand(-1, -1, 2)
+        return Extension(
+            Candidates(finished, parent, words, word_scores),
+            Candidates(
+                alive, parent.gather(1, index), words.gather(1, picked),
+                word_scores.gather(1, picked),
+            ),
+        )  # fmt: skip

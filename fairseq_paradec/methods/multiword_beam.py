@@ -1,0 +1,76 @@
+"""Beam search by steps of z words (zhang2020, Algorithm 1), for any target order.
+
+| paper                                 | here                                                    |
+|---------------------------------------|---------------------------------------------------------|
+| B, the beam                           | ``beam_size``, fairseq's ``--beam``; W hypotheses live  |
+| z = h·c, words a step                 | ``order.tokens_per_step``                               |
+| P, W_p, top_B of each word (line 6)   | ``top``, ``words``                                      |
+| outer addition, top_B (line 7)        | the loop of ``extend``                                  |
+| tracewords (line 8)                   | ``chosen``                                              |
+| finish(w) (line 10)                   | a word is ``</s>``                                      |
+| prune (line 17)                       | ``alive``                                               |
+
+What the paper leaves open, or what would lose outputs, is as in fairseq's search, with which this
+one is identical at z = 1. Slots behind the first ``</s>`` are untrained: a hypothesis ends there,
+with the words and the score up to it, which makes equal translations one. It is finished if it is
+among the best B of all candidates of as many words, and the beam is refilled from what goes on.
+``</s>`` is forbidden below ``--min-len`` only, not in a whole first step. Finished hypotheses rank
+by score / length**lenpen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .beam import BeamGenerator, Candidates, Extension
+
+
+class MultiwordBeamGenerator(BeamGenerator):
+    """``--decoding multiword_beam``: for IBDecoder, IMDecoder, SA, R2L and plain Transformers."""
+
+    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+        """Extend the beams by the z words of a step; see BeamGenerator.extend."""
+        count, width, z, vocabulary = log_probs.shape
+        beam = self.beam_size
+        # Line 6: the best words of each slot; </s> goes its own way.
+        end = log_probs[..., self.eos].clone()  # S×W×z
+        log_probs[..., self.eos] = -math.inf
+        top, words = log_probs.topk(min(beam, vocabulary))  # S×W×z×K
+        # Line 7: word after word, each hypothesis keeps its best continuations (C of them).
+        totals = scores[:, :, None]  # S×W×C
+        chosen = words.new_zeros(count, width, 1, z)  # S×W×C×z
+        chosen_scores = top.new_zeros(count, width, 1, z)
+        ended: list[Candidates] = []
+        for i in range(z):
+            ending = totals + end[:, :, i, None]  # S×W×C
+            longer = (totals[..., None] + top[:, :, i, None]).flatten(2)  # S×W×(C·K)
+            best, pick = longer.topk(min(beam, longer.size(2)))  # S×W×C'
+            # Lines 9-11: what ends here and ranks among the best of this length is finished.
+            pool = torch.cat((ending.flatten(1), best.flatten(1)), dim=1)
+            rank, where = pool.topk(min(beam, pool.size(1)))  # S×B
+            ends_here = where < ending[0].numel()
+            last = where.clamp(max=ending[0].numel() - 1)
+            parent = last // ending.size(2)
+            mine = chosen.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z)).clone()
+            values = chosen_scores.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z))
+            mine[..., i] = self.eos
+            values[..., i] = end[:, :, i].gather(1, parent)
+            rank = rank.masked_fill(~ends_here, -math.inf)
+            ended.append(Candidates(rank, parent, mine, values))
+            # Line 8: the words behind the indices.
+            before = (pick // top.size(3))[..., None].expand(-1, -1, -1, z)
+            chosen, chosen_scores = chosen.gather(2, before), chosen_scores.gather(2, before)
+            chosen[..., i] = words[:, :, i].gather(2, pick % top.size(3))
+            chosen_scores[..., i] = top[:, :, i].gather(2, pick % top.size(3))
+            totals = best
+        # Line 17: the best over the beam.
+        alive, where = totals.flatten(1).topk(min(beam, totals[0].numel()))
+        parent = where // totals.size(2)
+        index = where[..., None].expand(-1, -1, z)
+        words = chosen.flatten(1, 2).gather(1, index)
+        word_scores = chosen_scores.flatten(1, 2).gather(1, index)
+        joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*ended, strict=True)))
+        return Extension(joined, Candidates(alive, parent, words, word_scores))

@@ -1,0 +1,264 @@
+"""The reordered Transformers: IBDecoder, IMDecoder, SA (zhang2020), double-token (imamura2020).
+
+All are one model: fairseq's Transformer over targets that a ``TargetOrder`` has reordered, with its
+positions and its mask. The architectures are presets. Only IMDecoder has parameters of its own, an
+embedding of each direction (zhang2020, section 4.1).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from argparse import ArgumentParser, Namespace
+from dataclasses import fields
+from typing import Any
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerDecoder, TransformerModel, base_architecture
+from fairseq.modules import LearnedPositionalEmbedding
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from ..target_order import TargetOrder
+
+logger = logging.getLogger(__name__)
+
+
+def sinusoids(positions: Tensor, dim: int) -> Tensor:
+    """Return fairseq's sinusoids of any whole positions, negative ones too: W -> W×D, fp32."""
+    half = dim // 2
+    scale = torch.exp(torch.arange(half) * -(math.log(10000) / max(half - 1, 1)))
+    angles = positions[:, None] * scale.to(positions.device)
+    table = torch.cat((angles.sin(), angles.cos()), dim=1)
+    return nn.functional.pad(table, (0, dim - 2 * half))
+
+
+class SlotPositions(nn.Module):
+    """Vectors of the decoder's input rows: sinusoids of an order's positions, and its directions.
+
+    Args:
+        order: with two directions or more.
+        dim: D.
+        learned: of how many positions to learn vectors, in the place of sinusoids; None: of none.
+    """
+
+    def __init__(self, order: TargetOrder, dim: int, learned: int | None) -> None:
+        super().__init__()
+        self.order, self.dim = order, dim
+        self.max_positions = 10**5 if learned is None else learned  # as fairseq's sinusoids
+        self.learned = None if learned is None else nn.Embedding(learned, dim)
+        self.directions = nn.Embedding(order.directions, dim) if order.directions > 2 else None
+        for table in (self.learned, self.directions):
+            if table is not None:
+                nn.init.normal_(table.weight, std=dim**-0.5)
+        self.rows: Tensor
+        self.register_buffer("rows", torch.empty(0, dim), persistent=False)
+
+    def table(self, size: int) -> Tensor:
+        """Return at least ``size`` vectors, or all there are, T×D.
+
+        Row t is added to the input that predicts slot t.
+        """
+        rows = self.rows
+        if self.learned is not None:
+            index = self.order.positions(self.max_positions)
+            rows = self.learned(index.to(rows.device))
+        elif rows.size(0) < size:
+            length = max(256, 2 * rows.size(0), size)
+            rows = sinusoids(self.order.positions(length), self.dim).to(rows)
+            self.rows = rows
+        if self.directions is not None:
+            rows = rows + self.directions(self.order.directions_of(len(rows)).to(rows.device))
+        return rows
+
+    def forward(self, tokens: Tensor, incremental_state: Any = None) -> Tensor:
+        """Return the vectors of B×T tokens, 1×T×D: they are the same for all rows."""
+        return self.table(tokens.size(1))[None, : tokens.size(1)]
+
+
+class ReorderedDecoder(TransformerDecoder):
+    """fairseq's Transformer decoder with the positions and the mask of a TargetOrder.
+
+    Args:
+        args: the model's options.
+        dictionary: the target dictionary.
+        embed_tokens: its embedding.
+    """
+
+    embed_positions: Any
+    _future_mask: Tensor
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.order = order = order_of(args)
+        counted = bool(order.positions(4).equal(torch.arange(4)))
+        learned = isinstance(self.embed_positions, LearnedPositionalEmbedding)
+        # A learned vector per slot serves signed positions as well: each slot has its own.
+        if self.embed_positions is not None and not counted:
+            if order.directions > 2 or not learned:
+                limit = self.max_target_positions if learned else None
+                self.embed_positions = SlotPositions(order, embed_tokens.embedding_dim, limit)
+
+    def buffered_future_mask(self, tensor: Tensor) -> Tensor:
+        """Return the order's mask, in the place of the causal one: T×B×D -> T×T, 0 or -inf."""
+        size = tensor.size(0)
+        if self._future_mask.size(0) < size:
+            seen = self.order.step_mask(self.order.whole_steps(size))
+            self._future_mask = torch.zeros(seen.shape).masked_fill_(~seen, -math.inf)
+        self._future_mask = self._future_mask.to(tensor)
+        return self._future_mask[:size, :size]
+
+    def max_positions(self) -> int:
+        """Return the longest output, ``</s>`` counted: inputs fill whole steps."""
+        longest: int = super().max_positions()
+        z = self.order.tokens_per_step
+        return max(longest // z * z, 1)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> Any:
+        """As fairseq; and training may start from a plain Transformer's checkpoint.
+
+        Vectors of positions and directions that it does not have keep their initial values.
+        """
+        prefix = f"{name}.embed_positions."
+        if isinstance(self.embed_positions, SlotPositions):
+            state_dict.pop(f"{prefix}_float_tensor", None)  # fairseq's sinusoids have no weights
+        own = {} if self.embed_positions is None else self.embed_positions.state_dict()
+        missing = [key for key in own if prefix + key not in state_dict]
+        if missing:
+            logger.info("a plain Transformer's checkpoint; new: %s", ", ".join(missing))
+        state_dict.update({prefix + key: own[key] for key in missing})
+        return super().upgrade_state_dict_named(state_dict, name)
+
+
+@register_model("reordered_transformer")
+class ReorderedTransformer(TransformerModel):
+    """A Transformer that writes its target in another order, several tokens a step."""
+
+    decoder: ReorderedDecoder
+
+    @property
+    def target_order(self) -> TargetOrder:
+        """The order that it writes in."""
+        return self.decoder.order
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the flags of a Transformer and the order's."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--directions", type=int, metavar="H",
+            help="write the target from one end (1), from both (2), or from both ends of each of "
+            "H/2 equal segments",
+        )  # fmt: skip
+        add(
+            "--tokens-per-direction", type=int, metavar="C",
+            help="tokens that each direction writes per step; a step has H·C",
+        )  # fmt: skip
+        add("--right-to-left", action="store_true", help="with one direction: from the end")
+        add(
+            "--double-token", action="store_true",
+            help="pairs as Imamura and Sumita 2020 have them: </s> fills the last pair, the first "
+            "pair of inputs is <s> </s>, and positions count tokens as written",
+        )  # fmt: skip
+        add(
+            "--middle-to-side", action="store_true",
+            help="with two directions: write from the middle to both ends (an ablation)",
+        )  # fmt: skip
+        add(
+            "--independent-directions", action="store_true",
+            help="let no direction see another (an ablation)",
+        )  # fmt: skip
+        add(
+            "--vanilla-mask", action="store_true",
+            help="the plain causal mask: a token's input does not see those of the step's later "
+            "tokens (an ablation)",
+        )  # fmt: skip
+        add(
+            "--vanilla-positions", action="store_true",
+            help="positions 0, 1, 2, ... in the order of writing, in the place of 1, -1, 2, -2, "
+            "... (an ablation)",
+        )  # fmt: skip
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> ReorderedTransformer:
+        """Build the model.
+
+        Raises:
+            UsageError: the order's options contradict each other.
+        """
+        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+            args = Namespace(**OmegaConf.to_container(args))
+        order_of(args)
+        model: ReorderedTransformer = super().build_model(args, task)
+        return model
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: Any) -> ReorderedDecoder:
+        """Build the decoder."""
+        return ReorderedDecoder(args, tgt_dict, embed_tokens)
+
+
+def order_of(args: Any) -> TargetOrder:
+    """Read the order from a model's options.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    return TargetOrder(**{f.name: getattr(args, f.name) for f in fields(TargetOrder)})
+
+
+# ---- architectures ------------------------------------------------------------------------------
+
+#: Layers, dimension, that of the feed-forward layers, heads.
+SIZES = {
+    "_tiny": (4, 128, 256, 4),
+    "_iwslt": (6, 512, 1024, 4),
+    "": (6, 512, 2048, 8),
+    "_big": (6, 1024, 4096, 16),
+}
+
+#: What an architecture says where no flag does.
+PRESETS: dict[str, dict[str, Any]] = {
+    "ibdecoder": {"directions": 2},
+    "ibdecoder_sa": {"directions": 2, "tokens_per_direction": 2},
+    "imdecoder": {"directions": 4},
+    "sa_transformer": {"tokens_per_direction": 2},
+    "transformer_r2l": {"right_to_left": True},
+    "double_token": {"directions": 2, "double_token": True, "decoder_learned_pos": True},
+    "double_token_l2r": {
+        "tokens_per_direction": 2, "double_token": True, "decoder_learned_pos": True,
+    },
+    "double_token_r2l": {
+        "tokens_per_direction": 2, "double_token": True, "right_to_left": True,
+        "decoder_learned_pos": True,
+    },
+}  # fmt: skip
+
+
+def _register(name: str, suffix: str) -> None:
+    """Register one preset in one size."""
+    layers, dim, ffn, heads = SIZES[suffix]
+
+    def architecture(args: Any) -> None:
+        for option in fields(TargetOrder):
+            given = getattr(args, option.name, None)
+            # A switch that was not given is False, a number None.
+            if given is None or given is False:
+                setattr(args, option.name, PRESETS[name].get(option.name, option.default))
+        learned = PRESETS[name].get("decoder_learned_pos", False)
+        args.decoder_learned_pos = getattr(args, "decoder_learned_pos", learned)
+        for side in ("encoder", "decoder"):
+            sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn}
+            for size, value in (sizes | {"attention_heads": heads}).items():
+                option_name = f"{side}_{size}"
+                setattr(args, option_name, getattr(args, option_name, value))
+        base_architecture(args)
+
+    register_model_architecture("reordered_transformer", name + suffix)(architecture)
+
+
+for _name in PRESETS:
+    for _suffix in SIZES:
+        _register(_name, _suffix)

@@ -1,0 +1,214 @@
+"""TargetOrder: the order in which a target is written (zhang2020, imamura2020).
+
+A target of n words fills slots 0..n-1; ``</s>`` takes slot n. Slot t belongs to step t // z, and
+all z slots of a step are predicted at once. The decoder's input row t is what predicts slot t: a
+start symbol where t < z, else the word of slot t - z.
+
+| paper                                     | here                                               |
+|-------------------------------------------|----------------------------------------------------|
+| h, generation directions                  | ``directions``                                     |
+| c, words per direction and step           | ``tokens_per_direction``                           |
+| z = h·c                                   | ``tokens_per_step``                                |
+| y^BD, y^MD (zhang2020, equations 6, 9)    | ``sources``, ``permute``, ``restore``              |
+| T^BD, T^MD (equations 7, 10)              | ``positions``, and ``directions_of`` for the latter|
+| M(h, c) (equation 4)                      | ``step_mask``                                      |
+| EOD (imamura2020, section 3.2)            | ``</s>``, with ``double_token`` until a step is full|
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .errors import option_error
+
+
+class SlotBatch(NamedTuple):
+    """A batch of targets as a reordered model is trained on them.
+
+    Attributes:
+        prev_output_tokens: B×T decoder inputs, ``<pad>`` behind a row's last step.
+        target: B×T what they predict, ``<pad>`` where nothing is trained.
+    """
+
+    prev_output_tokens: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class TargetOrder:
+    """How targets are written; the default is left to right, a token a step.
+
+    Attributes:
+        directions: h: 1; 2, from both ends; or an even number, from both ends of h/2 segments.
+        tokens_per_direction: c: tokens that each direction writes per step.
+        right_to_left: with one direction: from the end.
+        double_token: imamura2020's pairs: ``</s>`` fills the last step, the first step's inputs are
+            ``<s>`` and ``</s>``, positions count slots.
+        middle_to_side: with two directions: from the middle outwards.
+        independent_directions: a direction sees nothing of the other.
+        vanilla_mask: a slot does not see the later slots of its own step.
+        vanilla_positions: positions count slots, without a sign.
+
+    Raises:
+        UsageError: they contradict each other; the flag is named.
+    """
+
+    directions: int = 1
+    tokens_per_direction: int = 1
+    right_to_left: bool = False
+    double_token: bool = False
+    middle_to_side: bool = False
+    independent_directions: bool = False
+    vanilla_mask: bool = False
+    vanilla_positions: bool = False
+
+    def __post_init__(self) -> None:
+        h, c = self.directions, self.tokens_per_direction
+        if type(h) is not int or h < 1 or (h > 1 and h % 2 == 1):
+            raise option_error("--directions", h, "1, or an even number: each segment has two ends")
+        if type(c) is not int or c < 1:
+            raise option_error("--tokens-per-direction", c, "a whole number from 1 up")
+        if self.right_to_left and h != 1:
+            raise option_error("--right-to-left", True, f"it with --directions 1, not {h}")
+        if self.double_token and h * c != 2:
+            raise option_error(
+                "--double-token", True, f"it with two tokens a step; here a step has {h * c}"
+            )
+        if self.middle_to_side and h != 2:
+            raise option_error("--middle-to-side", True, f"it with --directions 2, not {h}")
+        if self.independent_directions and h == 1:
+            raise option_error("--independent-directions", True, "it with --directions 2 or more")
+        if self.vanilla_mask and h * c == 1:
+            raise option_error("--vanilla-mask", True, "it with more than one token a step")
+        if self.vanilla_positions and (h == 1 or self.double_token):
+            raise option_error(
+                "--vanilla-positions", True, "it where positions are others: --directions 2 or more"
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Z = h·c, the slots of a step."""
+        return self.directions * self.tokens_per_direction
+
+    @property
+    def decoding(self) -> str:
+        """The search that was made for this order."""
+        return "double_token_beam" if self.double_token else "multiword_beam"
+
+    @property
+    def keeps_prefix(self) -> bool:
+        """Whether the first words of a target are its first slots."""
+        return self.directions == 1 and not self.right_to_left
+
+    # ---- the order -----------------------------------------------------------------------------
+
+    def sources(self, lengths: Tensor, width: int) -> Tensor:
+        """Say which word stands in which slot.
+
+        Args:
+            lengths: B numbers of words n, ``</s>`` not counted.
+            width: W slots.
+
+        Returns:
+            B×W 0-based words; from slot n on, the slot's own number.
+        """
+        n = lengths[:, None]  # B×1
+        t = torch.arange(width, device=lengths.device)  # W
+        if self.directions == 1:
+            word = n - 1 - t if self.right_to_left else t.expand(len(lengths), -1)
+        elif self.middle_to_side:
+            middle = (n + 1).div(2, rounding_mode="floor")  # the left half, the longer one
+            k = t.div(2, rounding_mode="floor")
+            word = torch.where(t % 2 == 0, middle - 1 - k, middle + k)
+        else:
+            # Slot t is the k-th of direction d, which goes over segment g from its left or right.
+            segments = self.directions // 2
+            d, k = t % self.directions, t.div(self.directions, rounding_mode="floor")
+            g = d % segments
+            share, rest = n.div(segments, rounding_mode="floor"), n % segments
+            first = g * share + torch.minimum(g, rest)  # B×W: the segment's first word
+            size = share + (g < rest)
+            word = torch.where(d < segments, first + k, first + size - 1 - k)
+        return torch.where(t < n, word, t)
+
+    def permute(self, words: Tensor, lengths: Tensor) -> Tensor:
+        """Write words into slots: B×W, whose first ``lengths`` are words; the rest stays."""
+        return words.gather(1, self.sources(lengths, words.size(1)))
+
+    def restore(self, slots: Tensor, lengths: Tensor) -> Tensor:
+        """Undo ``permute``: B×W slots back to words (or anything that belongs to them)."""
+        return torch.empty_like(slots).scatter_(1, self.sources(lengths, slots.size(1)), slots)
+
+    # ---- what a model needs to know ------------------------------------------------------------
+
+    def positions(self, width: int) -> Tensor:
+        """Return the position of each input row, W.
+
+        Two directions: +1, -1, +2, -2, ... (zhang2020, equation 7). More: how often the row's
+        direction has written (equation 10). One direction, or on request: 0, 1, 2, ...
+        """
+        t = torch.arange(width)
+        if self.directions == 1 or self.double_token or self.vanilla_positions:
+            return t
+        if self.directions > 2:
+            return t.div(self.directions, rounding_mode="floor")
+        return (t.div(2, rounding_mode="floor") + 1) * (1 - 2 * (t % 2))
+
+    def directions_of(self, width: int) -> Tensor:
+        """Return the direction that each slot belongs to, W numbers below h."""
+        return torch.arange(width) % self.directions
+
+    def step_mask(self, width: int) -> Tensor:
+        """Say which input rows see which, W×W: True where row i sees row j (equation 4).
+
+        Rows see all steps up to their own.
+        """
+        t = torch.arange(width)
+        step = t if self.vanilla_mask else t.div(self.tokens_per_step, rounding_mode="floor")
+        seen = step[:, None] >= step[None, :]
+        if self.independent_directions:
+            d = self.directions_of(width)
+            seen &= d[:, None] == d[None, :]
+        return seen
+
+    def whole_steps(self, slots: int) -> int:
+        """Round a number of slots up to whole steps."""
+        z = self.tokens_per_step
+        return (slots + z - 1) // z * z
+
+    def start(self, bos: int, eos: int) -> list[int]:
+        """Return the inputs of the first step: ``</s>``, as fairseq starts; in pairs, <s> </s>."""
+        return [bos, eos] if self.double_token else [eos] * self.tokens_per_step
+
+    def training_batch(self, target: Tensor, bos: int, eos: int, pad: int) -> SlotBatch:
+        """Write targets into slots, with the decoder's inputs.
+
+        Inputs fill whole steps: a slot sees every input of its own step, whatever stands beside the
+        row in a batch.
+
+        Args:
+            target: B×W words, then ``</s>``, padded at the end.
+            bos: ``<s>``.
+            eos: ``</s>``.
+            pad: ``<pad>``.
+
+        Returns:
+            Inputs and targets, B×T, T the longest row's slots in whole steps.
+        """
+        z = self.tokens_per_step
+        lengths = target.ne(pad).sum(dim=1) - 1  # n
+        width = self.whole_steps(target.size(1))
+        slots = target.new_full((len(target), width), pad)
+        slots[:, : target.size(1)] = self.permute(target, lengths)
+        t = torch.arange(width, device=target.device)
+        steps = (lengths + z).div(z, rounding_mode="floor")  # those that n + 1 slots take
+        rows = (steps * z)[:, None]  # B×1: inputs of a row
+        if self.double_token:
+            slots = slots.masked_fill((t >= lengths[:, None]) & (t < rows), eos)
+        start = torch.tensor(self.start(bos, eos), device=target.device).expand(len(target), -1)
+        inputs = torch.cat((start, slots[:, : width - z]), dim=1)
+        return SlotBatch(inputs.masked_fill(t >= rows, pad), slots)
