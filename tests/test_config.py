@@ -32,6 +32,7 @@ GOOD = {
     "drafter_path": "drafter.pt",
     "accept_topk": 4,
     "accept_margin": 2.5,
+    "deduplicate_ngrams": 2,
 }
 
 

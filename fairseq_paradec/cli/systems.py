@@ -24,7 +24,7 @@ from fairseq import options as fairseq_options
 from omegaconf import OmegaConf
 
 from ..decoding.audit import Audit
-from ..decoding.config import METHOD_FLAGS, STOCK_DECODINGS
+from ..decoding.config import BEAM_DECODINGS, METHOD_FLAGS, STOCK_DECODINGS
 from ..errors import UsageError, option_error
 from . import measure
 
@@ -184,6 +184,8 @@ class FairseqSystem:
             if any(name in self.given for name in _OTHER_SEARCH):
                 return RELAXED
             return EXACT if self.options.beam == 1 else BEAM
+        if self.options.decoding in BEAM_DECODINGS and not self.generator.lossless:
+            return BEAM
         return EXACT if self.generator.lossless else RELAXED
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:

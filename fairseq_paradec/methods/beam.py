@@ -17,6 +17,7 @@ from ..decoding.step_scorer import StepScorer, order_of
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord, PassTokens
 from ..errors import option_error
+from ..target_order import TargetOrder
 from .base import MethodGenerator, nan_error
 
 
@@ -79,6 +80,11 @@ class BeamGenerator(MethodGenerator):
         """Return the scorer of the models."""
         scorers = [StepScorer(model) for model in models]
         return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
+
+    @property
+    def lossless(self) -> bool:
+        """A beam of 1, left to right and a word a step, is greedy search."""
+        return self.beam_size == 1 and self.order == TargetOrder()
 
     @abc.abstractmethod
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:

@@ -29,7 +29,6 @@ from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoder,
-    TransformerEncoder,
     TransformerEncoderBase,
     TransformerModel,
     base_architecture,
@@ -39,8 +38,9 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ..checkpoint_errors import load_beside, named
+from ..checkpoint_errors import named
 from ..errors import UsageError, option_error
+from .encoder_from import copy_encoder
 
 MASK = -1  # stands for the mask vector in tensors of tokens
 ATTENTIONS = ("bidirectional", "prefix_causal")
@@ -423,17 +423,7 @@ def _encoder_settings(path: str) -> dict[str, Any]:
 
 def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
     """Take over the verifier's encoder, and its target embedding where the sizes agree."""
-    verifier, _ = load_beside(args.encoder_from, "--encoder-from", task)
-    if type(verifier.encoder) not in (TransformerEncoder, TransformerEncoderBase):
-        kind = type(verifier.encoder).__name__
-        raise option_error(
-            "--encoder-from", args.encoder_from,
-            f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
-        )  # fmt: skip
-    model.encoder.load_state_dict(verifier.encoder.state_dict())
-    own, other = model.decoder.embed_tokens.weight, verifier.decoder.embed_tokens.weight
-    if own.shape == other.shape and own is not model.encoder.embed_tokens.weight:
-        own.data.copy_(other)
+    verifier = copy_encoder(model, args.encoder_from, task)
     if args.decoder_from_verifier:
         _copy_decoder(model.decoder, verifier.decoder)
 

@@ -7,7 +7,6 @@ embedding of each direction (zhang2020, section 4.1).
 
 from __future__ import annotations
 
-import logging
 import math
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields
@@ -21,8 +20,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ..target_order import TargetOrder
-
-logger = logging.getLogger(__name__)
+from .encoder_from import copy_encoder
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
@@ -115,21 +113,6 @@ class ReorderedDecoder(TransformerDecoder):
         z = self.order.tokens_per_step
         return max(longest // z * z, 1)
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> Any:
-        """As fairseq; and training may start from a plain Transformer's checkpoint.
-
-        Vectors of positions and directions that it does not have keep their initial values.
-        """
-        prefix = f"{name}.embed_positions."
-        if isinstance(self.embed_positions, SlotPositions):
-            state_dict.pop(f"{prefix}_float_tensor", None)  # fairseq's sinusoids have no weights
-        own = {} if self.embed_positions is None else self.embed_positions.state_dict()
-        missing = [key for key in own if prefix + key not in state_dict]
-        if missing:
-            logger.info("a plain Transformer's checkpoint; new: %s", ", ".join(missing))
-        state_dict.update({prefix + key: own[key] for key in missing})
-        return super().upgrade_state_dict_named(state_dict, name)
-
 
 @register_model("reordered_transformer")
 class ReorderedTransformer(TransformerModel):
@@ -180,6 +163,12 @@ class ReorderedTransformer(TransformerModel):
             help="positions 0, 1, 2, ... in the order of writing, in the place of 1, -1, 2, -2, "
             "... (an ablation)",
         )  # fmt: skip
+        add(
+            "--encoder-from", metavar="TRANSFORMER",
+            help="start from the encoder of this checkpoint, a Transformer of the same sizes, and "
+            "from its embeddings; training is shorter then. (A decoder would not help: it has "
+            "learned that all starts are alike)",
+        )  # fmt: skip
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> ReorderedTransformer:
@@ -192,6 +181,9 @@ class ReorderedTransformer(TransformerModel):
             args = Namespace(**OmegaConf.to_container(args))
         order_of(args)
         model: ReorderedTransformer = super().build_model(args, task)
+        if args.encoder_from and not getattr(args, "encoder_copied", False):
+            copy_encoder(model, args.encoder_from, task)
+            args.encoder_copied = True  # a finished checkpoint has its weights in itself
         return model
 
     @classmethod
@@ -247,6 +239,7 @@ def _register(name: str, suffix: str) -> None:
             # A switch that was not given is False, a number None.
             if given is None or given is False:
                 setattr(args, option.name, PRESETS[name].get(option.name, option.default))
+        args.encoder_from = getattr(args, "encoder_from", None)
         learned = PRESETS[name].get("decoder_learned_pos", False)
         args.decoder_learned_pos = getattr(args, "decoder_learned_pos", learned)
         for side in ("encoder", "decoder"):
