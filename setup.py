@@ -56,10 +56,12 @@ setup(
     },
     entry_points={
         "console_scripts": [
+            "paradec-analyse=fairseq_paradec.cli.analyse:main",
             "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
             "paradec-demo=fairseq_paradec.cli.demo:main",
             "paradec-modules=fairseq_paradec.cli.modules:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
+            "paradec-order=fairseq_paradec.cli.order:main",
             "paradec-results=fairseq_paradec.cli.results:main",
             "paradec-trace=fairseq_paradec.cli.trace:main",
         ]

@@ -6,10 +6,11 @@ import argparse
 
 import pytest
 import torch
-from builders import batch, built, lend, tiny_drafter
+from builders import batch, built, lend, tiny_drafter, tiny_reordered
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_paradec.decoding.config import (
+    BEAM_DECODINGS,
     DECODINGS,
     FLAGS_OF_METHOD,
     METHOD_FLAGS,
@@ -176,9 +177,12 @@ def test_reports_that_cannot_be_written(tmp_path):
 )
 @pytest.mark.parametrize("decoding", METHODS)
 def test_what_a_method_cannot_honour_is_refused(decoding, name, value):
+    if decoding in BEAM_DECODINGS and name in ("nbest", "beam"):
+        return  # a beam search can: tests/test_multiword_beam.py
     task, model = built("default")
     drafter = tiny_drafter(task)
-    models = [drafter if decoding == "nat" else model]
+    own = {"nat": drafter, "double_token_beam": tiny_reordered(task, "double_token")}
+    models = [own.get(decoding, model)]
     options = needed(decoding, lend(task, model, drafter)) | {name: value}
     with pytest.raises(UsageError, match=f"{flag(name)}: got"):
         task.build_generator(models, argparse.Namespace(decoding=decoding, **options))

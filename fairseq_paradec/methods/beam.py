@@ -95,16 +95,27 @@ class BeamGenerator(MethodGenerator):
             scores: S×W, the hypotheses' so far; -inf where there is none.
         """
 
-    @torch.inference_mode()
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
-        """Encode, and extend the beams step by step until each sentence has its hypotheses."""
-        z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
+        """Encode, search, and put the outputs into natural order."""
         if rules.forced_len > 0 and not self.order.keeps_prefix:
             raise option_error(
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
             )
+        finished = self._search(net_input, rows, rules)
+        return [self._results(row, finished[row.index], rules) for row in rows]
+
+    @torch.inference_mode()
+    def _search(
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
+    ) -> list[list[Written]]:
+        """Extend the beams step by step until each sentence has its hypotheses.
+
+        Returns:
+            B lists of hypotheses, as they were finished.
+        """
+        z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
         self.scorer.encode(net_input)
         finished: list[list[Written]] = [[] for _ in rows]
         live = list(rows)  # S sentences
@@ -156,7 +167,7 @@ class BeamGenerator(MethodGenerator):
                 same = len(stay) == len(live) and scores.size(1) == width
                 self.scorer.reorder(index, same_source=same)
             live = [live[s] for s in stay]
-        return [self._results(row, finished[row.index], rules) for row in rows]
+        return finished
 
     def _mask(self, written: int, device: torch.device) -> Tensor:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""

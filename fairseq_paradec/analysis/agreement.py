@@ -1,0 +1,102 @@
+"""A small contrastive test set: German sentences whose verb has the wrong number.
+
+After the subject-verb agreement task of Lingeval97 (Sennrich 2017; zhang2020, Figure 5), which has
+35,105 pairs of parsed news sentences. There is no parser here, but a rule that is so narrow that it
+rarely errs, and which takes sentences like captions of pictures only: see ``find_verb``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: First words that tell the number of the subject. (``Die`` tells none.)
+SINGULAR = frozenset("Ein Eine Der Das Dieser Dieses Jeder Jede Jedes".split())
+PLURAL = frozenset(
+    "Zwei Drei Vier Fünf Sechs Sieben Acht Neun Zehn Mehrere Viele Einige Beide".split()
+)
+
+#: Subjects after which speakers also use the plural.
+COLLECTIVE = ("gruppe", "menge", "reihe", "anzahl", "paar", "team", "familie", "teil", "schar")
+
+#: Third person, present tense: singular and plural.
+VERBS = dict(
+    pair.split("/")
+    for pair in """
+    ist/sind hat/haben wird/werden kann/können steht/stehen sitzt/sitzen geht/gehen läuft/laufen
+    liegt/liegen spielt/spielen hält/halten trägt/tragen springt/springen fährt/fahren
+    schaut/schauen blickt/blicken sieht/sehen macht/machen schläft/schlafen arbeitet/arbeiten
+    isst/essen trinkt/trinken liest/lesen lächelt/lächeln lacht/lachen singt/singen tanzt/tanzen
+    klettert/klettern rennt/rennen wartet/warten zeigt/zeigen wirft/werfen fliegt/fliegen
+    schwimmt/schwimmen kocht/kochen führt/führen benutzt/benutzen bereitet/bereiten posiert/posieren
+    unterhält/unterhalten versucht/versuchen genießt/genießen repariert/reparieren
+    """.split()
+)
+OTHER_NUMBER = VERBS | {plural: singular for singular, plural in VERBS.items()}
+
+#: Between subject and verb, these may bring another subject.
+JOINTS = frozenset(", ; : - – und oder sowie".split())
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence and its contrast.
+
+    Attributes:
+        sentence: its number in the test set.
+        right: the reference.
+        wrong: the reference with the verb in the other number.
+        distance: tokens from the subject's noun to the verb; 1: next to each other.
+    """
+
+    sentence: int
+    right: str
+    wrong: str
+    distance: int
+
+
+def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
+    """Find a verb whose number is known to be that of the subject.
+
+    The rule: the first word tells the number; a noun follows (German writes it with a capital) that
+    is no collective; then comes, before any comma or ``und``, a verb of the list, of that number.
+
+    Args:
+        tokens: words and punctuation, split at spaces.
+
+    Returns:
+        Places of noun and verb, or None.
+    """
+    first = tokens[0] if tokens else ""
+    if first not in SINGULAR | PLURAL:
+        return None
+    noun = None
+    for place, token in enumerate(tokens[1:], start=1):
+        if token in JOINTS:
+            return None
+        if token in OTHER_NUMBER:
+            fits = (token in VERBS) == (first in SINGULAR)
+            return (noun, place) if noun is not None and fits else None
+        # The subject's noun is the last of the first run of nouns: "Boston Terrier".
+        if token[:1].isupper() and noun in (None, place - 1):
+            if token.lower().endswith(COLLECTIVE):
+                return None
+            noun = place
+    return None
+
+
+def contrastive_pairs(references: Sequence[str]) -> list[Pair]:
+    """Break the agreement of subject and verb wherever the rule finds it.
+
+    Args:
+        references: German sentences, words and punctuation split at spaces, no sub-words.
+    """
+    pairs = []
+    for number, line in enumerate(references):
+        tokens = line.split()
+        found = find_verb(tokens)
+        if found is not None:
+            noun, verb = found
+            wrong = [*tokens[:verb], OTHER_NUMBER[tokens[verb]], *tokens[verb + 1 :]]
+            pairs.append(Pair(number, " ".join(tokens), " ".join(wrong), verb - noun))
+    return pairs

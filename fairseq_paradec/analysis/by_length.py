@@ -1,0 +1,37 @@
+"""Quality and time by the length of the source (zhang2020, Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sacrebleu.metrics import BLEU
+
+
+def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Rank sentences by length and cut them into bins of the same number, but for one.
+
+    Args:
+        lengths: of each sentence; of the same length, the earlier one comes first.
+        count: of bins, no more than sentences.
+
+    Returns:
+        The numbers of the sentences in each bin, from short to long.
+    """
+    ranked = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    cuts = [len(ranked) * k // count for k in range(count + 1)]
+    return [ranked[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]
+
+
+def bleu(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
+    """Return sacreBLEU's corpus BLEU of each bin.
+
+    Args:
+        texts: translations, plain text.
+        references: one per translation.
+        bins: numbers of sentences.
+    """
+    metric = BLEU(force=True)  # translations without detokenisation are the user's to judge
+    return [
+        metric.corpus_score([texts[i] for i in one], [[references[i] for i in one]]).score
+        for one in bins
+    ]

@@ -1,0 +1,120 @@
+"""What n-grams tell of translations: what is said too often, and how good their two ends are.
+
+Pure functions of tokens. One list of tokens per sentence, one reference per translation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Sentences = Sequence[Sequence[str]]
+
+#: The longest n-grams that are counted.
+ORDERS = 4
+
+
+def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    """Count the n-grams of a sentence."""
+    return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+
+
+# ---- over-translation ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OverTranslation:
+    """How much of a corpus was translated too often.
+
+    Attributes:
+        rates: of n = 1..4, the share of the translations' n-grams that are surplus.
+        length_penalty: 1, or above 1 where the translations are longer than the references.
+        repeated: share of tokens in an n-gram (n = 1..4) that stands directly after itself.
+    """
+
+    rates: tuple[float, ...]
+    length_penalty: float
+    repeated: float
+
+    def otem(self, orders: int = 2) -> float:
+        """Return the metric, 0 or more; lower is better.
+
+        Args:
+            orders: n-grams up to this length count; the authors' script takes 2.
+        """
+        if not all(self.rates[:orders]):
+            return 0.0  # a geometric mean
+        mean = sum(math.log(rate) for rate in self.rates[:orders]) / orders
+        return self.length_penalty * math.exp(mean)
+
+
+def over_translation(translations: Sentences, references: Sentences) -> OverTranslation:
+    """Measure over-translation: OTEM (Yang et al. 2018), with one reference.
+
+    Surplus of an n-gram that a translation has k times and its reference r times: k - max(r, 1), or
+    0 if that is below 0. So what is wrong, but said once, is no surplus. rate(n) = surplus n-grams
+    over all n-grams of the translations; OTEM = LP · (rate(1) · ... · rate(N))^(1/N). LP is
+    exp(1 - R/T) where the T tokens of the translations are more than the R of the references, else
+    1. This is what the authors' script metric.py (DeepLearnXMU/Otem-Utem) computes, with N = 2.
+
+    Args:
+        translations: tokens of each.
+        references: tokens of each.
+    """
+    surplus, total = [0] * ORDERS, [0] * ORDERS
+    for ours, theirs in zip(translations, references, strict=True):
+        for n in range(1, ORDERS + 1):
+            counts, wanted = ngrams(ours, n), ngrams(theirs, n)
+            surplus[n - 1] += sum(max(k - max(wanted[g], 1), 0) for g, k in counts.items())
+            total[n - 1] += sum(counts.values())
+    length, wanted_length = total[0], sum(map(len, references))
+    return OverTranslation(
+        tuple(s / t if t else 0.0 for s, t in zip(surplus, total, strict=True)),
+        math.exp(1 - wanted_length / length) if length > wanted_length else 1.0,
+        sum(map(repeated_tokens, translations)) / length if length else 0.0,
+    )
+
+
+def repeated_tokens(tokens: Sequence[str]) -> int:
+    """Count the tokens that belong to an n-gram (n = 1..4) directly behind an equal one.
+
+    What an n-gram de-duplication (zhang2020, Figure 4) drops: 1 in ``a a b``, 2 in ``a b a b``.
+    """
+    dropped: set[int] = set()
+    for n in range(1, ORDERS + 1):
+        for i in range(n, len(tokens) - n + 1):
+            if tokens[i - n : i] == tokens[i : i + n]:
+                dropped.update(range(i, i + n))
+    return len(dropped)
+
+
+# ---- the two ends -------------------------------------------------------------------------------
+
+
+def edge_precision(
+    translations: Sentences, references: Sentences, n: int, left: int = 0, right: int = 0
+) -> float | None:
+    """Return the clipped n-gram precision of one end of translations (imamura2020, section 5.1).
+
+    Matches are clipped within a sentence by the counts in the whole reference, as in BLEU. (The
+    paper does not say what it divides by; here, by the n-grams of the end.)
+
+    Args:
+        translations: tokens of each.
+        references: tokens of each.
+        n: length of the n-grams.
+        left: only the first so many tokens of each translation.
+        right: only the last so many; neither of the two: all tokens.
+
+    Returns:
+        Between 0 and 1; None without any n-gram.
+    """
+    matches = total = 0
+    for ours, theirs in zip(translations, references, strict=True):
+        part = ours[:left] if left else ours[-right:]  # -0: all
+        counts, wanted = ngrams(part, n), ngrams(theirs, n)
+        matches += sum(min(k, wanted[g]) for g, k in counts.items())
+        total += sum(counts.values())
+    return matches / total if total else None

@@ -1,0 +1,131 @@
+"""paradec-order: draw in which order a reordered decoder writes a target, and what it sees.
+
+For each slot of a target: in which step it is predicted, by which direction, from which input at
+which position; and the attention mask. Flags are those of the reordered architectures.
+
+With --rewrite, nothing is drawn: a file's lines are printed in the order of writing. A plain
+Transformer that is trained on them writes in the same order, a token a step; it is what the PMI of
+paradec-analyse compares with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..analysis import target_order_view as view
+from ..errors import option_error
+from ..models.reordered_transformer import PRESETS, SIZES
+from ..target_order import TargetOrder
+from . import analyse, measure
+
+# A drawing of more slots is of no use to anybody.
+LONGEST = 200
+SUFFIXES = (".png", ".svg")
+
+HELP = {
+    "directions": "1, 2 (from both ends), or an even number (both ends of H/2 segments)",
+    "tokens_per_direction": "tokens that each direction writes per step",
+    "right_to_left": "with one direction: from the end",
+    "double_token": "pairs as Imamura and Sumita 2020 have them",
+    "middle_to_side": "with two directions: from the middle to both ends",
+    "independent_directions": "no direction sees another",
+    "vanilla_mask": "the plain causal mask",
+    "vanilla_positions": "positions 0, 1, 2, ... as written",
+}
+
+
+def order_of(args: argparse.Namespace) -> TargetOrder:
+    """Build the order from the flags, and from the preset where no flag is given.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    preset: dict[str, Any] = {}
+    if args.arch is not None:
+        names = {name + size: name for name in PRESETS for size in SIZES}
+        if args.arch not in names:
+            raise option_error("--arch", args.arch, ", ".join(PRESETS))
+        preset = PRESETS[names[args.arch]]
+    order: dict[str, Any] = {}
+    for field in fields(TargetOrder):
+        given = getattr(args, field.name)
+        # As for a model: a switch that is not given is the preset's.
+        chosen = preset.get(field.name) if given is None or given is False else given
+        order[field.name] = field.default if chosen is None else chosen
+    return TargetOrder(**order)
+
+
+def words_of(args: argparse.Namespace) -> list[str]:
+    """Return the target that is drawn.
+
+    Raises:
+        UsageError: it has no words, or too many.
+    """
+    words = [f"y{i + 1}" for i in range(min(args.length, LONGEST + 1))]
+    flag, given = "--length", str(args.length)
+    if args.words is not None:
+        words, flag, given = args.words.split(), "--words", args.words
+    if not 1 <= len(words) <= LONGEST:
+        raise option_error(flag, given, f"1 to {LONGEST} words")
+    return words
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="paradec-order",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    for field in fields(TargetOrder):
+        flag, text = "--" + field.name.replace("_", "-"), HELP[field.name]
+        if type(field.default) is bool:
+            add(flag, action="store_true", help=text)
+        else:
+            add(flag, type=int, metavar="N", help=f"{text} (default: {field.default})")
+    add("--arch", metavar="NAME", help=f"start from an architecture's order: {', '.join(PRESETS)}")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
+        "--length", type=measure.whole_number, default=6, metavar="N", help="words (default: 6)"
+    )
+    target.add_argument("--words", metavar="TEXT", help="the target itself, words with spaces")
+    target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
+    add("--out", type=Path, metavar="FILE", help="write a picture, too: .png or .svg")
+    args = parser.parse_args(argv)
+    return measure.run("paradec-order", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Draw, or rewrite."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if args.rewrite is None:
+            sys.stdout.reconfigure(errors="backslashreplace")
+        else:  # data, not for a terminal
+            sys.stdout.reconfigure(encoding="utf-8")
+    order = order_of(args)
+    if args.rewrite is not None:
+        if args.out is not None:
+            raise option_error("--out", str(args.out), "it without --rewrite, which draws nothing")
+        for line in analyse.sentences("--rewrite", args.rewrite, analyse.REFERENCE):
+            print(" ".join(view.written(order, line.split())))
+        return 0
+    drawn = view.drawing(order, words_of(args))
+    if args.out is not None:
+        if args.out.suffix not in SUFFIXES:
+            raise option_error("--out", str(args.out), "a name that ends in .png or .svg")
+        if not args.out.parent.is_dir():
+            raise option_error("--out", str(args.out), "a file in a folder that exists")
+        view.draw(drawn, args.out)
+    print(view.as_text(drawn))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,348 @@
+"""paradec-analyse: each analysis on an example counted by hand, what must always hold, mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+
+import pytest
+from helpers_cli import DEMO, fairseq, succeed
+
+from fairseq_paradec.analysis import by_length, likelihood, ngrams
+from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
+from fairseq_paradec.analysis.quality import Quality
+from fairseq_paradec.cli import analyse as command
+from fairseq_paradec.cli import results
+
+RNG = random.Random(5)
+CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
+OTHERS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
+
+
+def write(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def table(capsys, *arguments):
+    """Run an analysis; return its rows as lists of cells."""
+    status = command.main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    lines = out.splitlines()
+    body = lines[2 : lines.index("")]
+    return [re.split(r"\s{2,}", line) for line in body]
+
+
+# ---- over-translation --------------------------------------------------------------------------
+
+
+def test_otem_by_hand():
+    """``the`` 3 times for 1: 2 surplus; ``x``, not in the reference, twice: 1 surplus.
+
+    Bigrams: the the (twice; not in the reference): 1; the x, x y, y x: 0.
+    Of 6 unigrams 3 are surplus, of 5 bigrams 1; 6 tokens for 4: LP = exp(1 - 4/6).
+    """
+    found = ngrams.over_translation([["the", "the", "the", "x", "y", "x"]], [list("abc") + ["the"]])
+    assert found.rates == (3 / 6, 1 / 5, 0.0, 0.0)
+    assert found.length_penalty == pytest.approx(math.exp(1 / 3))
+    assert found.otem() == pytest.approx(math.exp(1 / 3) * math.sqrt(0.5 * 0.2))
+    assert found.otem(1) == pytest.approx(math.exp(1 / 3) * 0.5)
+    assert found.otem(4) == 0.0
+    assert found.repeated == 2 / 6
+
+
+def test_otem_of_references_is_0_and_shorter_ones_have_no_penalty():
+    same = ngrams.over_translation(CORPUS, CORPUS)
+    assert same.rates == (0, 0, 0, 0) and same.otem() == same.otem(1) == 0
+    shorter = ngrams.over_translation([["a", "a"]], [["b", "c", "d"]])
+    assert shorter.length_penalty == 1 and shorter.otem(1) == 0.5
+    assert ngrams.over_translation([[]], [["a"]]).otem() == 0
+
+
+def test_saying_it_again_never_lowers_a_rate_of_surplus():
+    for ours, theirs in zip(CORPUS, OTHERS, strict=True):
+        once = ngrams.over_translation([ours], [theirs])
+        twice = ngrams.over_translation([ours + ours], [theirs])
+        assert twice.rates[0] >= once.rates[0]
+        assert twice.length_penalty >= once.length_penalty
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("a b c", 0), ("a a b", 1), ("a a a", 2), ("a b a b", 2), ("a b a b a", 3), ("a b c a", 0),
+     ("a b c d a b c d", 4), ("a b c d e a b c d e", 0), ("", 0)],
+)  # fmt: skip
+def test_repeated_tokens(text, count):
+    assert ngrams.repeated_tokens(text.split()) == count
+
+
+# ---- precision of the ends ---------------------------------------------------------------------
+
+
+def test_precision_of_ends_by_hand():
+    """First three: a a b; the reference has a once: 2 of 3. Last two: b c: both right."""
+    ours, theirs = [["a", "a", "b", "c"]], [["a", "b", "c", "d"]]
+    assert ngrams.edge_precision(ours, theirs, 1) == 3 / 4
+    assert ngrams.edge_precision(ours, theirs, 1, left=3) == 2 / 3
+    assert ngrams.edge_precision(ours, theirs, 1, right=2) == 1
+    assert ngrams.edge_precision(ours, theirs, 2) == 2 / 3  # not: a a
+    assert ngrams.edge_precision(ours, theirs, 2, left=3) == 1 / 2
+    assert ngrams.edge_precision(ours, theirs, 4, left=3) is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_precision_mirrors_and_long_ends_are_all(n):
+    """The last tokens are the first of the mirrored sentences; all is what sacreBLEU counts."""
+    mirrored = [[one[::-1] for one in corpus] for corpus in (CORPUS, OTHERS)]
+    for edge in (1, 3, 5):
+        right = ngrams.edge_precision(CORPUS, OTHERS, n, right=edge)
+        assert right == ngrams.edge_precision(*mirrored, n, left=edge)
+    whole = ngrams.edge_precision(CORPUS, OTHERS, n)
+    assert whole == ngrams.edge_precision(CORPUS, OTHERS, n, left=99)
+    assert whole == ngrams.edge_precision(CORPUS, OTHERS, n, right=99)
+    texts = [[" ".join(one) for one in corpus] for corpus in (CORPUS, OTHERS)]
+    bleu = by_length.BLEU(tokenize="none", force=True).corpus_score(texts[0], [texts[1]])
+    assert whole is not None and 100 * whole == pytest.approx(bleu.precisions[n - 1])
+
+
+# ---- by length ---------------------------------------------------------------------------------
+
+
+def test_bins_have_equal_counts_in_order():
+    assert by_length.equal_bins([3, 1, 2, 1, 9], 2) == [[1, 3], [2, 0, 4]]
+    lengths = [len(one) for one in CORPUS]
+    for count in (1, 4, 7, len(CORPUS)):
+        bins = by_length.equal_bins(lengths, count)
+        assert sorted(i for one in bins for i in one) == list(range(len(CORPUS)))
+        assert {len(one) - len(CORPUS) // count for one in bins} <= {0, 1}
+        ranked = [lengths[i] for one in bins for i in one]
+        assert ranked == sorted(lengths)
+
+
+def test_bleu_of_one_bin_is_the_corpus_score():
+    ours, theirs = ([" ".join(one) for one in corpus] for corpus in (CORPUS, OTHERS))
+    (score,) = by_length.bleu(ours, theirs, by_length.equal_bins([1] * 30, 1))
+    assert score == Quality(theirs, resamples=1).scores(ours)["BLEU"]
+    assert by_length.bleu(theirs, theirs, [[25, 3, 4, 7]]) == [pytest.approx(100)]
+
+
+# ---- scores ------------------------------------------------------------------------------------
+
+
+def test_pmi_by_hand():
+    """Four tokens of 1/2, 1/8, 1/4, 1/4: 2 bits each, perplexity 4. zhang2020, Table 3."""
+    assert likelihood.perplexity({7: [-1, -3], 2: [-2, -2]}) == 4
+    assert likelihood.perplexity({0: [-1, -3, -2], 1: [-2]}) == 4  # of tokens, not of sentences
+    assert likelihood.pmi(40, 4) == pytest.approx(1)
+    assert round(likelihood.pmi(6.95, 4.04), 3) == pytest.approx(0.235, abs=0.0011)
+    assert round(likelihood.pmi(4.72, 4.86), 3) == pytest.approx(-0.014, abs=0.0011)
+    assert likelihood.pmi(5, 5) == 0 and likelihood.pmi(5, 3) == -likelihood.pmi(3, 5)
+
+
+def test_contrastive_accuracy_by_hand():
+    """Pair 0: -3 > -4. Pair 1: -1 = -1, a tie. Pair 2: -1 < 0, though it has fewer tokens."""
+    right = {0: [-1, -2], 1: [-1], 2: [-1]}
+    wrong = {0: [-4], 1: [-0.5, -0.5], 2: [0, 0]}
+    preferred = likelihood.prefers_right(right, wrong)
+    assert preferred == {0: True, 1: False, 2: False}
+    groups = likelihood.accuracy_by_distance(preferred, {0: 2, 1: 2, 2: 40}, longest=15)
+    assert groups == {"all": (3, 1 / 3), "2": (2, 1 / 2), ">15": (1, 0)}
+
+
+# ---- contrastive pairs -------------------------------------------------------------------------
+
+
+def test_pairs_by_hand():
+    lines = [
+        "Ein Mann steht auf einer Leiter .",
+        "Zwei Kinder am See spielen Ball .",
+        "Ein kleiner Boston Terrier läuft .",
+    ]
+    assert contrastive_pairs(lines) == [
+        Pair(0, lines[0], "Ein Mann stehen auf einer Leiter .", 1),
+        Pair(1, lines[1], "Zwei Kinder am See spielt Ball .", 3),
+        Pair(2, lines[2], "Ein kleiner Boston Terrier laufen .", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "Die Frau steht .",  # tells no number
+        "Kinder spielen .",
+        "Ein Mann und eine Frau stehen .",
+        "Ein Mann , der steht , lacht .",
+        "Ein paar Leute stehen .",
+        "Eine Gruppe von Menschen steht da .",  # also: stehen
+        "Ein Mann beim Kochen .",
+        "Ein Mann jongliert .",
+    ],
+)
+def test_what_is_unsure_is_left_out(line):
+    assert contrastive_pairs([line]) == []
+
+
+def test_verbs_are_of_two_numbers():
+    assert len(OTHER_NUMBER) == 2 * len(VERBS)
+    assert all(OTHER_NUMBER[OTHER_NUMBER[form]] == form for form in OTHER_NUMBER)
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_over_translation_of_systems_side_by_side(tmp_path, capsys):
+    ref = write(tmp_path / "ref", "a b c d", "e f")
+    good, bad = write(tmp_path / "good.txt", "a b c d", "e f"), tmp_path / "bad.txt"
+    rows = table(capsys, "over-translation", good, write(bad, "a a b b c", "e f"), ref)
+    assert [row[0] for row in rows] == ["good", "bad", "(reference)"]
+    assert {float(cell) for row in (rows[0], rows[2]) for cell in row[1:7]} == {0}
+    # 7 tokens: a and b once too often; repeated: the same two. No bigram twice.
+    assert [float(cell) for cell in rows[1][3:5]] == [28.57, 0]
+    assert float(rows[1][7]) == round(math.exp(1 / 7), 3) and rows[1][8] == "28.57"
+
+
+def test_ngram_precision_of_long_sentences(tmp_path, capsys):
+    ref = write(tmp_path / "ref", "a b c d", "z")
+    one, two = write(tmp_path / "one", "a b x d", "q"), write(tmp_path / "two", "a b c x", "q")
+    options = ["--n", "1", "--n", "2", "--edges", "2", "--min-length", "4"]
+    assert table(capsys, "ngram-precision", one, two, ref, *options) == [
+        ["all", "75.0", "75.0 (+0.0)", "33.3", "66.7 (+33.3)"],
+        ["left 2", "100.0", "100.0 (+0.0)", "100.0", "100.0 (+0.0)"],
+        ["right 2", "50.0", "50.0 (+0.0)", "0.0", "0.0 (+0.0)"],
+    ]
+    assert command.main(["ngram-precision", one, ref]) == 2
+    assert "--min-length: got 31; allowed: no more than the longest reference, 4 tokens" in (
+        capsys.readouterr().err
+    )
+
+
+def stats(number, seconds, batch=1):
+    head = {"schema": "fairseq_paradec.decoding", "version": 1, "id": number}
+    return json.dumps(head | {"batch_size": batch, "batch_seconds": seconds})
+
+
+def test_length_bins_with_times(tmp_path, capsys):
+    ref = write(tmp_path / "ref", *["a b c d e"] * 4)
+    src = write(tmp_path / "src", "1 2 3", "1", "1 2", "1 2 3 4")
+    one = write(tmp_path / "one", *["a b c d e"] * 4)
+    two = write(tmp_path / "two", "a b c d e", "x", "x", "a b c d e")
+    slow = write(tmp_path / "slow", stats(3, 4.0), stats(2, 2.0), stats(1, 1.0), stats(0, 3.0))
+    fast = write(tmp_path / "fast", *(stats(i, 0.5) for i in range(4)))
+    rows = table(capsys, "length-bins", one, two, ref, src, "--bins", 2, "--stats", slow, fast)
+    assert [row[:4] for row in rows[:2]] == [
+        ["1-2", "2", "100.0", "0.00"], ["3-4", "2", "100.0", "100.00"],
+    ]  # fmt: skip
+    assert [row[4:] for row in rows] == [
+        ["1500.0", "500.0", "3.0"], ["3500.0", "500.0", "7.0"], ["2500.0", "500.0", "5.0"],
+    ]  # fmt: skip
+    assert rows[2][:2] == ["all", "4"]
+    write(tmp_path / "slow", stats(0, 1.0, batch=4))
+    assert command.main(["length-bins", one, ref, src, "--bins", "2", "--stats", slow]) == 2
+    assert f"{slow}, line 1: got a batch of 4; allowed: --batch-size 1" in capsys.readouterr().err
+
+
+def test_scores_in_any_order(tmp_path, capsys):
+    """PMI: 2 and 4 bits a token in the mean, so log10(16 / 4)."""
+    model = write(tmp_path / "m", "2026 | INFO", "H-1\t-1\tx", "P-1\t-4.0 -2.0", "P-0\t-6.0")
+    plain = write(tmp_path / "a", "P-0\t-2.0", "P-1\t-2.0 -2.0")
+    assert table(capsys, "pmi", model, plain) == [["16.0", "4.0", "0.6021"]]
+    assert table(capsys, "pmi", "16", plain) == [["16.0", "4.0", "0.6021"]]
+    rows = table(capsys, "contrastive", plain, model)
+    assert rows == [["all", "2", "100.0"]]
+    distances = write(tmp_path / "d", 1, 20)
+    rows = table(capsys, "contrastive", model, plain, "--distances", distances)
+    assert rows == [["all", "2", "0.0"], ["1", "1", "0.0"], [">15", "1", "0.0"]]
+
+
+def test_contrastive_make_writes_pairs(tmp_path, capsys):
+    src = write(tmp_path / "src", "A man stands .", "People .", "Two dogs in water run .")
+    ref = write(tmp_path / "ref", "Ein Mann steht .", "Leute .", "Zwei Hunde im Wasser laufen .")
+    folder = tmp_path / "new" / "pairs"
+    assert table(capsys, "contrastive-make", src, ref, folder) == [["3", "2", "1", "3"]]
+    found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    source = "A man stands .\nTwo dogs in water run .\n"
+    assert found == {
+        "right.en": source,
+        "wrong.en": source,
+        "right.de": "Ein Mann steht .\nZwei Hunde im Wasser laufen .\n",
+        "wrong.de": "Ein Mann stehen .\nZwei Hunde im Wasser läuft .\n",
+        "distances": "1\n3\n",
+    }
+    assert command.main(["contrastive-make", ref, src, str(folder)]) == 2
+    assert "REF: got" in capsys.readouterr().err
+
+
+def test_out_is_a_table_for_the_results_page(tmp_path, capsys):
+    out = tmp_path / "pmi.json"
+    table(capsys, "pmi", "6.95", "4.04", "--out", out)
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert document["rows"] == [{"perplexity": 6.95, "autoregressive": 4.04, "PMI": 0.2356}]
+    document["command"] = "python"  # it names a folder of the test
+    out.write_text(json.dumps(document), encoding="utf-8")
+    assert results.read_document(out)["tables"][0]["rows"] == document["rows"]
+
+
+MISTAKES = {
+    "none": ("over-translation no ref", "HYP: got 'no'; allowed: a file that can be read (No such"),
+    "empty": ("over-translation empty ref", "HYP: got 'empty'; allowed: a file with sentences"),
+    "latin": ("over-translation latin ref", "HYP: got 'latin'; allowed: a file of UTF-8 text; byt"),
+    "count": ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
+    "twice": ("over-translation ref ref ref", "HYP: got 'ref ref'; allowed: each file once"),
+    "gap": ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
+    "nbest": ("over-translation nbest ref", "nbest: got two lines H-0; allowed: one run, without"),
+    "kind": ("over-translation ref nbest", "REF: got 'nbest'; allowed: fairseq-generate's output"),
+    "source": ("length-bins ref ref1 one", "one (SRC): got 1 sentences; allowed: 2, as in ref1"),
+    "bins": ("length-bins ref ref1 ref2", "--bins: got 10; allowed: no more than the 2 sentences"),
+    "times": ("length-bins ref ref1 ref2 --bins 1 --stats a b", "--stats: got 'a b'; allowed: one"),
+    "stats": ("length-bins ref ref1 ref2 --bins 1 --stats one", "one, line 1: allowed: a file th"),
+    "ppl": ("pmi 0.5 2", "MODEL: got '0.5'; allowed: a perplexity, from 1 up; or a file"),
+    "text": ("pmi 2 ref", "AR: got 'ref'; allowed: what fairseq-generate --score-r"),
+    "nan": ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
+    "words": ("pmi words.p two.p", "words.p: got a line P-0 with other than numbers"),
+    "tokens": ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
+    "ids": ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
+    "dist": ("contrastive two.p two.p --distances ref", "--distances: got 'ref'; allowed: a file"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_named(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in ("ref", "ref1", "ref2"):
+        write(tmp_path / path, "a b", "c")
+    write(tmp_path / "one", "a")
+    write(tmp_path / "gap", "H-1\t-0.1\ta", "H-2\t-0.1\tb")
+    write(tmp_path / "nbest", "H-0\t-0.1\ta", "H-0\t-0.2\tb")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "latin").write_bytes("läuft\nb\n".encode("latin-1"))
+    for path, line in (("two", "-1 -2"), ("three", "-1 -2 -3"), ("nan", "nan -1"), ("words", "a")):
+        write(tmp_path / f"{path}.p", f"P-0\t{line}")
+    write(tmp_path / "more.p", "P-0\t-1", "P-1\t-1")
+    arguments, message = MISTAKES[name]
+    assert command.main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"paradec-analyse: error: {message}"), err
+    assert err.count("\n") == 1
+
+
+def test_what_fairseq_prints_is_understood(tmp_path, capsys):
+    """Scores of the demo's references: PMI of a model with itself, and the references as output."""
+    flags = ["--user-dir", "fairseq_paradec", "--path", DEMO / "model.pt", "--cpu"]
+    run = succeed(fairseq("generate", DEMO, *flags, "--score-reference", "--remove-bpe"))
+    path = tmp_path / "scores.txt"
+    path.write_text(run.stdout, encoding="utf-8")
+    found = command.scores("MODEL", str(path))
+    assert list(found) == list(range(100))
+    lines = (DEMO / "bpe" / "demo.de").read_text(encoding="utf-8").splitlines()
+    assert [len(one) for one in found.values()] == [len(line.split()) + 1 for line in lines]
+    ((model, plain, difference),) = table(capsys, "pmi", path, path)
+    assert model == plain and float(model) > 1 and float(difference) == 0
+    wanted = [line.replace("@@ ", "") for line in lines]
+    assert command.sentences("HYP", str(path), command.TRANSLATION) == wanted
+    assert command.sentences("REF", str(path), command.REFERENCE) == wanted
+    rows = table(capsys, "length-bins", path, path, path, "--bins", 5)
+    assert [float(row[2]) for row in rows] == [100] * 6

@@ -1,0 +1,135 @@
+"""paradec-order: the figure of the paper as text and as picture, and wrong flags."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from fairseq_paradec.analysis.target_order_view import EOS, UNTRAINED, as_text, drawing, written
+from fairseq_paradec.cli import order as command
+from fairseq_paradec.models.reordered_transformer import PRESETS
+from fairseq_paradec.target_order import TargetOrder
+
+# zhang2020, Figure 1e and 1f, for six words: y1 y6 y2 y5 | y3 y4 </s>.
+FIGURE = """\
+in 2 directions, 2 tokens per direction and step, 4 tokens a step
+
+target      A B C D E F </s>
+is written  [A F B E] [C D </s> -]
+            2 steps, a bracket each
+
+slot  step  direction  predicts  place  from input  at position
+   0     1  1→         A             1  </s>                 +1
+   1     1  2←         F             6  </s>                 -1
+   2     1  1→         B             2  </s>                 +2
+   3     1  2←         E             5  </s>                 -2
+   4     2  1→         C             3  A                    +3
+   5     2  2←         D             4  F                    -3
+   6     2  1→         </s>             B                    +4
+   7     2  2←         -                E                    -4
+
+mask: ● where the input row on the left sees the one above
+  0 1 2 3 4 5 6 7
+0 ● ● ● ● · · · ·
+1 ● ● ● ● · · · ·
+2 ● ● ● ● · · · ·
+3 ● ● ● ● · · · ·
+4 ● ● ● ● ● ● ● ●
+5 ● ● ● ● ● ● ● ●
+6 ● ● ● ● ● ● ● ●
+7 ● ● ● ● ● ● ● ●
+"""
+
+
+def test_the_papers_figure(capsys):
+    arguments = ["--directions", "2", "--tokens-per-direction", "2", "--words", "A B C D E F"]
+    assert command.main(arguments) == 0
+    assert capsys.readouterr().out == FIGURE
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("length", [1, 2, 5, 6])
+def test_every_word_once_and_its_input_a_step_later(name, length):
+    flags = {f.name for f in fields(TargetOrder)}
+    order = TargetOrder(**{k: v for k, v in PRESETS[name].items() if k in flags})
+    # The same word everywhere: places, not words, tell them apart.
+    drawn = drawing(order, ["a"] * length)
+    assert sorted(s.place for s in drawn.slots if s.place is not None) == [*range(1, length + 1)]
+    ends = [s.number for s in drawn.slots if s.word == EOS]
+    assert ends[0] == length
+    assert len(ends) == (len(drawn.slots) - length if order.double_token else 1)
+    z = order.tokens_per_step
+    assert [len(step) for step in drawn.steps] == [z] * len(drawn.steps)
+    words = [str(i) for i in range(length)]
+    assert written(order, words) == [s.word for s in drawing(order, words).slots[:length]]
+    for slot in drawn.slots[z:]:
+        assert slot.input == drawn.slots[slot.number - z].word != UNTRAINED
+    assert as_text(drawn).count("●") == sum(map(sum, drawn.mask)) + 1  # the legend's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "arrows"),
+    [
+        ([], ["1→"]),
+        (["--right-to-left"], ["1←"]),
+        (["--arch", "ibdecoder"], ["1→", "2←"]),
+        (["--directions", "2", "--middle-to-side"], ["1←", "2→"]),
+        (["--arch", "imdecoder_tiny"], ["1→", "2→", "3←", "4←"]),
+        (["--arch", "sa_transformer"], ["1→", "1→"]),
+        (["--arch", "sa_transformer", "--tokens-per-direction", "1"], ["1→"]),
+    ],
+)
+def test_arrows_say_where_words_come_from(arguments, arrows, capsys):
+    """Within a direction, places grow along → and fall along ←."""
+    assert command.main([*arguments, "--length", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [line.split() for line in lines[lines.index("") + 6 : lines.index("", 7)]]
+    assert [row[2] for row in table[: len(arrows)]] == arrows
+    for arrow in arrows:
+        places = [int(row[4]) for row in table if row[2] == arrow and row[3].startswith("y")]
+        assert len(places) > 1
+        assert places == sorted(places, reverse="←" in arrow)
+
+
+def test_targets_are_rewritten_for_a_plain_transformer(tmp_path, capsys):
+    path = tmp_path / "train.de"
+    path.write_text("A B C D E\n\nschläft@@ e x\n", encoding="utf-8")
+    assert command.main(["--arch", "ibdecoder", "--rewrite", str(path)]) == 0
+    assert capsys.readouterr().out == "A E B D C\n\nschläft@@ x e\n"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_picture(tmp_path, suffix, capsys):
+    """It is the same each time, and needs no glyph that fonts lack."""
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path in paths:
+        assert command.main(["--arch", "double_token", "--length", "3", "--out", str(path)]) == 0
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second and len(first) > 2000
+    assert first.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--directions", "3"], "--directions: got 3; allowed: 1, or an even number"),
+        (["--directions", "0", "--arch", "ibdecoder"], "--directions: got 0; allowed: 1, or"),
+        (["--arch", "nothing"], "--arch: got 'nothing'; allowed: ibdecoder, ibdecoder_sa, imd"),
+        (["--length", "201"], "--length: got '201'; allowed: 1 to 200 words"),
+        (["--words", " "], "--words: got ' '; allowed: 1 to 200 words"),
+        (["--rewrite", "no"], "--rewrite: got 'no'; allowed: a file that can be read (No such"),
+        (["--rewrite", "no", "--out", "x.png"], "--out: got 'x.png'; allowed: it without --rew"),
+        (["--out", "x.pdf"], "--out: got 'x.pdf'; allowed: a name that ends in .png or .svg"),
+        (["--out", "no/x.svg"], "--out: got 'no/x.svg'; allowed: a file in a folder that exists"),
+    ],
+)
+def test_mistakes_are_named(arguments, message, capsys):
+    assert command.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"paradec-order: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_every_flag_has_help():
+    assert set(command.HELP) == {field.name for field in fields(TargetOrder)}
