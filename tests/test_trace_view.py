@@ -19,8 +19,10 @@ from helpers_cli import ROOT
 
 from fairseq_paradec.analysis import trace_view
 from fairseq_paradec.analysis.trace_view import (
+    EOS,
     MARKS,
     MEANINGS,
+    OPEN,
     PAGE_MARK,
     PAGE_TAIL,
     STYLES,
@@ -290,7 +292,7 @@ def test_every_state_can_be_told_without_colour():
             read.append(states.get((left, right), "accepted"))
         assert read == [cell.state for cell in cells]
         seen |= set(read)
-    assert seen == set(MEANINGS)
+    assert seen == set(MEANINGS) - {OPEN}  # of models that write in another order: below
     for state, meaning in MEANINGS.items():
         line = next(x for x in trace_view.legend(False).split("\n") if x.endswith(meaning))
         assert line.split()[0] == state.join(MARKS.get(state, ("", "")))
@@ -751,3 +753,44 @@ def test_it_is_installed_and_documented():
     entry = "paradec-trace=fairseq_paradec.cli.trace:main"
     assert entry in (ROOT / "setup.py").read_text(encoding="utf-8")
     assert "`paradec-trace FILE`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+def written(start, words, places):
+    """A pass of a model that writes in another order."""
+    return {
+        "start": start, "draft": [], "verifier": words, "num_accepted": 0,
+        "num_committed": len(words), "positions": places, "log_probs": [-0.5] * len(words),
+    }  # fmt: skip
+
+
+FROM_BOTH_ENDS = (written(0, ["A", "D"], [0, 3]), written(2, ["B", "C"], [1, 2]))
+
+
+def test_another_order_fills_the_output_from_its_places():
+    passes = (*FROM_BOTH_ENDS, written(4, [EOS], [4]))
+    one = record("A B C D </s>", *passes)
+    sentence = read_sentence(one, "sentence 3")
+    lines = sentence_text(sentence, color=False, width=None).splitlines()
+    assert [line[8:] for line in lines if " V " in line] == [
+        "+A · · +D ·", "A +B +C D ·", "A B C D +</s>",
+    ]  # fmt: skip
+    states = [[cell.state for cell in one.verifier] for one in sentence.passes]
+    assert states[0] == ["bonus", OPEN, OPEN, "bonus", OPEN]
+    assert "position 3" in sentence.passes[0].verifier[3].note
+    assert "tokens: 5, passes: 3" in sentence.summary
+    assert sentence_html(sentence).count("not written yet") == 4
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        written(4, [EOS], [5]),  # leaves position 4 open
+        written(4, [EOS], [3]),  # there is something
+        written(4, [EOS], []),  # does not say where
+        written(4, ["E"], [4]),  # is not the output
+    ],
+)
+def test_an_order_that_contradicts_itself_is_refused(last):
+    one = record("A B C D </s>", *FROM_BOTH_ENDS, last)
+    with pytest.raises(UsageError, match="sentence 3"):
+        read_sentence(one, "sentence 3")

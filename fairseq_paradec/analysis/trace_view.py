@@ -21,7 +21,7 @@ from ..errors import UsageError
 
 EOS = "</s>"
 
-PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING = (
+PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
     "previous",
     "accepted",
     "rescued",
@@ -29,6 +29,7 @@ PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING = (
     "bonus",
     "discarded",
     "pending",
+    "open",
 )
 
 #: What each state of a token means.
@@ -40,6 +41,7 @@ MEANINGS = {
     BONUS: "committed where nothing was drafted",
     DISCARDED: "not used",
     PENDING: "agreed on, but the pass commits nothing yet",
+    OPEN: "not written yet",
 }
 
 #: What is put around a token where there is no colour, and on a page besides.
@@ -49,6 +51,7 @@ MARKS = {
     BONUS: ("+", ""),
     DISCARDED: ("~", "~"),
     PENDING: ("(", ")"),
+    OPEN: ("·", ""),
 }
 
 #: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan.
@@ -59,6 +62,7 @@ STYLES = {
     BONUS: "32",
     DISCARDED: "2;9",
     PENDING: "36",
+    OPEN: "2",
 }
 
 
@@ -147,10 +151,16 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
     output = _tokens(record, "output", name)
     done: list[str] = []
     passes = []
-    for number, entry in enumerate(_field(record, "trace", list, name), start=1):
-        one = read_pass(entry, number, done, f"{name}, pass {number}")
-        passes.append(one)
-        done += one.committed
+    entries = _field(record, "trace", list, name)
+    if any(type(entry) is dict and "positions" in entry for entry in entries):
+        passes, done = _read_reordered(entries, name)
+        if (record.get("flags") or {}).get("deduplicate_ngrams"):
+            done = output  # what was written is more than what was put out
+    else:
+        for number, entry in enumerate(entries, start=1):
+            one = read_pass(entry, number, done, f"{name}, pass {number}")
+            passes.append(one)
+            done += one.committed
     if done != output:
         same = next((i for i, (a, b) in enumerate(zip(done, output)) if a != b), None)
         at = min(len(done), len(output)) if same is None else same
@@ -159,6 +169,36 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
             f"{at} on"
         )
     return Sentence(name, str(record.get("decoding", "")), source, output, passes)
+
+
+def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
+    """Make the passes of a model that writes in another order, and the tokens in natural order.
+
+    Each V line is the whole output, what is not written yet left open; nothing is drafted.
+    """
+    written: dict[int, str] = {}
+    placed = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"{name}, pass {number}"
+        if type(entry) is not dict:
+            raise UsageError(f"{where}: got {entry!r}; allowed: an object")
+        tokens, places = _tokens(entry, "verifier", where), _field(entry, "positions", list, where)
+        new = dict(zip(places, tokens))
+        if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
+            raise UsageError(f"{where}: got positions {places!r}; allowed: a new one per token")
+        cells = {at: Cell(token, PREVIOUS) for at, token in written.items()}
+        for i, (at, token) in enumerate(zip(places, tokens)):
+            cells[at] = Cell(token, BONUS, _verifier_note(entry, i, at))
+        written |= new
+        placed.append((number, cells, tokens))
+    length = len(written)
+    if set(written) != set(range(length)):
+        raise UsageError(f"{name} contradicts itself: its passes leave positions open")
+    passes = [
+        Pass(number, 0, [], [cells.get(at, Cell("", OPEN)) for at in range(length)], tokens)
+        for number, cells, tokens in placed
+    ]
+    return passes, [written[at] for at in range(length)]
 
 
 def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
@@ -263,9 +303,9 @@ def _draft_note(entry: dict[str, Any], i: int) -> str:
     return "; ".join(parts)
 
 
-def _verifier_note(entry: dict[str, Any], i: int) -> str:
-    """Say how sure the verifier was."""
-    parts = [f"position {entry['start'] + i}"]
+def _verifier_note(entry: dict[str, Any], i: int, position: int | None = None) -> str:
+    """Say how sure the verifier was of its token i, which stands at ``position``."""
+    parts = [f"position {entry['start'] + i if position is None else position}"]
     if _has(entry, "log_probs", i):
         parts.append(f"log-probability {_number(entry['log_probs'][i])}")
     if _has(entry, "runner_up", i) and entry["runner_up"][i] is not None:

@@ -12,7 +12,7 @@ import logging
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,29 +23,44 @@ from ..analysis.timing import speed_up, total
 from ..errors import option_error
 from . import measure
 from .benchmark import ALWAYS, Benchmark, Journal, Plan, agreement, evenly, references
-from .systems import EXACT, FairseqSystem, Models
+from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
 
 
-def decoders(block_size: int, drafter: str | None = None) -> dict[str, str]:
+#: Models of their own that a demo folder may hold, by the file's name.
+REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
+
+
+def decoders(
+    block_size: int, drafter: str | None = None, reordered: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return the rows of the table, each with its flags of fairseq-generate.
 
     Args:
         block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
         drafter: the checkpoint that drafts for ``gad`` and ``gad_pp``; without it they have no row.
+        reordered: by label, checkpoints of models that write several words a step.
     """
     size = f"--block-size {block_size}"
     drafted = {}
     if drafter is not None:
         path = f"--drafter-path {shlex.quote(drafter)}"
         drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
+    search = "multiword_beam --beam 5"
+    several = {
+        f"{label} beam 5": f"{search} --path {shlex.quote(path)}"
+        for label, path in (reordered or {}).items()
+    }
+    own_beam = {"own beam 5": search} if several else {}
     return ALWAYS | {
         "pj": "pj",
         f"pgj block {block_size}": f"pgj {size}",
         f"hgj block {block_size}": f"hgj {size}",
         f"hgj sliding {block_size}": f"hgj {size} --jacobi-window sliding",
         **drafted,
+        **own_beam,
+        **several,
     }
 
 
@@ -54,15 +69,16 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
 
     Args:
         bench: that has run.
-        same: of each system, the counts of ``agreement``.
+        same: of each system that decodes the same model, the counts of ``agreement``.
     """
     heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
     under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
     cells = [heads, under]
     seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
-    for name, counts in same.items():
+    count = len(bench.plan.sentences)
+    for name in (system.label for system in bench.systems):
         outputs = bench.journal.entries[f"outputs/1/{name}"]
-        passes, count = sum(outputs["passes"]), counts["sentences"]
+        passes = sum(outputs["passes"])
         tokens = sum(len(tokens) + 1 for tokens in outputs["tokens"])  # </s>
         time = statistics.median(total(times) for times in seconds[name]) / count
         cells.append(
@@ -72,7 +88,7 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
                 f"{tokens / passes:.2f}",
                 f"{1000 * time:.1f}",
                 f"{speed_up(seconds[BEAM], seconds[name]).median:.2f}x",
-                f"{counts['identical']}/{count}",
+                f"{same[name]['identical']}/{count}" if name in same else OTHER_MODEL,
             ]
         )
     widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
@@ -159,7 +175,12 @@ def _run(args: argparse.Namespace) -> int:
     drafter = args.drafter_path
     if drafter is None and (args.data / "drafter.pt").is_file():
         drafter = args.data / "drafter.pt"
-    rows = decoders(args.block_size, None if drafter is None else str(drafter))
+    found = {label: args.data / name for label, name in REORDERED.items()}
+    rows = decoders(
+        args.block_size,
+        None if drafter is None else str(drafter),
+        {label: str(path) for label, path in found.items() if path.is_file()},
+    )
     systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
     task = systems[0].task
     sentences = evenly(measure.by_length(task.dataset("test")), args.sentences)
@@ -169,7 +190,11 @@ def _run(args: argparse.Namespace) -> int:
         bench = Benchmark(systems, plan, Journal(None, {}), bar)
         bench.run()
     outputs = {name: bench.journal.entries[f"outputs/1/{name}"]["tokens"] for name in rows}
-    same = {s.label: agreement(s, sentences, outputs[s.label], outputs[GREEDY]) for s in systems}
+    same = {
+        s.label: agreement(s, sentences, outputs[s.label], outputs[GREEDY])
+        for s in systems
+        if s.promise != OTHER_MODEL
+    }
     exact = {s.label: same[s.label] for s in systems if s.promise == EXACT}
 
     print(
@@ -178,7 +203,8 @@ def _run(args: argparse.Namespace) -> int:
         "speed-up is against fairseq beam 5.\n"
     )
     print(table(bench, same))
-    print("\nidentical: token for token as fairseq greedy. Times depend on this machine.")
+    print("\nidentical: token for token as fairseq greedy; another model has other outputs.")
+    print("Times depend on this machine.")
     print(describe(exact))
     print(examples(bench, GREEDY, references(task, data, "test", None)[0]))
     return int(any(counts["beyond ties"] for counts in exact.values()))
