@@ -182,8 +182,8 @@ def read_references(path: Path) -> list[str]:
 
 
 def beam_flags(beam: int | None) -> list[str]:
-    """Return fairseq-generate's flags for its own search; none without ``--beam``."""
-    return [] if beam is None else ["--decoding", "beam", "--beam", str(beam)]
+    """Return fairseq-generate's flags for the checkpoint's own beam search; none without."""
+    return [] if beam is None else ["--decoding", "auto", "--beam", str(beam)]
 
 
 def write(path: Path, text: str) -> None:
@@ -222,7 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--beam",
         type=measure.whole_number,
         action="append",
-        help="fairseq's own search with this beam; again for another (default: as -- FLAGS say)",
+        help="beam search with this beam: fairseq's, or a reordered decoder's own; again for "
+        "another (default: as -- FLAGS say)",
     )
     add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
     add("--title", default="Translation quality", help="of the section in RESULTS.md")

@@ -1,5 +1,5 @@
 # Sourced by every script here: errors, arguments, folders, Python. Not a command of its own.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of the scripts that source it
 
 # The checkout, and the name that errors are signed with.
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -77,6 +77,46 @@ settle() { # DEST, file with this run's settings
     fi
 }
 
+# Reads a command line into variables: --save-dir X is save_dir=X, a switch is 1, what follows -- is
+# `more`, and paths are `positional`.
+parse_options() { # options with a value, switches (both as "--one --two"), then the script's "$@"
+    local valued=" $1 " switches=" $2 " name
+    shift 2
+    more=() positional=()
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --)
+                shift
+                more=("$@")
+                return
+                ;;
+            -h | --help)
+                usage
+                exit 0
+                ;;
+            -*)
+                name=${1#--}
+                [[ $name != *[!a-z-]* ]] || valued='' switches=''
+                if [[ $valued == *" $1 "* ]]; then
+                    need_value "$@"
+                    [ -n "$2" ] || fail "$1: got ''; allowed: see --help"
+                    declare -g "${name//-/_}=$2"
+                    shift 2
+                elif [[ $switches == *" $1 "* ]]; then
+                    declare -g "${name//-/_}=1"
+                    shift
+                else
+                    fail "unknown option: $1 (see --help; fairseq's own flags come after --)"
+                fi
+                ;;
+            *)
+                positional+=("$1")
+                shift
+                ;;
+        esac
+    done
+}
+
 # The interpreter of every step: --python of the script, else the checkout's own, else the PATH's.
 python=${PYTHON:-$root/.venv/bin/python}
 [ -x "$python" ] || [ -n "${PYTHON:-}" ] || python=python3
@@ -98,4 +138,96 @@ quietly() { # log file, then the command
         tail -n 20 -- "$log" >&2
         fail "failed: $* (log: $log)"
     }
+}
+
+# ---- recipes of several steps (train_gad.sh, train_reordered.sh) ---------------------------------
+# They have read their options into the variables that are named like them.
+
+need_recipe_options() { # mistakes that all recipes name alike
+    local option
+    [ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
+    data=${positional[0]}
+    need_choice --preset "$preset" tiny iwslt base big
+    for option in epochs updates threads; do
+        [ -z "${!option}" ] || need_number "--$option" "${!option}"
+    done
+    need_number --seed "$seed"
+    need_number --processes "$processes"
+    [ -z "$epochs" ] || [ -z "$updates" ] || fail "--epochs and --updates: only one of them"
+    [ -z "$smoke" ] || [ -z "$epochs$updates" ] || fail "--smoke sets --epochs and --updates itself"
+    [ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where everything is written"
+    need_no_colon --save-dir "$save_dir"
+    need_no_colon DATA "$data"
+    need_dir "$data" "DATA"
+}
+
+need_teacher() { # an ensemble has ':' between its files
+    local files file
+    mapfile -d : -t files < <(printf '%s' "$teacher")
+    for file in "${files[@]}"; do
+        need_file "$file" "teacher (--teacher)"
+    done
+}
+
+# Makes --save-dir, or a temporary folder, and takes it for this process and its steps.
+open_save_dir() {
+    device=$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
+    temporary=
+    if [ -z "$save_dir" ]; then
+        temporary=$(mktemp -d)
+        save_dir=$temporary
+        trap 'rm -rf -- "$temporary"' EXIT
+    fi
+    case $save_dir in -*) save_dir=./$save_dir ;; esac
+    mkdir -p -- "$save_dir"
+    # The lock passes to the steps: as long as one of them lives, nobody else works here.
+    exec 7>"$save_dir/.lock"
+    flock -n 7 || fail "--save-dir: got '$save_dir', in which another process works"
+    step= try_out=()
+    [ -z "$smoke" ] || try_out=(--smoke)
+    trap 'stop_recipe 130' INT
+    trap 'stop_recipe 143' TERM
+}
+
+stop_recipe() { # exit status
+    trap '' INT TERM
+    if [ -n "$step" ]; then
+        kill -TERM "$step" 2>/dev/null || true
+        wait "$step" 2>/dev/null || true
+    fi
+    if [ -n "$temporary" ]; then
+        note "stopped"
+    else
+        note "stopped; what was made is kept in $save_dir, and the same command goes on"
+    fi
+    exit "$1"
+}
+
+run() { # a step of a recipe
+    local status=0
+    "$@" &
+    step=$!
+    wait "$step" || status=$?
+    step=
+    [ "$status" = 0 ] || {
+        note "stopped by an error in ${1##*/}"
+        exit "$status"
+    }
+}
+
+train() { # data, folder, then more of train.sh
+    local settings=(--preset "$preset" --seed "$seed" --processes "$processes" --python "$python")
+    [ -z "$threads" ] || settings+=(--threads "$threads")
+    run "$root/scripts/train.sh" "$1" --save-dir "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+}
+
+distill() { # data, folder, then more of distill.sh
+    local settings=(--device "$device" --processes "$processes" --python "$python")
+    [ "$device" = cpu ] || settings+=(--max-tokens 16000)
+    run "$root/scripts/distill.sh" "$1" "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+}
+
+use_threads() { # for a step that asks for none itself
+    export OMP_NUM_THREADS=${threads:-${OMP_NUM_THREADS:-$(nproc)}}
+    export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 }

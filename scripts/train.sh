@@ -32,7 +32,12 @@ options:
                         a drafter, with settings of its own (Xia et al. 2022; tiny 60 epochs, iwslt
                         50,000 updates, others 300,000). It takes the sizes of the verifier that
                         -- --encoder-from FILE names, and block_nat_fast, of 2 decoder layers, its
-                        encoder, too
+                        encoder, too. Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
+                        sa_transformer, transformer_r2l (Zhang et al. 2020, trained like any model),
+                        double_token, double_token_l2r and double_token_r2l (Imamura and Sumita
+                        2020; base and big with their settings, 200,000 updates). With _tiny,
+                        _iwslt or _big in the name, that is the size. -- --encoder-from FILE starts
+                        from the encoder of a Transformer of the same size
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
     --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)
@@ -48,6 +53,8 @@ examples:
     scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/tiny --preset tiny
     scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/drafter --preset tiny \
         --arch block_nat_fast -- --encoder-from checkpoints/tiny/model.pt
+    scripts/train.sh data-bin/multi30k-distilled.en-de --save-dir checkpoints/ibdecoder \
+        --preset tiny --arch ibdecoder
 The settings of the presets are in scripts/train_settings.sh.
 HELP
 }
@@ -112,7 +119,7 @@ gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 # shellcheck source=scripts/train_settings.sh
 . "$root/scripts/train_settings.sh"
 encoder_from=$(value_of --encoder-from '')
-[ -z "$encoder_from" ] || need_file "$encoder_from" "verifier (--encoder-from)"
+[ -z "$encoder_from" ] || need_file "$encoder_from" "$encoder_of (--encoder-from)"
 [ "$arch" != block_nat_fast ] || [ -n "$encoder_from" ] ||
     fail "--encoder-from is missing after --: the verifier whose encoder $arch shares"
 average=${average:-$last}
@@ -137,7 +144,9 @@ add() { # a flag of fairseq-train with its value
     settings+=("${*@Q}")
 }
 add --arch "$arch"
-if [ -z "$encoder_from" ]; then # else the sizes are that model's
+if [ -n "$own_size" ]; then
+    : # the architecture's name says it
+elif [[ -z $encoder_from || $arch != block_nat* ]]; then # else the sizes are that model's
     for side in encoder decoder; do
         layers=${size[0]}
         [ "$side" = encoder ] || layers=${size[1]}

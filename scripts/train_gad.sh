@@ -56,60 +56,18 @@ HELP
 { # read to its end before anything runs, so that the file may change while models are trained
 save_dir='' preset=base arch='' fast='' teacher='' verifier='' draft_on=own-greedy epochs=''
 updates='' seed=1 threads='' processes=1 smoke=''
-more=() positional=()
-while [ $# -gt 0 ]; do
-    case $1 in
-        --save-dir | --preset | --arch | --teacher | --verifier | --draft-on | --epochs | \
-            --updates | --seed | --threads | --processes | --python)
-            need_value "$@"
-            [ -n "$2" ] || fail "$1: got ''; allowed: see --help"
-            name=${1#--}
-            declare "${name//-/_}=$2"
-            shift 2
-            ;;
-        --fast | --smoke)
-            declare "${1#--}=1"
-            shift
-            ;;
-        --)
-            shift
-            more=("$@")
-            break
-            ;;
-        -h | --help)
-            usage
-            exit 0
-            ;;
-        -*) fail "unknown option: $1 (see --help; fairseq's own flags come after --)" ;;
-        *)
-            positional+=("$1")
-            shift
-            ;;
-    esac
-done
-[ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
-data=${positional[0]}
+parse_options "--save-dir --preset --arch --teacher --verifier --draft-on --epochs --updates --seed \
+--threads --processes --python" "--fast --smoke" "$@"
 
 # ---- mistakes, before any work ------------------------------------------------------------------
 
-need_choice --preset "$preset" tiny iwslt base big
+need_recipe_options
 need_choice --draft-on "$draft_on" own-greedy teacher references
-for option in epochs updates threads; do
-    [ -z "${!option}" ] || need_number "--$option" "${!option}"
-done
-need_number --seed "$seed"
-need_number --processes "$processes"
-[ -z "$epochs" ] || [ -z "$updates" ] || fail "--epochs and --updates: only one of them"
-[ -z "$smoke" ] || [ -z "$epochs$updates" ] || fail "--smoke sets --epochs and --updates itself"
 [ -z "$fast" ] || [ -z "$arch" ] || fail "--fast and --arch: only one of them"
 [ -z "$fast" ] || arch=block_nat_fast
 arch=${arch:-block_nat}
 [[ $arch == block_nat* ]] ||
     fail "--arch: got '$arch'; allowed: a drafter's (block_nat, block_nat_fast, ...)"
-[ -n "$save_dir$smoke" ] || fail "--save-dir is missing: where everything is written"
-need_no_colon --save-dir "$save_dir"
-need_no_colon DATA "$data"
-need_dir "$data" "DATA"
 subsets=("$data"/valid.*-*.*.idx)
 [ -f "${subsets[0]}" ] || fail "DATA: got '$data', which has no validation set (valid.*.idx)"
 taught= # is there anything to be learned from a teacher?
@@ -117,78 +75,17 @@ taught= # is there anything to be learned from a teacher?
 if [ -n "$teacher" ]; then
     [ -n "$taught" ] || fail "--teacher: got '$teacher', of which nothing would be learned;" \
         "allowed: with --draft-on teacher, or without --verifier"
-    mapfile -d : -t files < <(printf '%s' "$teacher")
-    for file in "${files[@]}"; do
-        need_file "$file" "teacher (--teacher)"
-    done
+    need_teacher
 fi
 if [ -n "$verifier" ]; then
     need_no_colon --verifier "$verifier"
     need_file "$verifier" "verifier (--verifier)"
 fi
 need_python fairseq torch tqdm
-device=$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
-
-# ---- the folder ---------------------------------------------------------------------------------
-
-temporary=
-if [ -z "$save_dir" ]; then
-    temporary=$(mktemp -d)
-    save_dir=$temporary
-    trap 'rm -rf -- "$temporary"' EXIT
-fi
-case $save_dir in -*) save_dir=./$save_dir ;; esac
 case $verifier in -*) verifier=./$verifier ;; esac
-mkdir -p -- "$save_dir"
-# The lock passes to the steps: as long as one of them lives, nobody else works here.
-exec 7>"$save_dir/.lock"
-flock -n 7 || fail "--save-dir: got '$save_dir', in which another process works"
+open_save_dir
 
 # ---- the steps: each says by itself what is finished, and with which settings -------------------
-
-child=
-stop() { # exit status
-    trap '' INT TERM
-    if [ -n "$child" ]; then
-        kill -TERM "$child" 2>/dev/null || true
-        wait "$child" 2>/dev/null || true
-    fi
-    if [ -n "$temporary" ]; then
-        note "stopped"
-    else
-        note "stopped; what was made is kept in $save_dir, and the same command goes on"
-    fi
-    exit "$1"
-}
-trap 'stop 130' INT
-trap 'stop 143' TERM
-
-run() { # a step of this recipe
-    local status=0
-    "$@" &
-    child=$!
-    wait "$child" || status=$?
-    child=
-    [ "$status" = 0 ] || {
-        note "stopped by an error in ${1##*/}"
-        exit "$status"
-    }
-}
-
-try_out=()
-[ -z "$smoke" ] || try_out=(--smoke)
-
-train() { # data, folder, then more of train.sh
-    local settings=(--preset "$preset" --seed "$seed" --processes "$processes" --python "$python")
-    [ -z "$threads" ] || settings+=(--threads "$threads")
-    run "$root/scripts/train.sh" "$1" --save-dir "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
-}
-
-distill() { # data, folder, then more of distill.sh
-    local settings=(--device "$device" --processes "$processes" --python "$python")
-    [ "$device" = cpu ] || settings+=(--max-tokens 16000)
-    run "$root/scripts/distill.sh" "$1" "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
-}
 
 if [ -z "$taught" ]; then
     note "[1/5] teacher: not needed"
@@ -227,8 +124,7 @@ long=()
 train "$drafts" "$save_dir/drafter" --arch "$arch" "${long[@]}" \
     -- --encoder-from "$verifier" "${more[@]}"
 note "[5/5] acceptance: $save_dir/acceptance.json"
-export OMP_NUM_THREADS=${threads:-${OMP_NUM_THREADS:-$(nproc)}}
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+use_threads
 run "$python" "$root/scripts/acceptance.py" "$data" "--path=$verifier" \
     "--drafter-path=$save_dir/drafter/model.pt" --decoding gad --decoding gad_pp \
     --accept-topk 3 --accept-margin 1.0 --subset valid --device "$device" "${try_out[@]}" \

@@ -8,6 +8,7 @@
 #   last      how many checkpoints are averaged
 #   training  flags with their values
 #   switches  flags without one
+#   own_size  not empty: the architecture has a size by itself
 
 value_of() { # flag of fairseq, what it is if it is not given after --
     local flag=$1 value=$2 i
@@ -29,7 +30,13 @@ case $preset in
 esac
 last=5
 [ "$preset" != tiny ] || last=8
-switches=() smoothing=0.1
+switches=() smoothing=0.1 own_size='' encoder_of=verifier
+case $arch in
+    ibdecoder* | imdecoder* | sa_transformer* | transformer_r2l* | double_token*)
+        encoder_of=Transformer
+        [[ ! $arch =~ _(tiny|iwslt|big)$ ]] || own_size=1
+        ;;
+esac
 
 if [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
@@ -53,6 +60,21 @@ if [[ $arch != block_nat* ]]; then # a translation model
     esac
     training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
         --criterion label_smoothed_cross_entropy)
+    if [[ $arch == double_token* && $preset =~ ^(base|big)$ ]]; then
+        # Imamura and Sumita 2020, Table 1. Of WMT14, 16,000 tokens are their 500 sentences, and
+        # 45,000 updates their 5 epochs of warm-up. They stop when 10 epochs bring nothing, and
+        # average the best 10 checkpoints, not the last.
+        length=(updates 200000) batch=16000 last=10
+        training=(--adam-betas '(0.9, 0.99)' --adam-eps 1e-6 --lr-scheduler inverse_sqrt --lr 0.0004
+            --warmup-updates 45000 --weight-decay 0.0001 --clip-norm 5
+            --criterion label_smoothed_cross_entropy)
+        if [ "$preset" = base ]; then
+            training+=(--dropout 0.1)
+        else
+            training+=(--dropout 0.3 --attention-dropout 0.1)
+            switches=(--encoder-normalize-before --decoder-normalize-before)
+        fi
+    fi
 else # GAD's drafter
     attention=bidirectional dropout=0.1
     [ "$arch" != block_nat_fast ] || attention=prefix_causal

@@ -618,7 +618,7 @@ def test_evaluation_compares_models_in_each_setting(
     right = {raw.stem: raw.read_text().splitlines() for raw in raws}
 
     def translate(data: str, path: str, subset: str, flags: list[str]) -> list[str]:
-        assert flags[:3] == ["--decoding", "beam", "--beam"]
+        assert flags[:3] == ["--decoding", "auto", "--beam"]
         worse = 2 * path.endswith("b.pt") + (flags[3] == "1")
         return ["x " * worse + line for line in right[subset]]
 
