@@ -101,8 +101,11 @@ class TargetOrder:
 
     @property
     def keeps_prefix(self) -> bool:
-        """Whether the first words of a target are its first slots."""
-        return self.directions == 1 and not self.right_to_left
+        """Whether the first words of a target are its first slots, to the search's knowledge.
+
+        Of pairs with an end of their own (``double_token``) it knows no beginning.
+        """
+        return self.directions == 1 and not self.right_to_left and not self.double_token
 
     # ---- the order -----------------------------------------------------------------------------
 

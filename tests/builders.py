@@ -23,6 +23,7 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
 
 from fairseq_paradec.models.block_nat import BlockNatModel
+from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.tasks.parallel_translation import (
     ParallelTranslationConfig,
     ParallelTranslationTask,
@@ -145,9 +146,11 @@ def dictionary(size: int = VOCABULARY) -> Dictionary:
     return words
 
 
-def tiny_task(separate_dictionaries: bool = False) -> ParallelTranslationTask:
+def tiny_task(
+    separate_dictionaries: bool = False, size: int = VOCABULARY
+) -> ParallelTranslationTask:
     """A translation task with small dictionaries and no data: shared ones, or of two sizes."""
-    target = dictionary()
+    target = dictionary(size)
     source = dictionary(SOURCE_VOCABULARY) if separate_dictionaries else target
     return ParallelTranslationTask(ParallelTranslationConfig(), source, target)
 
@@ -280,6 +283,47 @@ def tiny_drafter(
         model.encoder.load_state_dict(verifier.encoder.state_dict())
     if dtype == torch.float64:
         exact_gelu(model)
+    model.flags = args
+    return model.to(dtype).eval()
+
+
+def tiny_reordered(
+    task: ParallelTranslationTask,
+    arch: str = "ibdecoder_tiny",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **options: Any,
+) -> ReorderedTransformer:
+    """A tiny random reordered Transformer in evaluation mode, its weights spread.
+
+    It is the task's model from then on: the task writes targets in its order.
+
+    Args:
+        arch: one of the presets, in any size: the sizes here are smaller.
+        options: fairseq model options that override the tiny default, the order's among them.
+    """
+    settings: dict[str, Any] = {
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 32,
+        "encoder_attention_heads": 2,
+        "decoder_embed_dim": 16,
+        "decoder_ffn_embed_dim": 32,
+        "decoder_attention_heads": 2,
+        "max_source_positions": 64,
+        "max_target_positions": MAX_POSITIONS,
+        "arch": arch,
+    }
+    args = argparse.Namespace(**settings | options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = task.build_model(args)
+        _spread(model, "default", task.target_dictionary)
+        places = model.decoder.embed_positions
+        if places is not None:
+            for vectors in places.parameters():
+                torch.nn.init.normal_(vectors, std=0.7)
     model.flags = args
     return model.to(dtype).eval()
 

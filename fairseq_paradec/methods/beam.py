@@ -41,8 +41,7 @@ class Extension(NamedTuple):
     """What one step makes of the beams.
 
     Attributes:
-        ended: candidates with a ``</s>``, in the order in which a sentence takes them; those that
-            did not rank well enough have the score -inf.
+        ended: candidates with a ``</s>``; those that did not rank well enough have the score -inf.
         alive: the next beam.
     """
 
@@ -187,7 +186,7 @@ class BeamGenerator(MethodGenerator):
         facts: Tensor,
         top: Any,
     ) -> None:
-        """Collect ended hypotheses, as many as a sentence wants.
+        """Collect ended hypotheses, as many as a sentence wants, the best ones of this step.
 
         Args:
             ends: which of ``ended``: sentence and candidate.
@@ -205,15 +204,25 @@ class BeamGenerator(MethodGenerator):
         )
         totals = chosen.scores[:, 0].tolist()
         before = words.size(2)
+        new: dict[int, list[Written]] = {}
         for (sentence, _), score, slots, told in zip(
             ends, totals, whole[:, 0].tolist(), known[:, 0].tolist(), strict=True
         ):
-            mine = finished[live[sentence].index]
-            if len(mine) < self.beam_size:
-                n = slots.index(self.eos, before)
-                runners_up = [(int(word), value) for _, word, value in told[: n + 1]]
-                scores = [fact[0] for fact in told[: n + 1]]
-                mine.append(Written(score, slots[:n], scores, runners_up))
+            n = slots.index(self.eos, before)
+            runners_up = [(int(word), value) for _, word, value in told[: n + 1]]
+            scores = [fact[0] for fact in told[: n + 1]]
+            new.setdefault(live[sentence].index, []).append(
+                Written(score, slots[:n], scores, runners_up)
+            )
+        for index, found in new.items():
+            found.sort(key=self._rank, reverse=True)
+            finished[index] += found[: self.beam_size - len(finished[index])]
+
+    def _rank(self, hypo: Written) -> float:
+        """Return a hypothesis' score as fairseq normalises it: by its length, ``</s>`` counted."""
+        if not self.normalize_scores:
+            return hypo.score
+        return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
 
     def _results(
         self, row: Row, finished: list[Written], rules: TokenRules
@@ -222,18 +231,14 @@ class BeamGenerator(MethodGenerator):
         if not finished:
             raise nan_error("--path", self.model.models)
 
-        def rank(hypo: Written) -> float:
-            length = len(hypo.words) + 1
-            return hypo.score / length**self.len_penalty if self.normalize_scores else hypo.score
-
-        finished = sorted(finished, key=rank, reverse=True)
-        hypos = [self._hypothesis(hypo, rank(hypo), rules.device) for hypo in finished]
+        finished = sorted(finished, key=self._rank, reverse=True)
+        hypos = [self._hypothesis(hypo, rules.device) for hypo in finished]
         row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
         row.passes = self._passes(finished[0])
         row.finished = True
         return hypos
 
-    def _hypothesis(self, hypo: Written, score: float, device: torch.device) -> dict[str, Any]:
+    def _hypothesis(self, hypo: Written, device: torch.device) -> dict[str, Any]:
         """Turn what was written into a fairseq hypothesis in natural order."""
         places = self._places(len(hypo.words))
         order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
@@ -248,7 +253,7 @@ class BeamGenerator(MethodGenerator):
         history = [*(torch.tensor(state, device=device) for state in states), tokens]
         return {
             "tokens": tokens,
-            "score": torch.tensor(score, device=device),
+            "score": torch.tensor(self._rank(hypo), device=device),
             "positional_scores": torch.tensor(scores, device=device),
             "attention": torch.empty(0),
             "alignment": torch.empty(0),

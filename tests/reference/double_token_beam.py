@@ -1,0 +1,90 @@
+"""Beam search by pairs of words, in loops over lists. Slow.
+
+Imamura and Sumita 2020, Algorithm 1. There is no cache: in every step the decoder reads all that
+was written. EOD is `</s>`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from .greedy import Rules
+from .multiword_beam import Ask, Hypothesis, Output
+from .target_order import Spec, read
+
+
+def double_top_k(
+    live: Sequence[Hypothesis], tables: Sequence[list[list[float]]], eod: int, width: int
+) -> list[Hypothesis]:
+    """DOUBLETOPK: the best 2W left words of the whole beam, then the best 3W pairs with them."""
+    lefts = []
+    for hypothesis, (left, right) in zip(live, tables, strict=True):
+        for word, score in enumerate(left):
+            if score > -math.inf:
+                lefts.append((hypothesis.with_word(word, score), right))
+    lefts.sort(key=lambda pair: -pair[0].total)
+    pairs = []
+    for hypothesis, right in lefts[: 2 * width]:
+        for word, score in enumerate(right):
+            if hypothesis.slots[-1] == eod and word != eod:
+                continue  # no end on the left alone
+            if score > -math.inf:
+                pairs.append(hypothesis.with_word(word, score))
+    pairs.sort(key=lambda hypothesis: -hypothesis.total)
+    return pairs[: 3 * width]
+
+
+def search(
+    ask: Ask, rules: Rules, width: int, rank: Callable[[float, int], float]
+) -> list[Hypothesis]:
+    """What one sentence's search finishes (FINALIZE), of one step the best that are wanted.
+
+    Args:
+        rank: a hypothesis' score from the sum of its log-probabilities and its length.
+    """
+    live, finished, t = [Hypothesis()], [], 0
+    while live and len(finished) < width and t <= rules.max_len:
+        tables = ask([hypothesis.slots for hypothesis in live])
+        pairs = double_top_k(live, tables, rules.eos, width)
+        live, new = [], []
+        for place, hypothesis in enumerate(pairs):
+            if rules.eos in hypothesis.slots[-2:]:
+                if place < width:
+                    new.append(hypothesis)
+            elif len(live) < width:
+                live.append(hypothesis)
+        new.sort(key=lambda one: -rank(one.total, one.slots.index(rules.eos) + 1))
+        finished += new[: width - len(finished)]
+        t += 2
+    return finished
+
+
+def outputs(
+    finished: Sequence[Hypothesis], spec: Spec, eod: int, rank: Callable[[float, int], float]
+) -> list[Output]:
+    """Finished hypotheses in natural order, with one `</s>`, the best one first."""
+    found = []
+    for hypothesis in finished:
+        n = hypothesis.slots.index(eod)
+        assert set(hypothesis.slots[n:]) == {eod} and len(hypothesis.slots) % 2 == 0
+        score = rank(hypothesis.total, n + 1)
+        words, scores = read(spec, hypothesis.slots[:n]), read(spec, hypothesis.scores[:n])
+        found.append(Output([*words, eod], [*scores, sum(hypothesis.scores[n:])], score))
+    return sorted(found, key=lambda output: -output.score)
+
+
+def every_output(ask: Ask, rules: Rules) -> list[Hypothesis]:
+    """All outputs that the limits allow, with their log-probabilities: no search at all."""
+    found, live = [], [Hypothesis()]
+    while live:
+        tables = ask([hypothesis.slots for hypothesis in live])
+        longer = []
+        for hypothesis, (left, right) in zip(live, tables, strict=True):
+            for a, score in enumerate(left):
+                for b, other in enumerate(right):
+                    if score + other > -math.inf and not (a == rules.eos and b != rules.eos):
+                        grown = hypothesis.with_word(a, score).with_word(b, other)
+                        (found if rules.eos in (a, b) else longer).append(grown)
+        live = longer
+    return found

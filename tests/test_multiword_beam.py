@@ -1,0 +1,473 @@
+"""--decoding multiword_beam against a slow twin, fairseq's own beam search, and brute force."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from builders import (
+    MAX_POSITIONS,
+    Limits,
+    batch,
+    built,
+    source_rows,
+    tiny_reordered,
+    tiny_task,
+)
+from fairseq.sequence_generator import SequenceGenerator
+from reference import multiword_beam as paper
+from reference.greedy import Rules
+from test_target_order import spec_of
+
+from fairseq_paradec.errors import UsageError
+
+BEAMS = (1, 2, 3, 4, 5)
+RAGGED = (3, 7, 5, 2)
+
+#: Presets with options and a seed whose outputs have many lengths.
+MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "ibdecoder": ("ibdecoder", 3, {}),
+    "ibdecoder-learned": ("ibdecoder", 14, {"decoder_learned_pos": True}),
+    "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
+    "imdecoder": ("imdecoder", 3, {}),
+    "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
+    "sa_transformer": ("sa_transformer", 13, {}),
+    "sa-3": ("sa_transformer", 3, {"tokens_per_direction": 3}),
+    "transformer_r2l": ("transformer_r2l", 13, {}),
+    "middle": ("ibdecoder", 3, {"middle_to_side": True}),
+    "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
+    "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
+    "vanilla_positions": ("ibdecoder", 13, {"vanilla_positions": True}),
+}
+
+#: fairseq's limits: none, and each of them in turn.
+LIMITS: dict[str, Limits] = {
+    "model": Limits(max_len_b=200),
+    "short": Limits(max_len_b=5, lenpen=0.6),
+    "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
+    "empty": Limits(min_len=0, max_len_b=9),
+    "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
+    "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
+}
+
+
+@functools.cache
+def reordered(given: str, size: int = 40, seed: int | None = None) -> tuple[Any, Any]:
+    """A task and its model, one of MODELS: leave both as they are."""
+    arch, own, options = MODELS[given]
+    task = tiny_task(size=size)
+    return task, tiny_reordered(task, arch, seed=own if seed is None else seed, **options)
+
+
+@pytest.fixture(autouse=True)
+def all_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
+    monkeypatch.setattr(
+        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
+    )
+
+
+def run(
+    task: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    beam: int,
+    limits: Limits,
+    prefix_tokens: torch.Tensor | None = None,
+    **flags: Any,
+) -> list[list[dict[str, Any]]]:
+    """All hypotheses of each row, as fairseq-generate has them.
+
+    A beam may be wider here than fairseq's, which it cuts to the vocabulary's size.
+    """
+    given = {"decoding": "multiword_beam", "beam": beam, "nbest": beam} | flags
+    generator = task.build_generator(list(models), argparse.Namespace(**limits.flags(), **given))
+    generator.beam_size = given["beam"]
+    found: list[list[dict[str, Any]]] = task.inference_step(
+        generator, list(models), sample, prefix_tokens=prefix_tokens
+    )
+    return found
+
+
+def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] = ()) -> Rules:
+    """The rules of a row of so many source tokens, `</s>` counted."""
+    z = model.target_order.tokens_per_step
+    positions = MAX_POSITIONS // z * z
+    return Rules(
+        pad=1, unk=3, eos=2,
+        max_len=min(int(limits.max_len_a * src_length + limits.max_len_b), positions - 1),
+        min_len=limits.min_len, unk_penalty=limits.unkpen, temperature=limits.temperature,
+        prefix=tuple(prefix),
+    )  # fmt: skip
+
+
+def ranking(limits: Limits) -> Callable[[float, int], float]:
+    """How finished hypotheses are ranked: as fairseq does."""
+    if limits.unnormalized:
+        return lambda total, length: total
+    return lambda total, length: total / length**limits.lenpen
+
+
+def twin(
+    models: Sequence[Any],
+    source: Sequence[int],
+    beam: int,
+    limits: Limits,
+    prefix: Sequence[int] = (),
+    extend: Any = paper.outer_addition,
+) -> list[paper.Output]:
+    """What Algorithm 1 makes of one sentence."""
+    spec, rules = spec_of(models[0].target_order), rules_of(models[0], len(source), limits, prefix)
+    ask = paper.asker(models, spec, source, rules)
+    finished = paper.search(ask, spec, rules, beam, ranking(limits), extend)
+    return paper.outputs(finished, spec, rules.eos, ranking(limits))
+
+
+def assert_same(got: Sequence[dict[str, Any]], want: Sequence[paper.Output]) -> None:
+    """All hypotheses of a row: tokens, score, and each word's own log-probability."""
+    assert [hypo["tokens"].tolist() for hypo in got] == [output.tokens for output in want]
+    for hypo, output in zip(got, want, strict=True):
+        assert float(hypo["score"]) == pytest.approx(output.score, abs=1e-4)
+        assert hypo["positional_scores"].tolist() == pytest.approx(output.scores, abs=1e-4)
+
+
+# ---- the twin -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize("given", MODELS)
+def test_ragged_batches_are_the_twins(given: str, beam: int) -> None:
+    """Sentences that end at different steps, some at the limit: all their hypotheses."""
+    task, model = reordered(given)
+    sample, limits = batch(task, RAGGED, seed=beam), Limits(max_len_b=11)
+    lengths = set()
+    hypos = run(task, [model], sample, beam, limits)
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        want = twin([model], source, beam, limits)
+        assert_same(got, want)
+        assert len(want) <= beam
+        lengths |= {len(output.tokens) for output in want}
+    assert beam == 1 or len(lengths) > 1, "outputs should differ in length"
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("given", ["ibdecoder", "imdecoder", "ibdecoder_sa", "transformer_r2l"])
+def test_limits_are_the_twins(given: str, limits: Limits) -> None:
+    """Minimal and maximal lengths within a step, penalties, temperature, the model's positions."""
+    task, model = reordered(given)
+    sample = batch(task, (4, 9, 2), seed=3)
+    for beam in (2, 5):
+        hypos = run(task, [model], sample, beam, limits)
+        for source, got in zip(source_rows(sample), hypos, strict=True):
+            assert_same(got, twin([model], source, beam, limits))
+            top = rules_of(model, len(source), limits).max_len
+            assert all(limits.min_len < len(h["tokens"]) <= top + 1 for h in got)
+
+
+@pytest.mark.parametrize("given", MODELS)
+def test_one_sentence_at_a_time(given: str) -> None:
+    """The same hypotheses as in a ragged batch."""
+    task, model = reordered(given)
+    limits = Limits(max_len_b=11)
+    sample = batch(task, RAGGED, seed=5)
+    together = run(task, [model], sample, 3, limits)
+    tokens, lengths = (sample["net_input"][n] for n in ("src_tokens", "src_lengths"))
+    for b, many in enumerate(together):
+        width = int(lengths[b])
+        net_input = {"src_tokens": tokens[b : b + 1, -width:], "src_lengths": lengths[b : b + 1]}
+        (alone,) = run(task, [model], {"net_input": net_input}, 3, limits)
+        assert [h["tokens"].tolist() for h in alone] == [h["tokens"].tolist() for h in many]
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize("given", ["ibdecoder", "sa-3", "ibdecoder_sa", "imdecoder"])
+def test_outer_addition_loses_nothing(given: str, beam: int) -> None:
+    """Keeping each hypothesis' best B at each addition is the same as trying all z-tuples."""
+    task, model = reordered(given, size=7)
+    limits = Limits(max_len_b=7, min_len=0)
+    sample = batch(task, (3, 5), seed=beam)
+    hypos = run(task, [model], sample, beam, limits)
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        want = twin([model], source, beam, limits, extend=paper.all_tuples)
+        assert want == twin([model], source, beam, limits)
+        assert_same(got, want)
+
+
+def random_step(
+    seed: int, width: int, z: int, words: int, end: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of the words of one step, 1×W×z×V, and of the hypotheses so far, 1×W.
+
+    Args:
+        end: how much likelier than other words `</s>` is; <pad> and one word are impossible.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, width, z, words, generator=generator, dtype=torch.float64)
+    logits[..., 2] += end
+    logits[..., 1] = -torch.inf
+    logits[..., 4] = -torch.inf
+    scores = torch.randn(1, width, generator=generator, dtype=torch.float64)
+    return logits.log_softmax(dim=-1), scores
+
+
+def extension(task: Any, model: Any, beam: int, given: tuple[torch.Tensor, torch.Tensor]) -> Any:
+    """What the search makes of such a step: what ends and what goes on, best first.
+
+    Returns:
+        Two lists of the extended hypothesis' number, the words up to `</s>`, and the score.
+    """
+    options = argparse.Namespace(**Limits().flags(), beam=beam)
+    generator = task.build_generator([model], options)
+    found = []
+    for part in generator.extend(given[0].clone(), given[1].clone()):
+        rows = [part.scores[0].tolist(), part.parents[0].tolist(), part.words[0].tolist()]
+        kept = []
+        for score, parent, words in zip(*rows, strict=True):
+            if score > -float("inf"):
+                kept.append((parent, words[: words.index(2) + 1] if 2 in words else words, score))
+        found.append(kept)
+    return found
+
+
+@pytest.mark.parametrize("end", [-1.0, 1.5, 4.0])
+@pytest.mark.parametrize("given", ["ibdecoder", "sa-3", "imdecoder"])
+def test_a_step_is_the_twins(given: str, end: float) -> None:
+    """Random scores, also where most candidates end: all z-tuples against the search's step."""
+    task, model = reordered(given)
+    z, words = model.target_order.tokens_per_step, 7
+    for seed, beam in enumerate((1, 2, 3, 5)):
+        width = beam if seed % 2 else 1
+        tables, scores = random_step(seed, width, z, words, end)
+        grown = []
+        for parent in range(width):
+            # The number of the hypothesis stands in front, with its score.
+            hypothesis = paper.Hypothesis((parent,), (float(scores[0, parent]),))
+            grown.append(paper.all_tuples(hypothesis, tables[0, parent].tolist(), 2, beam))
+        ended = []
+        for i in range(z):
+            candidates = [one for parts in grown for one in (*parts[i][0], *parts[i][1])]
+            ended += [one for one in paper.best(candidates, beam) if one.slots[-1] == 2]
+        alive = paper.best([one for parts in grown for one in parts[-1][1]], beam)
+        got = extension(task, model, beam, (tables, scores))
+        for ours, theirs in zip(got, (ended, alive), strict=True):
+            assert [(p, tuple(w)) for p, w, _ in ours] == [
+                (one.slots[0], one.slots[1:]) for one in theirs
+            ]
+            assert [s for *_, s in ours] == pytest.approx([one.total for one in theirs])
+
+
+def test_an_ensemble_averages_probabilities() -> None:
+    """Two models of one order; two of different orders are refused."""
+    task, first = reordered("ibdecoder_sa")
+    _, second = reordered("ibdecoder_sa", seed=2)
+    sample, limits = batch(task, RAGGED, seed=1), Limits(max_len_b=11, temperature=1.3)
+    hypos = run(task, [first, second], sample, 3, limits)
+    alone = run(task, [first], sample, 3, limits)
+    assert [h[0]["tokens"].tolist() for h in hypos] != [h[0]["tokens"].tolist() for h in alone]
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        assert_same(got, twin([first, second], source, 3, limits))
+    _, other = reordered("imdecoder")
+    with pytest.raises(UsageError, match="^--path: "):
+        run(task, [first, other], sample, 3, limits)
+
+
+# ---- what it comes down to ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [Limits(max_len_b=7), Limits(max_len_b=7, unnormalized=True)])
+@pytest.mark.parametrize(
+    "given, size, max_len",
+    [("ibdecoder", 5, 3), ("sa_transformer", 6, 3), ("ibdecoder_sa", 5, 7), ("imdecoder", 5, 7)],
+)
+def test_a_beam_that_holds_everything_is_exact(
+    given: str, size: int, max_len: int, limits: Limits
+) -> None:
+    """Two steps, and a beam as wide as there are outputs: all of them, the best one first."""
+    task, model = reordered(given, size=size)
+    limits = Limits(max_len_b=max_len, unnormalized=limits.unnormalized)
+    sample = batch(task, (4,), seed=2)
+    (source,) = source_rows(sample)
+    spec, rules = spec_of(model.target_order), rules_of(model, len(source), limits)
+    everything = paper.every_output(paper.asker([model], spec, source, rules), spec, rules)
+    words = size - 2  # neither <pad> nor </s>
+    assert len(everything) == sum(words**n for n in range(1, max_len + 1))
+    ordered = paper.outputs(everything, spec, 2, ranking(limits))
+    (got,) = run(task, [model], sample, (size - 1) ** (max_len + 1), limits)
+    assert len(got) == len(ordered)
+    assert_same(got[:50], ordered[:50])
+
+
+@pytest.mark.parametrize("given", MODELS)
+def test_a_beam_of_one_is_greedy(given: str) -> None:
+    """Each slot's best word, up to the first `</s>`."""
+    task, model = reordered(given)
+    sample, limits = batch(task, RAGGED, seed=7), Limits(max_len_b=10)
+    hypos = run(task, [model], sample, 1, limits)
+    spec = spec_of(model.target_order)
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        rules = rules_of(model, len(source), limits)
+        found = paper.greedy(paper.asker([model], spec, source, rules), spec, rules)
+        assert_same(got, paper.outputs([found], spec, 2, ranking(Limits())))
+
+
+def stock(
+    task: Any, model: Any, sample: dict[str, Any], beam: int, limits: Limits, **more: Any
+) -> Any:
+    """fairseq's own beam search."""
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=beam, **limits.stock())
+    with torch.no_grad():
+        return generator.generate([model], sample, **more)
+
+
+def assert_stocks(got: Any, want: Any) -> None:
+    """All hypotheses of all rows are fairseq's."""
+    for ours, theirs in zip(got, want, strict=True):
+        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert float(one["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
+            scores = other["positional_scores"].tolist()
+            assert one["positional_scores"].tolist() == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize(
+    "variant", ["default", "learned_positions", "share_all", "adaptive_softmax", "mbart"]
+)
+def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int) -> None:
+    """--decoding multiword_beam on a stock model: all hypotheses of its own beam search."""
+    task, model = built(variant)
+    sample, limits = batch(task, RAGGED, seed=beam), Limits()
+    got = run(task, [model], sample, beam, limits)
+    assert_stocks(got, stock(task, model, sample, beam, limits))
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_len_b=200),
+        Limits(lenpen=0.3, min_len=4, max_len_b=8),
+        Limits(unnormalized=True, unkpen=2.0, temperature=1.5),
+        Limits(lenpen=2.0, max_len_b=6, min_len=0),
+    ],
+)
+def test_one_word_a_step_is_fairseqs_search(beam: int, limits: Limits) -> None:
+    """A reordered model whose order is left to right."""
+    task = tiny_task()
+    model = tiny_reordered(task, "sa_transformer", seed=beam, tokens_per_direction=1)
+    sample = batch(task, RAGGED, seed=beam)
+    got = run(task, [model], sample, beam, limits, decoding="auto")
+    assert_stocks(got, stock(task, model, sample, beam, limits))
+
+
+# ---- prefixes -----------------------------------------------------------------------------------
+
+PREFIXES = torch.tensor([[7, 9, 4], [5, 1, 1], [8, 3, 1], [6, 6, 6]])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_prefixes_as_fairseq_has_them(beam: int) -> None:
+    """Of other lengths row by row, on a plain Transformer."""
+    task, model = built("default")
+    sample = batch(task, RAGGED, seed=4)
+    got = run(task, [model], sample, beam, Limits(), PREFIXES)
+    want = stock(task, model, sample, beam, Limits(), prefix_tokens=PREFIXES)
+    assert_stocks(got, want)
+
+
+@pytest.mark.parametrize("given", ["sa_transformer", "sa-3"])
+def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
+    """Whose end lies within a step: the twin's."""
+    task, model = reordered(given)
+    sample, limits = batch(task, RAGGED, seed=4), Limits(max_len_b=10)
+    for beam in (1, 3):
+        hypos = run(task, [model], sample, beam, limits, PREFIXES)
+        rows = zip(source_rows(sample), PREFIXES.tolist(), hypos, strict=True)
+        for source, prefix, got in rows:
+            assert_same(got, twin([model], source, beam, limits, prefix))
+            wanted = [word for word in prefix if word != 1]
+            assert got[0]["tokens"].tolist()[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("given", ["ibdecoder", "imdecoder", "transformer_r2l"])
+def test_prefixes_are_refused_where_they_come_later(given: str) -> None:
+    """Where the first words are not the first slots."""
+    task, model = reordered(given)
+    with pytest.raises(UsageError, match="^--prefix-size: got 3; allowed: 0"):
+        run(task, [model], batch(task, RAGGED), 2, Limits(), PREFIXES)
+
+
+# ---- wrong ways to decode -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "decoding", ["beam", "greedy", "pj", "pgj", "hgj", "nat", "double_token_beam"]
+)
+@pytest.mark.parametrize("given", ["ibdecoder", "sa_transformer", "transformer_r2l"])
+def test_another_decoding_is_refused(given: str, decoding: str) -> None:
+    """A reordered model has one search, and the message names it."""
+    task, model = reordered(given)
+    with pytest.raises(UsageError, match=f"^--decoding: got '{decoding}'; .*multiword_beam"):
+        run(task, [model], batch(task, (3,)), 2, Limits(), decoding=decoding)
+
+
+def test_auto_is_the_models_own_search() -> None:
+    """Without --decoding, a reordered model is decoded by multiword_beam."""
+    task, model = reordered("ibdecoder")
+    sample = batch(task, RAGGED)
+    auto = run(task, [model], sample, 3, Limits(), decoding="auto")
+    named = run(task, [model], sample, 3, Limits())
+    for ours, theirs in zip(auto, named, strict=True):
+        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
+
+
+@pytest.mark.parametrize(
+    "flags, name",
+    [
+        ({"beam": 0}, "--beam"),
+        ({"audit": True}, "--audit"),
+        ({"block_size": 3}, "--block-size"),
+        ({"deduplicate_ngrams": 0}, "--deduplicate-ngrams"),
+        ({"sampling": True}, "--sampling"),
+        ({"diverse_beam_groups": 2}, "--diverse-beam-groups"),
+    ],
+)
+def test_flags_that_it_cannot_honour_are_refused(flags: dict[str, Any], name: str) -> None:
+    """By name."""
+    task, model = reordered("ibdecoder")
+    with pytest.raises(UsageError, match=f"^{name}: got "):
+        run(task, [model], batch(task, (3,)), limits=Limits(), **{"beam": 2} | flags)
+
+
+def collapse(words: Sequence[int], longest: int) -> list[int]:
+    """Drop what repeats the n words right before it, n from `longest` down, from left to right."""
+    kept: list[int] = []
+    for word in words:
+        kept.append(word)
+        for n in range(longest, 0, -1):
+            if len(kept) >= 2 * n and kept[-n:] == kept[-2 * n : -n]:
+                kept = kept[:-n]
+                break
+    return kept
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_repetitions_are_dropped_on_request(longest: int) -> None:
+    """--deduplicate-ngrams: from the output in natural order, with the scores of what is left."""
+    task, model = reordered("ibdecoder_sa", size=7)
+    sample, limits = batch(task, RAGGED), Limits(min_len=9, max_len_b=14)
+    plain = run(task, [model], sample, 2, limits)
+    short = run(task, [model], sample, 2, limits, deduplicate_ngrams=longest)
+    fewer = 0
+    for before, after in zip(plain, short, strict=True):
+        for one, other in zip(before, after, strict=True):
+            words = one["tokens"].tolist()[:-1]
+            assert other["tokens"].tolist() == [*collapse(words, longest), 2]
+            assert len(other["positional_scores"]) == len(other["tokens"])
+            assert float(other["score"]) == float(one["score"])
+            fewer += len(words) - len(other["tokens"]) + 1
+    assert fewer > 0

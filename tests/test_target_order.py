@@ -1,0 +1,301 @@
+"""TargetOrder against a twin that writes words into lists one by one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from dataclasses import asdict, fields
+from typing import Any
+
+import pytest
+import torch
+from reference import target_order as paper
+from reference.target_order import Spec
+
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.target_order import TargetOrder
+
+BOS, PAD, EOS = 0, 1, 2
+LENGTHS = range(41)
+
+#: Every h and c, and what the other options allow.
+ORDERS: list[TargetOrder] = [
+    *(TargetOrder(h, c) for h in (1, 2, 4, 6, 8) for c in (1, 2, 3, 4)),
+    *(TargetOrder(1, c, right_to_left=True) for c in (1, 2, 3)),
+    *(TargetOrder(2, c, middle_to_side=True) for c in (1, 2)),
+    TargetOrder(2, 1, double_token=True),
+    TargetOrder(1, 2, double_token=True),
+    TargetOrder(1, 2, double_token=True, right_to_left=True),
+    TargetOrder(2, 1, double_token=True, middle_to_side=True),
+    *(TargetOrder(h, c, independent_directions=True) for h, c in ((2, 1), (2, 2), (4, 1))),
+    *(TargetOrder(h, c, vanilla_mask=True) for h, c in ((2, 1), (2, 2), (1, 3), (4, 1))),
+    *(TargetOrder(h, c, vanilla_positions=True) for h, c in ((2, 1), (2, 3), (4, 1))),
+    TargetOrder(2, 2, independent_directions=True, vanilla_mask=True, vanilla_positions=True),
+]
+
+
+def name(order: TargetOrder) -> str:
+    """A test id: h, c, and the switches."""
+    on = [f.name for f in fields(order) if getattr(order, f.name) is True]
+    return "-".join([str(order.directions), str(order.tokens_per_direction), *on])
+
+
+def spec_of(order: TargetOrder) -> Spec:
+    """The same order for the twin."""
+    return Spec(**asdict(order))
+
+
+every_order = pytest.mark.parametrize("order", ORDERS, ids=name)
+
+
+def targets(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    """Random words, none of them special."""
+    generator = random.Random(seed)
+    return [[generator.randrange(4, 60) for _ in range(n)] for n in lengths]
+
+
+def padded(rows: list[list[int]], more: int = 0) -> torch.Tensor:
+    """Words with `</s>`, as fairseq pads targets; `more` columns of padding."""
+    width = max(map(len, rows)) + 1 + more
+    return torch.tensor([[*row, EOS] + [PAD] * (width - len(row) - 1) for row in rows])
+
+
+def letters(order: TargetOrder, text: str) -> str:
+    """A text of letters as it is written."""
+    source = order.sources(torch.tensor([len(text)]), len(text))[0]
+    return "".join(text[i] for i in source)
+
+
+# ---- words into slots ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "order, text, want",
+    [
+        (TargetOrder(2, 1), "ABCDE", "AEBDC"),  # zhang2020, Figure 1
+        (TargetOrder(2, 2), "ABCDE", "AEBDC"),
+        (TargetOrder(2, 1, double_token=True), "ABCDEF", "AFBECD"),
+        (TargetOrder(1, 2), "ABCDE", "ABCDE"),
+        (TargetOrder(1, 1, right_to_left=True), "ABCDE", "EDCBA"),
+        (TargetOrder(4, 1), "ABCDEFGH", "AEDHBFCG"),
+        (TargetOrder(4, 1), "ABCDEFG", "AEDGBFC"),
+        (TargetOrder(4, 1), "AB", "AB"),
+        (TargetOrder(4, 1), "ABC", "ACB"),
+        (TargetOrder(6, 1), "ABCDEFG", "ADFCEGB"),
+        (TargetOrder(2, 1, middle_to_side=True), "ABCD", "BCAD"),
+        (TargetOrder(2, 1, middle_to_side=True), "ABCDE", "CDBEA"),
+    ],
+)
+def test_small_orders_by_hand(order: TargetOrder, text: str, want: str) -> None:
+    """Figure 1's example and others, written down by hand."""
+    assert letters(order, text) == want
+
+
+@every_order
+def test_every_length_is_written_as_the_twin_writes_it(order: TargetOrder) -> None:
+    """Word by word; behind the words, every slot keeps what it has."""
+    spec = spec_of(order)
+    for n in LENGTHS:
+        width = n + n % 3 + 1
+        got = order.sources(torch.tensor([n]), width)[0].tolist()
+        assert got == [*paper.write(spec, range(n)), *range(n, width)], n
+
+
+@every_order
+def test_restore_undoes_permute_in_ragged_batches(order: TargetOrder) -> None:
+    """All lengths in one batch, shuffled; the same rows as alone."""
+    lengths = list(LENGTHS)
+    random.Random(1).shuffle(lengths)
+    batch = padded(targets(lengths), more=3)
+    n = torch.tensor(lengths)
+    slots = order.permute(batch, n)
+    assert order.restore(slots, n).equal(batch)
+    for row, words, length in zip(slots.tolist(), batch.tolist(), lengths, strict=True):
+        assert row[:length] == paper.write(spec_of(order), words[:length])
+        assert row[length:] == words[length:]
+        assert paper.read(spec_of(order), row[:length]) == words[:length]
+
+
+def test_other_things_can_be_restored() -> None:
+    """Scores go back to the words that they belong to."""
+    scores = torch.tensor([[0.1, 0.5, 0.2, 0.4, 0.3, 0.9]])
+    natural = TargetOrder(2, 1).restore(scores, torch.tensor([5]))
+    torch.testing.assert_close(natural, torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.9]]))
+
+
+def test_whole_steps() -> None:
+    """Slots are rounded up to whole steps, and never down."""
+    for h, c in itertools.product((1, 2, 4, 6, 8), (1, 2, 3, 4)):
+        order = TargetOrder(h, c)
+        assert order.tokens_per_step == h * c
+        for slots in range(1, 40):
+            whole = order.whole_steps(slots)
+            assert whole % (h * c) == 0 and slots <= whole < slots + h * c
+
+
+# ---- what the model is told ---------------------------------------------------------------------
+
+
+@every_order
+def test_positions_and_directions(order: TargetOrder) -> None:
+    """Equations 7 and 10, slot by slot."""
+    spec, width = spec_of(order), 37
+    assert order.positions(width).tolist() == [paper.position(spec, t) for t in range(width)]
+    assert order.directions_of(width).tolist() == [t % spec.directions for t in range(width)]
+
+
+def test_signed_positions_by_hand() -> None:
+    """The same whatever c is."""
+    for c in (1, 2, 3):
+        assert TargetOrder(2, c).positions(6).tolist() == [1, -1, 2, -2, 3, -3]
+    assert TargetOrder(4, 1).positions(9).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    for counted in (
+        TargetOrder(1, 3),
+        TargetOrder(2, 1, double_token=True),
+        TargetOrder(2, 2, vanilla_positions=True),
+    ):
+        assert counted.positions(4).tolist() == [0, 1, 2, 3]
+
+
+@every_order
+def test_the_mask_is_the_formula(order: TargetOrder) -> None:
+    """Equation 4 entry by entry, and what the ablations take away; of any width."""
+    spec = spec_of(order)
+    for width in (1, 5, 18):
+        seen = order.step_mask(width).tolist()
+        for i, j in itertools.product(range(width), repeat=2):
+            assert seen[i][j] == paper.sees(spec, i, j), (i, j)
+
+
+def test_masks_by_hand() -> None:
+    """Figure 1b, and its ablations."""
+    block = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    alone = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
+    causal = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    for order, want in (
+        (TargetOrder(2, 1), block),
+        (TargetOrder(1, 2), block),
+        (TargetOrder(2, 1, double_token=True), block),
+        (TargetOrder(2, 2), [[1] * 4] * 4),
+        (TargetOrder(2, 1, independent_directions=True), alone),
+        (TargetOrder(2, 1, vanilla_mask=True), causal),
+        (TargetOrder(), causal),
+    ):
+        assert order.step_mask(4).long().tolist() == want, name(order)
+
+
+# ---- training batches ---------------------------------------------------------------------------
+
+
+@every_order
+def test_training_batches_are_the_twins(order: TargetOrder) -> None:
+    """Ragged batches of all lengths, those below a step among them, and rows alone."""
+    spec = spec_of(order)
+    for lengths in ([*LENGTHS], [0], [1], [2, 0, 1], [3, 7, 5, 0, 4], [5], [8, 6]):
+        rows = targets(lengths, seed=sum(lengths))
+        got = order.training_batch(padded(rows), BOS, EOS, PAD)
+        inputs, slots = paper.training_batch(spec, rows, BOS, EOS, PAD)
+        assert got.prev_output_tokens.tolist() == inputs
+        assert got.target.tolist() == slots
+
+
+@every_order
+def test_wider_padding_changes_nothing(order: TargetOrder) -> None:
+    """As of --required-seq-len-multiple: more columns are more padding."""
+    rows = targets([4, 9, 0, 6])
+    tight = order.training_batch(padded(rows), BOS, EOS, PAD)
+    wide = order.training_batch(padded(rows, more=5), BOS, EOS, PAD)
+    for narrow, broad in zip(tight, wide, strict=True):
+        width = narrow.size(1)
+        assert broad[:, :width].equal(narrow)
+        assert broad[:, width:].eq(PAD).all()
+
+
+def test_training_batches_by_hand() -> None:
+    """A row of five words, one of four and an empty one, in pairs of each kind."""
+    rows = [[11, 12, 13, 14, 15], [21, 22, 23, 24], []]
+    got = TargetOrder(2, 1).training_batch(padded(rows), BOS, EOS, PAD)
+    assert got.prev_output_tokens.tolist() == [
+        [EOS, EOS, 11, 15, 12, 14],
+        [EOS, EOS, 21, 24, 22, 23],  # the second input of the last step is a word, no padding
+        [EOS, EOS, PAD, PAD, PAD, PAD],
+    ]
+    assert got.target.tolist() == [
+        [11, 15, 12, 14, 13, EOS],
+        [21, 24, 22, 23, EOS, PAD],
+        [EOS, PAD, PAD, PAD, PAD, PAD],
+    ]
+    got = TargetOrder(2, 1, double_token=True).training_batch(padded(rows), BOS, EOS, PAD)
+    assert got.prev_output_tokens.tolist() == [
+        [BOS, EOS, 11, 15, 12, 14],
+        [BOS, EOS, 21, 24, 22, 23],
+        [BOS, EOS, PAD, PAD, PAD, PAD],
+    ]
+    assert got.target.tolist() == [
+        [11, 15, 12, 14, 13, EOS],
+        [21, 24, 22, 23, EOS, EOS],
+        [EOS, EOS, PAD, PAD, PAD, PAD],
+    ]
+
+
+def test_left_to_right_training_is_fairseqs_own() -> None:
+    """One word a step: `</s>` in front, the target as it was."""
+    rows = targets([3, 6, 0])
+    batch = padded(rows)
+    got = TargetOrder().training_batch(batch, BOS, EOS, PAD)
+    assert got.target.equal(batch)
+    want = [[EOS, *row] + [PAD] * (6 - len(row)) for row in rows]
+    assert got.prev_output_tokens.tolist() == want
+
+
+# ---- what an order says of itself ---------------------------------------------------------------
+
+
+def test_decodings_and_prefixes() -> None:
+    """Pairs have a search of their own; only left to right does a prefix come first."""
+    for order in ORDERS:
+        assert order.decoding == ("double_token_beam" if order.double_token else "multiword_beam")
+        spec = spec_of(order)
+        first = all(
+            paper.write(spec, range(n))[:k] == list(range(k)) for n in range(9) for k in range(n)
+        )
+        assert order.keeps_prefix == (first and not order.double_token)
+    assert TargetOrder(2, 1, double_token=True).start(BOS, EOS) == [BOS, EOS]
+    assert TargetOrder(2, 2).start(BOS, EOS) == [EOS] * 4
+
+
+@pytest.mark.parametrize(
+    "options, flag",
+    [
+        ({"directions": 3}, "--directions"),
+        ({"directions": 5}, "--directions"),
+        ({"directions": 0}, "--directions"),
+        ({"directions": -2}, "--directions"),
+        ({"directions": 2.0}, "--directions"),
+        ({"directions": True}, "--directions"),
+        ({"tokens_per_direction": 0}, "--tokens-per-direction"),
+        ({"tokens_per_direction": 1.5}, "--tokens-per-direction"),
+        ({"directions": 2, "right_to_left": True}, "--right-to-left"),
+        ({"directions": 4, "right_to_left": True}, "--right-to-left"),
+        ({"double_token": True}, "--double-token"),
+        ({"directions": 2, "tokens_per_direction": 2, "double_token": True}, "--double-token"),
+        ({"directions": 4, "double_token": True}, "--double-token"),
+        ({"middle_to_side": True}, "--middle-to-side"),
+        ({"directions": 4, "middle_to_side": True}, "--middle-to-side"),
+        ({"independent_directions": True}, "--independent-directions"),
+        ({"tokens_per_direction": 2, "independent_directions": True}, "--independent-directions"),
+        ({"vanilla_mask": True}, "--vanilla-mask"),
+        ({"vanilla_positions": True}, "--vanilla-positions"),
+        ({"tokens_per_direction": 2, "vanilla_positions": True}, "--vanilla-positions"),
+        (
+            {"directions": 2, "double_token": True, "vanilla_positions": True},
+            "--vanilla-positions",
+        ),
+    ],
+)
+def test_contradictions_are_named(options: dict[str, Any], flag: str) -> None:
+    """A message that names the flag, what was given and what would be right."""
+    value = options[flag.strip("-").replace("-", "_")]
+    with pytest.raises(UsageError, match=rf"^{flag}: got {re.escape(repr(value))}; allowed: ."):
+        TargetOrder(**options)
