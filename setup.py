@@ -60,6 +60,7 @@ setup(
             "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
             "paradec-demo=fairseq_paradec.cli.demo:main",
             "paradec-modules=fairseq_paradec.cli.modules:main",
+            "paradec-training-speed=fairseq_paradec.cli.training_speed:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-order=fairseq_paradec.cli.order:main",
             "paradec-results=fairseq_paradec.cli.results:main",

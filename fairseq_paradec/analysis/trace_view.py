@@ -150,7 +150,7 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
     source = None if record.get("source") is None else _tokens(record, "source", name)
     output = _tokens(record, "output", name)
     done: list[str] = []
-    passes = []
+    passes: list[Pass] = []
     entries = _field(record, "trace", list, name)
     if any(type(entry) is dict and "positions" in entry for entry in entries):
         passes, done = _read_reordered(entries, name)
