@@ -13,7 +13,8 @@
 What the paper leaves open, or what would lose outputs, is as in fairseq's search, with which this
 one is identical at z = 1. Slots behind the first ``</s>`` are untrained: a hypothesis ends there,
 with the words and the score up to it, which makes equal translations one. It is finished if it is
-among the best B of all candidates of as many words, and the beam is refilled from what goes on.
+among the best B of all candidates of as many words, and the beam is refilled from what goes on. Of
+what one step finishes the best is taken, with a beam of 1 the first (greedy search).
 ``</s>`` is forbidden below ``--min-len`` only, not in a whole first step. Finished hypotheses rank
 by score / length**lenpen.
 """
@@ -33,6 +34,8 @@ class MultiwordBeamGenerator(BeamGenerator):
 
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamGenerator.extend."""
+        if self.beam_size == 1:
+            return self._extend_greedily(log_probs, scores)
         count, width, z, vocabulary = log_probs.shape
         beam = self.beam_size
         # Line 6: the best words of each slot; </s> goes its own way.
@@ -74,3 +77,16 @@ class MultiwordBeamGenerator(BeamGenerator):
         word_scores = chosen_scores.flatten(1, 2).gather(1, index)
         joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*ended, strict=True)))
         return Extension(joined, Candidates(alive, parent, words, word_scores))
+
+    def _extend_greedily(self, log_probs: Tensor, scores: Tensor) -> Extension:
+        """Take the best word of each slot; the first ``</s>`` among them ends it."""
+        best, words = log_probs.max(dim=3)  # S×1×z
+        totals = scores + best[:, 0].cumsum(dim=1)  # S×z
+        ends = words[:, 0].eq(self.eos)
+        end, has_end = ends.int().argmax(dim=1, keepdim=True), ends.any(dim=1, keepdim=True)
+        parent = torch.zeros_like(end)
+        finished = totals.gather(1, end).masked_fill(~has_end, -math.inf)
+        alive = totals[:, -1:].masked_fill(has_end, -math.inf)
+        return Extension(
+            Candidates(finished, parent, words, best), Candidates(alive, parent, words, best)
+        )

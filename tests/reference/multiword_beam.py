@@ -140,6 +140,8 @@ def search(
         for i in range(spec.z):
             candidates = [one for parts in grown for one in (*parts[i][0], *parts[i][1])]
             new += [one for one in best(candidates, beam) if one.slots[-1] == rules.eos]
+        if beam == 1:
+            del new[1:]  # greedy search: nothing goes on behind a best word that is `</s>`
         new.sort(key=lambda one: -rank(one.total, len(one.slots)))
         finished += new[: beam - len(finished)]
         live = best([one for parts in grown for one in parts[-1][1]], beam)
