@@ -48,10 +48,11 @@ class TargetOrder:
         right_to_left: with one direction: from the end.
         double_token: imamura2020's pairs: ``</s>`` fills the last step, the first step's inputs are
             ``<s>`` and ``</s>``, positions count slots.
-        middle_to_side: with two directions: from the middle outwards.
+        middle_to_side: with two directions: from the middle outwards; of an odd number of words the
+            middle one comes first (A B C D E: C D B E A), so that ``</s>`` can come last.
         independent_directions: a direction sees nothing of the other.
         vanilla_mask: a slot does not see the later slots of its own step.
-        vanilla_positions: positions count slots, without a sign.
+        vanilla_positions: positions count slots, without a sign; directions have no embeddings.
 
     Raises:
         UsageError: they contradict each other; the flag is named.

@@ -437,6 +437,7 @@ def test_auto_is_the_models_own_search() -> None:
         ({"audit": True}, "--audit"),
         ({"block_size": 3}, "--block-size"),
         ({"deduplicate_ngrams": 0}, "--deduplicate-ngrams"),
+        ({"deduplicate_ngrams": 2, "trace_file": "trace.jsonl"}, "--deduplicate-ngrams"),
         ({"sampling": True}, "--sampling"),
         ({"diverse_beam_groups": 2}, "--diverse-beam-groups"),
     ],
@@ -446,6 +447,46 @@ def test_flags_that_it_cannot_honour_are_refused(flags: dict[str, Any], name: st
     task, model = reordered("ibdecoder")
     with pytest.raises(UsageError, match=f"^{name}: got "):
         run(task, [model], batch(task, (3,)), limits=Limits(), **{"beam": 2} | flags)
+
+
+def test_one_order_for_all_models_of_an_ensemble() -> None:
+    """Whatever is done with them: search, by name or not, and scoring."""
+    task, first = reordered("ibdecoder")
+    _, second = reordered("sa_transformer")
+    for flags in ({}, {"decoding": "multiword_beam"}, {"score_reference": True}):
+        with pytest.raises(UsageError, match="^--path: .*different target orders"):
+            task.build_generator([first, second], argparse.Namespace(**flags))
+
+
+def test_passes_are_those_that_ran() -> None:
+    """Also the ones that went on for other hypotheses than the best."""
+    task, model = reordered("transformer_r2l")
+    options = argparse.Namespace(**Limits(max_len_b=20).flags(), beam=4)
+    generator = task.build_generator([model], options)
+    generator.record_tokens = True
+    step, calls, idle = generator.scorer.step, 0, 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return step(*args, **kwargs)
+
+    generator.scorer.step = counted
+    for seed in range(8):
+        calls = 0
+        sample = batch(task, (5,), seed=seed)
+        (hypos,) = task.inference_step(generator, [model], sample)
+        assert {hypo["steps"] for hypo in hypos} == {calls}
+        idle += calls > len(hypos[0]["tokens"])
+        assert len(hypos[0]["history"]) == len(hypos[0]["tokens"])
+    assert idle > 1
+    rows, calls = generator._make_rows(sample["net_input"], None), 0
+    generator._decode(
+        sample["net_input"], rows, generator._make_rules(None, None, torch.device("cpu")), None
+    )
+    committed = [record.num_committed for record in rows[0].passes]
+    assert len(committed) == calls and sum(committed) == len(rows[0].tokens)
+    assert all(record.tokens is not None for record in rows[0].passes)
 
 
 def collapse(words: Sequence[int], longest: int) -> list[int]:

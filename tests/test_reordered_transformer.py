@@ -257,10 +257,16 @@ def test_training_may_start_from_a_plain_transformers_encoder(arch: str, tmp_pat
 
 
 def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """Of another size, or not there."""
-    plain = plain_twin(dtype=torch.float32, encoder_ffn_embed_dim=48)
-    path = save(tiny_task(), plain, tmp_path / "plain.pt")
-    for wrong in (path, str(tmp_path / "none.pt")):
+    """Of another size, not there, or one that does other things with the same weights."""
+    differences: list[dict[str, Any]] = [
+        {"encoder_ffn_embed_dim": 48}, {"encoder_attention_heads": 4}, {"activation_fn": "gelu"},
+        {"encoder_normalize_before": True}, {"no_scale_embedding": True},
+    ]  # fmt: skip
+    paths = [str(tmp_path / "none.pt")]
+    for number, options in enumerate(differences):
+        plain = plain_twin(dtype=torch.float32, **options)
+        paths.append(save(tiny_task(), plain, tmp_path / f"{number}.pt"))
+    for wrong in paths:
         with pytest.raises(UsageError, match="^--encoder-from: "):
             tiny_reordered(tiny_task(), "ibdecoder", encoder_from=wrong)
 
@@ -320,6 +326,12 @@ def test_positions_fill_whole_steps(given: str) -> None:
     inputs = random_inputs(model, 1, MAX_POSITIONS // z, seed=1)
     scores = full_forward(model, batch(tiny_task(), [5]), inputs)
     assert scores.shape[1] == model.max_decoder_positions()
+
+
+def test_positions_for_less_than_a_step_are_refused() -> None:
+    """A step needs an input for each of its words."""
+    with pytest.raises(UsageError, match="^--max-target-positions: got 3; allowed: at least 4"):
+        tiny_reordered(tiny_task(), "ibdecoder_sa", max_target_positions=3)
 
 
 def test_positions_that_are_no_whole_steps() -> None:
@@ -451,6 +463,25 @@ def test_the_loss_is_the_twins(given: str) -> None:
     assert all(natural[name].equal(value) for name, value in sample["net_input"].items())
 
 
+def test_what_a_loss_may_not_ignore() -> None:
+    """--ignore-prefix-size counts slots: they are the target's first words from the left only."""
+    for arch, allowed in (("ibdecoder", False), ("sa_transformer", True)):
+        task = tiny_task()
+        tiny_reordered(task, arch)
+        task.cfg.left_pad_target = False
+        settings = argparse.Namespace(criterion="cross_entropy", sentence_avg=False)
+        assert task.build_criterion(settings)
+        settings = argparse.Namespace(
+            criterion="label_smoothed_cross_entropy", sentence_avg=False, label_smoothing=0.1,
+            ignore_prefix_size=2, report_accuracy=False,
+        )  # fmt: skip
+        if allowed:
+            assert task.build_criterion(settings)
+        else:
+            with pytest.raises(UsageError, match="^--ignore-prefix-size: got 2; allowed: 0"):
+                task.build_criterion(settings)
+
+
 def test_a_batch_in_model_order() -> None:
     """The natural target is kept, the sample given is not touched; without a target, nothing."""
     task, _ = reordered("ibdecoder")
@@ -474,7 +505,8 @@ def test_scores_of_references_are_in_natural_order(arch: str) -> None:
     """--score-reference: each word's own log-probability, `</s>`'s last, of all EODs."""
     task, model = reordered(arch)
     sample = with_targets(task, pairs_of([5, 8, 1, 2]))
-    scorer = SequenceScorer(task.target_dictionary)
+    scorer = task.build_generator([model], argparse.Namespace(score_reference=True))
+    assert type(scorer) is SequenceScorer
     hypos = task.inference_step(scorer, [model], sample)
     spec = spec_of(model.target_order)
     rows = zip(source_rows(sample), words_of(sample), hypos, strict=True)

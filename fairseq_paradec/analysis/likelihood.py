@@ -18,7 +18,8 @@ Scores = Mapping[int, Sequence[float]]
 def perplexity(scores: Scores) -> float:
     """Return 2 to the mean negative log2-probability of a token, over a whole corpus."""
     total = sum(sum(one) for one in scores.values())
-    return 2 ** (-total / sum(map(len, scores.values())))
+    mean = -total / sum(map(len, scores.values()))
+    return 2**mean if mean < 1024 else math.inf
 
 
 def pmi(model: float, autoregressive: float) -> float:

@@ -154,8 +154,6 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
     entries = _field(record, "trace", list, name)
     if any(type(entry) is dict and "positions" in entry for entry in entries):
         passes, done = _read_reordered(entries, name)
-        if (record.get("flags") or {}).get("deduplicate_ngrams"):
-            done = output  # what was written is more than what was put out
     else:
         for number, entry in enumerate(entries, start=1):
             one = read_pass(entry, number, done, f"{name}, pass {number}")

@@ -44,7 +44,7 @@ def read(flag: str, path: str) -> str:
         UsageError: it cannot be read, is empty, or is something else.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise option_error(flag, path, f"a file that can be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -281,12 +281,18 @@ def seconds_of(path: str, count: int) -> list[float]:
             record = None
         if not isinstance(record, dict) or record.get("schema") != SCHEMA:
             raise UsageError(f"{path}, line {number}: allowed: a file that --stats-file wrote")
-        if record["batch_size"] != 1:
+        if record.get("batch_size") != 1:
             raise UsageError(
-                f"{path}, line {number}: got a batch of {record['batch_size']}; allowed: "
+                f"{path}, line {number}: got a batch of {record.get('batch_size')}; allowed: "
                 "--batch-size 1, for a time of each sentence"
             )
-        times[record["id"]] = record["batch_seconds"]
+        sentence, seconds = record.get("id"), record.get("batch_seconds")
+        if type(sentence) is not int or type(seconds) is not float or not seconds > 0:
+            raise UsageError(
+                f"{path}, line {number}: got id {sentence!r} and batch_seconds {seconds!r}; "
+                "allowed: a sentence's number, and seconds above 0"
+            )
+        times[sentence] = seconds
     if set(times) != set(range(count)):
         raise UsageError(f"{path}: got {len(times)} sentences; allowed: 0 to {count - 1}, all")
     return [times[i] for i in range(count)]

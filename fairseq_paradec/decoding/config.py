@@ -142,6 +142,11 @@ def _check_given(given: dict[str, Any]) -> None:
             "unchanged",
             "prefix with --jacobi-window sliding, which commits tokens after every pass",
         )
+    if given.get("deduplicate_ngrams") and "trace_file" in given:
+        raise option_error(
+            "--deduplicate-ngrams", given["deduplicate_ngrams"],
+            "it without --trace-file, which shows what the model wrote",
+        )  # fmt: skip
     for name in ("stats_file", "trace_file"):
         if name in given:
             _check_writable(flag(name), given[name])

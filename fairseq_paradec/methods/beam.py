@@ -70,9 +70,7 @@ class BeamGenerator(MethodGenerator):
     """Beam search by steps of z words, vectorised over sentences and their hypotheses."""
 
     def __init__(self, models: Sequence[Any], *args: Any, **kwargs: Any) -> None:
-        self.order = order_of(models[0])
-        if any(order_of(model) != self.order for model in models):
-            raise option_error("--path", "models with different target orders", "one order for all")
+        self.order = order_of(models[0])  # the task has seen to it that all models have it
         super().__init__(models, *args, **kwargs)
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
@@ -102,21 +100,22 @@ class BeamGenerator(MethodGenerator):
             raise option_error(
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
             )
-        finished = self._search(net_input, rows, rules)
-        return [self._results(row, finished[row.index], rules) for row in rows]
+        finished, passes = self._search(net_input, rows, rules)
+        return [self._results(row, finished[row.index], passes[row.index], rules) for row in rows]
 
     @torch.inference_mode()
     def _search(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
-    ) -> list[list[Written]]:
+    ) -> tuple[list[list[Written]], list[int]]:
         """Extend the beams step by step until each sentence has its hypotheses.
 
         Returns:
-            B lists of hypotheses, as they were finished.
+            B lists of hypotheses, as they were finished, and in how many passes each sentence was.
         """
         z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
         self.scorer.encode(net_input)
         finished: list[list[Written]] = [[] for _ in rows]
+        passes = [0] * len(rows)
         live = list(rows)  # S sentences
         # 1. One hypothesis each: z start symbols, score 0.
         start = self.order.start(self.tgt_dict.bos(), rules.start)
@@ -136,6 +135,8 @@ class BeamGenerator(MethodGenerator):
             top: Any = log_probs.topk(2) if self.record_tokens else None  # S×W×z×2, twice
             step = self.extend(log_probs, scores.to(log_probs.dtype))
             written += z
+            for row in live:
+                passes[row.index] += 1
             # 3. What has ended leaves the beam. This is the pass's one word to the host.
             alive = step.alive
             flags = torch.cat(
@@ -166,7 +167,7 @@ class BeamGenerator(MethodGenerator):
                 same = len(stay) == len(live) and scores.size(1) == width
                 self.scorer.reorder(index, same_source=same)
             live = [live[s] for s in stay]
-        return finished
+        return finished, passes
 
     def _mask(self, written: int, device: torch.device) -> Tensor:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
@@ -225,20 +226,23 @@ class BeamGenerator(MethodGenerator):
         return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
 
     def _results(
-        self, row: Row, finished: list[Written], rules: TokenRules
+        self, row: Row, finished: list[Written], passes: int, rules: TokenRules
     ) -> list[dict[str, Any]]:
-        """Put a sentence's hypotheses into natural order, the best one first; fill in its row."""
+        """Put a sentence's hypotheses into natural order, the best one first; fill in its row.
+
+        Passes count for the sentence: some may have been for other hypotheses than the best.
+        """
         if not finished:
             raise nan_error("--path", self.model.models)
 
         finished = sorted(finished, key=self._rank, reverse=True)
-        hypos = [self._hypothesis(hypo, rules.device) for hypo in finished]
+        hypos = [self._hypothesis(hypo, passes, rules.device) for hypo in finished]
         row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
-        row.passes = self._passes(finished[0])
+        row.passes = self._passes(finished[0], passes)
         row.finished = True
         return hypos
 
-    def _hypothesis(self, hypo: Written, device: torch.device) -> dict[str, Any]:
+    def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
         """Turn what was written into a fairseq hypothesis in natural order."""
         places = self._places(len(hypo.words))
         order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
@@ -248,8 +252,9 @@ class BeamGenerator(MethodGenerator):
             kept = [order[i] for i in left]
         tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
         scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
-        z, passes = self.order.tokens_per_step, self._count_passes(hypo)
-        states = [[hypo.words[t] for t in order if t < end * z] for end in range(1, passes)]
+        z = self.order.tokens_per_step
+        ends = range(z, len(hypo.words) + 1, z)  # of all steps but the last
+        states = [[hypo.words[t] for t in order if t < end] for end in ends]
         history = [*(torch.tensor(state, device=device) for state in states), tokens]
         return {
             "tokens": tokens,
@@ -261,22 +266,19 @@ class BeamGenerator(MethodGenerator):
             "history": [{"tokens": state} for state in history],
         }
 
-    def _count_passes(self, hypo: Written) -> int:
-        """Return how many passes it took to write a hypothesis, its ``</s>`` included."""
-        return len(hypo.words) // self.order.tokens_per_step + 1
-
     def _places(self, count: int) -> list[int]:
         """Return the natural position of each of n words as they are written."""
         return self.order.sources(torch.tensor([count]), count)[0].tolist()
 
-    def _passes(self, hypo: Written) -> list[PassRecord]:
-        """Return the passes that wrote a hypothesis."""
+    def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
+        """Return the passes that wrote a hypothesis, and those that went on without it."""
         z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
         places = [*self._places(len(hypo.words)), len(hypo.words)]
         passes = []
-        for start in range(0, len(slots), z):
+        for start in range(0, count * z, z):
             part = slice(start, start + z)
-            record = PassRecord(start, 0, 0, len(slots[part]), positions=places[part])
+            begin = min(start, len(slots))
+            record = PassRecord(begin, 0, 0, len(slots[part]), positions=places[part])
             if self.record_tokens:
                 others = [None if value == -torch.inf else (w, value) for w, value in
                           hypo.runners_up[part]]  # fmt: skip

@@ -31,6 +31,11 @@ def copy_encoder(model: Any, path: str, task: Any) -> Any:
             "--encoder-from", path,
             f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
         )  # fmt: skip
+    if _settings(model.encoder) != _settings(other.encoder):
+        raise option_error(
+            "--encoder-from", path,
+            "an encoder with the same heads, activation, norms and scale of embeddings",
+        )  # fmt: skip
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
     except RuntimeError as error:
@@ -41,3 +46,9 @@ def copy_encoder(model: Any, path: str, task: Any) -> Any:
     if own.shape == table.shape and own is not model.encoder.embed_tokens.weight:
         own.data.copy_(table)
     return other
+
+
+def _settings(encoder: Any) -> list[Any]:
+    """Return what an encoder does with its weights, as far as their shapes do not tell."""
+    layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in encoder.layers]
+    return [encoder.embed_scale, *layers]

@@ -19,6 +19,7 @@ from fairseq.modules import LearnedPositionalEmbedding
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from ..errors import option_error
 from ..target_order import TargetOrder
 from .encoder_from import copy_encoder
 
@@ -90,6 +91,9 @@ class ReorderedDecoder(TransformerDecoder):
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
         self.order = order = order_of(args)
+        longest, z = super().max_positions(), order.tokens_per_step
+        if longest < z:
+            raise option_error("--max-target-positions", longest, f"at least {z}, a step")
         counted = bool(order.positions(4).equal(torch.arange(4)))
         learned = isinstance(self.embed_positions, LearnedPositionalEmbedding)
         # A learned vector per slot serves signed positions as well: each slot has its own.
@@ -111,7 +115,7 @@ class ReorderedDecoder(TransformerDecoder):
         """Return the longest output, ``</s>`` counted: inputs fill whole steps."""
         longest: int = super().max_positions()
         z = self.order.tokens_per_step
-        return max(longest // z * z, 1)
+        return longest // z * z
 
 
 @register_model("reordered_transformer")
@@ -161,7 +165,7 @@ class ReorderedTransformer(TransformerModel):
         add(
             "--vanilla-positions", action="store_true",
             help="positions 0, 1, 2, ... in the order of writing, in the place of 1, -1, 2, -2, "
-            "... (an ablation)",
+            "... or of imdecoder's, its directions' embeddings included (an ablation)",
         )  # fmt: skip
         add(
             "--encoder-from", metavar="TRANSFORMER",

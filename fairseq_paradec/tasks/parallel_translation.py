@@ -364,10 +364,13 @@ class ParallelDecodingMixin:
         config = DecodingConfig.from_options(*asked)
         extra = dict(extra_gen_cls_kwargs or {})
         own = _own_decoding(models[0])
-        if config.decoding == "auto" and own is not None:
+        is_auto = config.decoding == "auto"
+        if is_auto and own is not None:
             asked = [Namespace(decoding=own)]  # auto comes without other flags
             config = DecodingConfig.from_options(*asked)
         _check_models(config.decoding, models)
+        if is_auto and own != "nat" and getattr(args, "score_reference", False):
+            return super().build_generator(models, args)  # type: ignore[misc]
         block_model = models[0]
         if config.drafter_path is not None:
             block_model = extra["drafter"] = self._load_drafter(config.drafter_path, models)
@@ -475,6 +478,10 @@ def _check_models(decoding: str, models: Sequence[Any]) -> None:
     Raises:
         UsageError: there is one.
     """
+    if len({order_of(model) for model in models}) > 1:
+        raise option_error(
+            "--path", f"{len(models)} models with different target orders", "one order for all"
+        )
     for model in models:
         if isinstance(model, ReorderedTransformer) and decoding != model.target_order.decoding:
             raise option_error(
@@ -506,6 +513,11 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
         for name in ("left_pad_target", "load_alignments"):
             if getattr(cfg, name):
                 raise option_error(f"--{name.replace('_', '-')}", True, "reordered targets without")
+        ignored = getattr(criterion, "ignore_prefix_size", 0)
+        if ignored and not model.target_order.keeps_prefix:
+            raise option_error(
+                "--ignore-prefix-size", ignored, "0 with a model that writes in another order"
+            )
     if isinstance(model, BlockNatModel):
         if not isinstance(criterion, BlockNatLoss):
             raise option_error(
