@@ -9,11 +9,20 @@ import time
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode, lend, source_rows, tiny_drafter
+from builders import (
+    Limits,
+    batch,
+    built,
+    decode,
+    lend,
+    source_rows,
+    tiny_drafter,
+    tiny_reordered,
+)
 from reference.greedy import full_log_probs
 
 from fairseq_paradec.decoding.audit import Audit
-from fairseq_paradec.decoding.config import FLAGS_OF_METHOD
+from fairseq_paradec.decoding.config import BEAM_DECODINGS, FLAGS_OF_METHOD
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.methods.greedy import GreedyDrafter
 
@@ -67,6 +76,8 @@ def run(tmp_path, **flags):
             model = drafter
         else:
             flags["drafter_path"] = lend(task, model, drafter)
+    if flags["decoding"] == "double_token_beam":
+        model = tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
     hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
 
@@ -92,7 +103,55 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert short["audit"] is None
         assert [p["num_accepted"] for p in long["trace"]] == short["num_accepted"]
         assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
-        assert all(set(p) == PASS for p in long["trace"])
+        more = {"positions"} if decoding in BEAM_DECODINGS else set()
+        assert all(set(p) == PASS | more for p in long["trace"])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_trace_in_another_order_says_what_the_model_does(tmp_path, beam):
+    """Against the model's full forward over what was written: tokens, scores, runners-up."""
+    task, _ = built("default")
+    model = tiny_reordered(task, "ibdecoder", seed=8, dtype=torch.float32)
+    path = tmp_path / "trace.jsonl"
+    flags = {"decoding": "multiword_beam", "trace_file": str(path), "beam": beam}
+    sample, words = batch(task, LENGTHS), task.target_dictionary
+    decode(task, [model], sample, Limits(max_len_b=12), **flags)
+    encoded = model.encoder.forward_torchscript(sample["net_input"])
+    for row, record in enumerate(read(path)):
+        passes = record["trace"]
+        places = [at for p in passes for at in p["positions"]]
+        tokens = [token for p in passes for token in p["verifier"]]
+        natural = sorted(zip(places, tokens, strict=True))
+        assert [token for _, token in natural] == record["output"]
+        slots = [words.index(token) for token in tokens]
+        inputs = torch.tensor([[2, 2, *slots][: 2 * len(passes)]])
+        mine = {
+            key: [value[0].select(1, row).unsqueeze(1) if key == "encoder_out" else value[0][[row]]]
+            for key, value in encoded.items()
+            if key in ("encoder_out", "encoder_padding_mask")
+        }
+        with torch.no_grad():
+            logits, _ = model.decoder(inputs[:, : len(slots) + len(slots) % 2], mine)
+        table = logits[0].log_softmax(dim=-1)
+        told = [
+            facts
+            for p in passes
+            for facts in zip(
+                p["verifier"], p["log_probs"], p["runner_up"], p["runner_up_log_probs"],
+                strict=True,
+            )
+        ]  # fmt: skip
+        for slot, (token, score, other, other_score) in enumerate(told):
+            allowed = table[slot].clone()
+            allowed[words.pad()] = -torch.inf
+            if slot == 0:
+                allowed[words.eos()] = -torch.inf
+            if slot >= 12:
+                continue  # at the limit only </s> is left
+            assert score == pytest.approx(float(allowed[words.index(token)]), abs=1e-4)
+            allowed[words.index(token)] = -torch.inf
+            assert other_score == pytest.approx(float(allowed.max()), abs=1e-4)
+            assert float(allowed[words.index(other)]) == pytest.approx(other_score, abs=1e-4)
 
 
 def rules_at(log_probs, words, position):
