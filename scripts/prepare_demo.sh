@@ -6,22 +6,28 @@ set -euo pipefail
 
 usage() {
     cat <<'EOF'
-usage: scripts/prepare_demo.sh [--checkpoint FILE] [--drafter FILE] [--dest DIR] [--python PYTHON]
+usage: scripts/prepare_demo.sh [--checkpoint FILE] [--drafter FILE] [--ibdecoder FILE]
+                               [--ibdecoder-sa FILE] [--dest DIR] [--python PYTHON]
 
 Remakes the embedded demo folder from
     DEST/raw/demo.{en,de}   the sentences, one per line
     DEST/codes.bpe          the BPE codes
     DEST/dict.{en,de}.txt   the dictionaries of the model
-    FILE                    full fairseq checkpoints: the model, and GAD's drafter for it
+    FILE                    full fairseq checkpoints: the model, GAD's drafter for it, and models
+                            that write several words a step
 and writes
     DEST/bpe/demo.{en,de}   normalised, tokenised, split by BPE
     DEST/test.en-de.*       the same, binarised
     DEST/model.pt           the checkpoint with fp16 weights and without training state
     DEST/drafter.pt         the same of the drafter
+    DEST/ibdecoder.pt, DEST/ibdecoder_sa.pt
+                            the same of the others
 
 options:
     --checkpoint FILE   without it, DEST/model.pt stays as it is
     --drafter FILE      without it, DEST/drafter.pt stays as it is
+    --ibdecoder FILE    without it, DEST/ibdecoder.pt stays as it is
+    --ibdecoder-sa FILE without it, DEST/ibdecoder_sa.pt stays as it is
     --dest DIR          default: data-bin/demo.en-de in this checkout
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
 EOF
@@ -30,12 +36,15 @@ EOF
 dest=$root/data-bin/demo.en-de
 checkpoint=
 drafter=
+ibdecoder=
+ibdecoder_sa=
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --checkpoint | --drafter | --dest | --python)
+        --checkpoint | --drafter | --ibdecoder | --ibdecoder-sa | --dest | --python)
             need_value "$@"
-            declare "${1#--}=$2"
+            name=${1#--}
+            declare "${name//-/_}=$2"
             shift 2
             ;;
         -h | --help)
@@ -54,6 +63,8 @@ for lang in en de; do
 done
 [ -z "$checkpoint" ] || need_file "$checkpoint" "checkpoint (--checkpoint)"
 [ -z "$drafter" ] || need_file "$drafter" "checkpoint (--drafter)"
+[ -z "$ibdecoder" ] || need_file "$ibdecoder" "checkpoint (--ibdecoder)"
+[ -z "$ibdecoder_sa" ] || need_file "$ibdecoder_sa" "checkpoint (--ibdecoder-sa)"
 lines_en=$(wc -l <"$dest/raw/demo.en")
 lines_de=$(wc -l <"$dest/raw/demo.de")
 [ "$lines_en" -eq "$lines_de" ] ||
@@ -91,13 +102,14 @@ for lang in en de; do
 done
 
 echo "[3/3] models" >&2
-if [ -n "$checkpoint" ]; then
-    "$python" "$root/scripts/shrink_checkpoint.py" "$checkpoint" "$dest/model.pt"
-else
-    echo "no --checkpoint given: model.pt left as it is" >&2
-fi
-if [ -n "$drafter" ]; then
-    "$python" "$root/scripts/shrink_checkpoint.py" "$drafter" "$dest/drafter.pt"
-else
-    echo "no --drafter given: drafter.pt left as it is" >&2
-fi
+shrink() { # checkpoint or nothing, its name in DEST
+    if [ -n "$1" ]; then
+        "$python" "$root/scripts/shrink_checkpoint.py" "$1" "$dest/$2"
+    else
+        echo "$2: no checkpoint given, left as it is" >&2
+    fi
+}
+shrink "$checkpoint" model.pt
+shrink "$drafter" drafter.pt
+shrink "$ibdecoder" ibdecoder.pt
+shrink "$ibdecoder_sa" ibdecoder_sa.pt

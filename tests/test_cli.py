@@ -104,9 +104,15 @@ def test_the_demo_compares_all_decoders(capsys):
     assert logging.root.manager.disable == logging.NOTSET  # as it was
     assert list(table) == [
         "fairseq beam 5", "fairseq greedy", "greedy", "pj", "pgj block 3", "hgj block 3",
-        "hgj sliding 3", "gad", "gad_pp top-3, 1.0",
+        "hgj sliding 3", "gad", "gad_pp top-3, 1.0", "own beam 5", "ibdecoder beam 5",
+        "ibdecoder+SA beam 5",
     ]  # fmt: skip
-    relaxed = ("fairseq beam 5", "gad_pp top-3, 1.0")
+    beam, own_beam, *several = (cells for name, cells in table.items() if "beam" in name)
+    assert own_beam[:2] == beam[:2] and own_beam[4] == beam[4]
+    assert {cells[4] for cells in several} == {"other model"}
+    for cells, words in zip(several, (2, 4), strict=True):
+        assert 0.7 * words < float(cells[1]) <= words
+    relaxed = [name for name in table if "beam" in name or "gad_pp" in name]
     exact = [cells for name, cells in table.items() if name not in relaxed]
     assert float(table["gad"][0]) < 0.7 * float(table["greedy"][0])  # its drafts are of use
     assert {cells[4] for cells in exact} == {"6/6"}
