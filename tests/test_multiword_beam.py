@@ -324,8 +324,12 @@ def stock(
 ) -> Any:
     """fairseq's own beam search."""
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=beam, **limits.stock())
-    with torch.no_grad():
-        return generator.generate([model], sample, **more)
+    try:
+        with torch.no_grad():
+            return generator.generate([model], sample, **more)
+    finally:
+        if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
+            model.set_beam_size(1)
 
 
 def assert_stocks(got: Any, want: Any) -> None:

@@ -51,7 +51,10 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         keep_history: bool = False,
         **kwargs: Any,
     ) -> None:
+        # fairseq would tell some decoders (BART's) of a beam, whose full forward then fails.
+        beam_size = kwargs.pop("beam_size", 1)
         super().__init__(models, tgt_dict, **kwargs)
+        self.beam_size = min(beam_size, self.vocab_size - 1)
         self.config = config
         self.src_dict = src_dict
         self.scorer = self.make_scorer(models)

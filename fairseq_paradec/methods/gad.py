@@ -173,10 +173,15 @@ class NatGenerator(MethodGenerator):
             raise option_error("--path", given, "one model of --arch block_nat, with nat")
         return BlockScorer(models[0])
 
-    @torch.inference_mode()
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
+        """Fill blocks to the end; fairseq changes hypotheses in place, outside inference mode."""
+        self._fill(net_input, rows, rules)
+        return self._hypotheses(rows, rules)
+
+    @torch.inference_mode()
+    def _fill(self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules) -> None:
         """Encode, and commit each block as the model fills it."""
         scorer = self.scorer
         assert isinstance(scorer, BlockScorer)
@@ -204,7 +209,6 @@ class NatGenerator(MethodGenerator):
             if 0 < len(stay) < len(live):
                 scorer.reorder(stay)
             live = [live[b] for b in stay]
-        return self._hypotheses(rows, rules)
 
 
 def check_block_size(block_size: int, drafter: Any) -> None:

@@ -115,8 +115,9 @@ def ways(decoding: str) -> tuple[dict[str, Any], ...]:
 
 
 def cases() -> list[Case]:
-    """All of them, for whatever methods there are."""
-    decoders = [(name, way) for name in METHODS for way in range(len(ways(name)))]
+    """All of them, for whatever methods there are that decode a plain Transformer."""
+    names = [name for name in METHODS if name != "double_token_beam"]
+    decoders = [(name, way) for name in names for way in range(len(ways(name)))]
     return [Case(*d, *rest) for d, *rest in itertools.product(decoders, DTYPES, MODELS)]
 
 
