@@ -37,7 +37,9 @@ options:
                         double_token, double_token_l2r and double_token_r2l (Imamura and Sumita
                         2020; base and big with their settings, 200,000 updates). With _tiny,
                         _iwslt or _big in the name, that is the size. -- --encoder-from FILE starts
-                        from the encoder of a Transformer of the same size
+                        from the encoder of a Transformer of the same size. blockwise_transformer
+                        (Stern et al. 2018; tiny 8 epochs) puts heads on the Transformer that
+                        -- --base-path FILE names; with --fine-tune-base it is trained, too
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
     --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)
@@ -55,6 +57,8 @@ examples:
         --arch block_nat_fast -- --encoder-from checkpoints/tiny/model.pt
     scripts/train.sh data-bin/multi30k-distilled.en-de --save-dir checkpoints/ibdecoder \
         --preset tiny --arch ibdecoder
+    scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/heads --preset tiny \
+        --arch blockwise_transformer -- --base-path checkpoints/tiny/model.pt
 The settings of the presets are in scripts/train_settings.sh.
 HELP
 }
@@ -122,6 +126,8 @@ encoder_from=$(value_of --encoder-from '')
 [ -z "$encoder_from" ] || need_file "$encoder_from" "$encoder_of (--encoder-from)"
 [ "$arch" != block_nat_fast ] || [ -n "$encoder_from" ] ||
     fail "--encoder-from is missing after --: the verifier whose encoder $arch shares"
+base_path=$(value_of --base-path '')
+[ -z "$base_path" ] || need_file "$base_path" "base (--base-path)"
 average=${average:-$last}
 every=$((length[1] / 100))
 if [ -n "$smoke" ]; then
@@ -146,7 +152,7 @@ add() { # a flag of fairseq-train with its value
 add --arch "$arch"
 if [ -n "$own_size" ]; then
     : # the architecture's name says it
-elif [[ -z $encoder_from || $arch != block_nat* ]]; then # else the sizes are that model's
+elif [ -z "$base_path" ] && [[ -z $encoder_from || $arch != block_nat* ]]; then # else that model's
     for side in encoder decoder; do
         layers=${size[0]}
         [ "$side" = encoder ] || layers=${size[1]}
@@ -156,7 +162,9 @@ elif [[ -z $encoder_from || $arch != block_nat* ]]; then # else the sizes are th
         add "--$side-attention-heads" "${size[4]}"
     done
 fi
-if cmp -s -- "${dicts[@]}"; then
+if [ -n "$base_path" ]; then
+    : # as in that model
+elif cmp -s -- "${dicts[@]}"; then
     add --share-all-embeddings
 else
     add --share-decoder-input-output-embed # source and target have dictionaries of their own
@@ -189,6 +197,7 @@ if [ "$gpus" = 0 ]; then add --cpu; else add --fp16; fi
 add --distributed-world-size "$processes"
 [ ${#more[@]} -eq 0 ] || add "${more[@]}"
 [ -z "$encoder_from" ] || settings+=("ENCODER $(sha256sum <"$encoder_from" | cut -c-16)")
+[ -z "$base_path" ] || settings+=("BASE $(sha256sum <"$base_path" | cut -c-16)")
 settings+=("--average $average")
 
 # ---- the folder ---------------------------------------------------------------------------------

@@ -38,7 +38,41 @@ case $arch in
         ;;
 esac
 
-if [[ $arch != block_nat* ]]; then # a translation model
+if [[ $arch == blockwise_transformer* ]]; then # heads on a Transformer
+    [[ ! $arch =~ _(tiny|iwslt|big)$ ]] || own_size=1
+    fine_tunes=
+    for flag in "${more[@]}"; do
+        [ "$flag" != --fine-tune-base ] || fine_tunes=1
+    done
+    # Stern et al. 2018 train for as long as the base again, with its settings from the start on.
+    [ -z "$fine_tunes" ] || switches=(--train-first-head) # theirs; a frozen base's is the identity
+    case $preset in
+        tiny) # all heads at once: one at a time takes half the time, and teaches a sixth as much
+            length=(epochs 8) batch=4096 last=3
+            training=(--warmup-updates 500 --block-size 6 --heads-per-update all)
+            if [ -n "$fine_tunes" ]; then # 0.003 would ruin the base before the heads are of use
+                batch=1024
+                training+=(--lr 0.001)
+            else
+                training+=(--lr 0.003 --dropout 0.1)
+            fi
+            ;;
+        iwslt)
+            length=(epochs 40) batch=4096
+            training=(--lr 0.0005 --warmup-updates 4000 --weight-decay 0.0001)
+            ;;
+        base | deep-shallow)
+            length=(updates 100000) batch=25000
+            training=(--lr 0.0007 --warmup-updates 4000 --adam-eps 1e-9)
+            ;;
+        big)
+            length=(updates 300000) batch=25000
+            training=(--lr 0.0005 --warmup-updates 4000 --adam-eps 1e-9)
+            ;;
+    esac
+    training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
+        --criterion blockwise_loss)
+elif [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
     case $preset in
         tiny)

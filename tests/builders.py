@@ -23,6 +23,7 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
 
 from fairseq_paradec.models.block_nat import BlockNatModel
+from fairseq_paradec.models.blockwise_transformer import BlockwiseTransformer
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.tasks.parallel_translation import (
     ParallelTranslationConfig,
@@ -328,6 +329,49 @@ def tiny_reordered(
     return model.to(dtype).eval()
 
 
+#: The tiny heads' block size in training: what --block-size is by default.
+HEADS_BLOCK_SIZE = 4
+
+
+def tiny_blockwise(
+    task: ParallelTranslationTask,
+    variant: str = "default",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **options: Any,
+) -> BlockwiseTransformer:
+    """`tiny_model` with random heads on it, as --arch blockwise_transformer with --base-path is.
+
+    Args:
+        options: fairseq model options that override the tiny default, the heads' among them; the
+            base's are the variant's.
+    """
+    base = tiny_model(task, variant, dtype, seed)
+    settings = dict(vars(base.flags))
+    settings |= {"block_size": HEADS_BLOCK_SIZE, "base_path": "the base", "base_copied": True}
+    args = argparse.Namespace(**settings | options)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        ARCH_CONFIG_REGISTRY["blockwise_transformer"](args)
+        model = ARCH_MODEL_REGISTRY["blockwise_transformer"].build_model(args, task)
+        heads = model.block_heads
+        for weight in (heads.inner.weight, heads.inner.bias, heads.outer, heads.bias):
+            weight.normal_(std=0.4)
+    missing, unexpected = model.load_state_dict(base.state_dict(), strict=False)
+    assert all("heads" in name for name in missing) and not unexpected
+    model.flags = args
+    return model.to(dtype).eval()
+
+
+def lend_heads(
+    task: ParallelTranslationTask, base: torch.nn.Module, heads: torch.nn.Module
+) -> str:
+    """Let `task` have these heads loaded for this base: what --drafter-path is to blockwise."""
+    path = f"heads {id(heads)} in memory"
+    task.drafters.heads.setdefault(base, {})[path] = heads
+    return path
+
+
 def exact_gelu(model: TransformerModelBase) -> None:
     """Put torch's GELU in the place of fairseq's, which rounds to float32 whatever comes in."""
     for layer in (*model.encoder.layers, *model.decoder.layers):
@@ -339,7 +383,7 @@ def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNa
     """Let `task` have this drafter loaded, for decoding with `model`: what --drafter-path is."""
     path = f"drafter {id(drafter)} in memory"
     like = next(model.parameters())
-    task._drafters[path, like.dtype, like.device] = drafter
+    task.drafters.block_models[path, like.dtype, like.device] = drafter
     return path
 
 

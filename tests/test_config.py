@@ -6,12 +6,13 @@ import argparse
 
 import pytest
 import torch
-from builders import batch, built, lend, tiny_drafter, tiny_reordered
+from builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_paradec.decoding.config import (
     BEAM_DECODINGS,
     DECODINGS,
+    FLAGS_OF_AUTO,
     FLAGS_OF_METHOD,
     METHOD_FLAGS,
     DecodingConfig,
@@ -33,6 +34,8 @@ GOOD = {
     "drafter_path": "drafter.pt",
     "accept_topk": 4,
     "accept_margin": 2.5,
+    "accept_distance": 2,
+    "min_block": 2,
     "deduplicate_ngrams": 2,
 }
 
@@ -43,7 +46,7 @@ def config(**options):
 
 def needed(decoding, drafter="drafter.pt"):
     """The flags without which a method cannot run."""
-    return {"drafter_path": drafter} if "drafter_path" in FLAGS_OF_METHOD.get(decoding, ()) else {}
+    return {"drafter_path": drafter} if decoding in ("gad", "gad_pp") else {}
 
 
 def test_every_method_is_registered_and_offered():
@@ -85,7 +88,8 @@ def test_one_file_cannot_hold_both_reports(tmp_path):
 @pytest.mark.parametrize("name", METHOD_FLAGS)
 def test_a_flag_is_used_or_refused(decoding, name):
     options = {"decoding": decoding, **needed(decoding), name: GOOD[name]}
-    if name in FLAGS_OF_METHOD.get(decoding, ()):
+    own_flags = FLAGS_OF_AUTO if decoding == "auto" else FLAGS_OF_METHOD.get(decoding, ())
+    if name in own_flags:
         assert getattr(config(**options), name) == GOOD[name]
     else:
         with pytest.raises(UsageError, match=f"{flag(name)}.*--decoding {decoding}"):
@@ -97,6 +101,32 @@ def test_a_flag_is_used_or_refused(decoding, name):
 def test_a_drafter_is_asked_for(decoding, given):
     with pytest.raises(UsageError, match=f"--drafter-path: got .*block_nat.*{decoding} needs"):
         config(decoding=decoding, **given)
+
+
+def test_blockwise_needs_no_drafter_and_accepts_only_the_verifiers_token():
+    """The heads may be in the model; and beta is 1 where GAD++ has 3."""
+    found = config(decoding="blockwise")
+    assert (found.drafter_path, found.accept_topk, found.accept_distance) == (None, 1, None)
+    assert found.min_block == 1
+    assert config(decoding="blockwise", accept_distance=0).accept_distance == 0
+
+
+def test_auto_takes_the_block_size_and_no_other_flag():
+    """Whether the model has blocks is only known when there is one."""
+    assert FLAGS_OF_AUTO == ("block_size",)
+    assert config(block_size=3).block_size == 3
+    with pytest.raises(UsageError, match="--block-size: got 0; allowed: .* from 1"):
+        config(block_size=0)
+    task, model = built("default")
+    for source in ("call", "task"):
+        for models in ([model], [model, model]):
+            args = argparse.Namespace(block_size=4 if source == "call" else None)
+            task.cfg.block_size = 4 if source == "task" else None
+            try:
+                with pytest.raises(UsageError, match="--block-size: got 4; .*no blocks"):
+                    task.build_generator(models, args)
+            finally:
+                task.cfg.block_size = None
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -131,6 +161,16 @@ def test_reports_need_a_method(name, tmp_path):
         ({"decoding": "gad_pp", "accept_margin": True}, ["--accept-margin", "True", "from 0"]),
         ({"decoding": "gad_pp", "accept_margin": False}, ["--accept-margin", "False", "from 0"]),
         ({"decoding": "gad_pp", "accept_margin": "1"}, ["--accept-margin", "'1'", "from 0"]),
+        ({"decoding": "blockwise", "accept_topk": 0}, ["--accept-topk", "0", "from 1"]),
+        ({"decoding": "blockwise", "accept_distance": -1}, ["--accept-distance", "-1", "from 0"]),
+        ({"decoding": "blockwise", "accept_distance": 1.0}, ["--accept-distance", "1.0", "from 0"]),
+        ({"decoding": "blockwise", "accept_distance": True}, ["--accept-distance", "True"]),
+        ({"decoding": "blockwise", "min_block": 0}, ["--min-block", "0", "from 1"]),
+        ({"decoding": "blockwise", "min_block": True}, ["--min-block", "True", "from 1"]),
+        (
+            {"decoding": "blockwise", "accept_topk": 2, "accept_distance": 2},
+            ["--accept-distance", "2", "--accept-topk"],
+        ),
         ({"decoding": "nat", "audit": True}, ["--audit", "True", "nat"]),
         ({"decoding": "pj", "jacobi_init": "zero"}, ["--jacobi-init", "zero", "source-copy"]),
         ({"decoding": "pj", "jacobi_length": "ref"}, ["--jacobi-length", "ref", "oracle"]),
@@ -181,7 +221,8 @@ def test_what_a_method_cannot_honour_is_refused(decoding, name, value):
         return  # a beam search can: tests/test_multiword_beam.py
     task, model = built("default")
     drafter = tiny_drafter(task)
-    own = {"nat": drafter, "double_token_beam": tiny_reordered(task, "double_token")}
+    own = {"nat": drafter, "blockwise": tiny_blockwise(task)}
+    own["double_token_beam"] = tiny_reordered(task, "double_token")
     models = [own.get(decoding, model)]
     options = needed(decoding, lend(task, model, drafter)) | {name: value}
     with pytest.raises(UsageError, match=f"{flag(name)}: got"):

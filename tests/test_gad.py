@@ -1272,7 +1272,7 @@ class TestShippedPair:
 
     def pair(self, dtype: torch.dtype = torch.float32) -> Pair:
         task, model, _ = demo(dtype)
-        drafter = task._load_drafter(str(DEMO_DRAFTER), [model])
+        drafter = task.drafters.load(str(DEMO_DRAFTER), "gad", [model])
         return Pair(task, (model,), drafter, str(DEMO_DRAFTER))
 
     def test_ragged_batches(self) -> None:

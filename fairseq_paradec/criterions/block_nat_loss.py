@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from torch import Tensor
 
 from ..errors import option_error
 from ..models.block_nat import BlockOutput
-from .projected_cross_entropy import projected_cross_entropy
+from .projected_cross_entropy import log_blocks, projected_cross_entropy
 
 
 @dataclass
@@ -148,21 +147,7 @@ class BlockNatLoss(FairseqCriterion):
         ``acc_i`` is the accuracy at block position i, counted from 1; ``accepted``, in validation,
         the number of right tokens before a block's first wrong one.
         """
-        total = {
-            name: sum(log.get(name, 0) for log in logging_outputs)
-            for name in ("loss", "nll_loss", "sample_size", "blocks", "accepted")
-        }
-        size, bits = max(float(total["sample_size"]), 1.0), 0.6931471805599453
-        metrics.log_scalar("loss", float(total["loss"]) / size / bits, size, round=3)
-        metrics.log_scalar("nll_loss", float(total["nll_loss"]) / size / bits, size, round=3)
-        if total["blocks"]:
-            mean = total["accepted"] / total["blocks"]
-            metrics.log_scalar("accepted", mean, total["blocks"], round=3)
-        scored: Any = sum(log["scored_at"] for log in logging_outputs)
-        right: Any = sum(log["right_at"] for log in logging_outputs)
-        for slot, (count, good) in enumerate(zip(scored.tolist(), right.tolist(), strict=True), 1):
-            if count:
-                metrics.log_scalar(f"acc_{slot}", good / count, count, round=3)
+        log_blocks(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

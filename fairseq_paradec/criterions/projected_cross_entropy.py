@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.logging import metrics
 from torch import Tensor
 
 # Rows whose logits are held at a time, by kind of device: on a CPU they are to stay in its cache.
@@ -52,7 +53,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        device, wants_gradient = hidden.device.type, any(ctx.needs_input_grad)
+        device = hidden.device.type
+        wants_gradient, weight_learns = any(ctx.needs_input_grad), ctx.needs_input_grad[1]
         precise = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         other = smoothing / (weight.size(0) - 1)  # each wrong token's share
         rest = 1 - smoothing - other  # what the answer has more
@@ -85,7 +87,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 grad = probs.scatter_add_(1, answer, probs.new_full((), -rest).expand_as(answer))
                 grad = grad.to(hidden.dtype)
                 grad_hidden[rows] = grad @ weight
-                grad_weight += grad.T @ hidden[rows]
+                if weight_learns:
+                    grad_weight += grad.T @ hidden[rows]
         if wants_gradient:
             grad_hidden -= other * weight_sum
             grad_weight -= other * hidden.sum(dim=0, dtype=precise)
@@ -101,7 +104,32 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         # Scaled before they are rounded: in half precision the loss scale keeps them above zero.
         return (
             (grad_hidden * grad_loss).to(hidden_dtype),
-            (grad_weight * grad_loss).to(weight_dtype),
+            (grad_weight * grad_loss).to(weight_dtype) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )
+
+
+def log_blocks(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log what losses of blocks have in common.
+
+    Args:
+        logging_outputs: sums over batches and processes: ``loss``, ``nll_loss``, ``sample_size``,
+            ``scored_at`` and ``right_at`` (one number per block position), and in validation
+            ``blocks`` and ``accepted``.
+    """
+    total = {
+        name: sum(log.get(name, 0) for log in logging_outputs)
+        for name in ("loss", "nll_loss", "sample_size", "blocks", "accepted")
+    }
+    size, bits = max(float(total["sample_size"]), 1.0), 0.6931471805599453
+    metrics.log_scalar("loss", float(total["loss"]) / size / bits, size, round=3)
+    metrics.log_scalar("nll_loss", float(total["nll_loss"]) / size / bits, size, round=3)
+    if total["blocks"]:
+        mean = total["accepted"] / total["blocks"]
+        metrics.log_scalar("accepted", mean, total["blocks"], round=3)
+    scored: Any = sum(log["scored_at"] for log in logging_outputs)
+    right: Any = sum(log["right_at"] for log in logging_outputs)
+    for slot, (count, good) in enumerate(zip(scored.tolist(), right.tolist(), strict=True), 1):
+        if count:
+            metrics.log_scalar(f"acc_{slot}", good / count, count, round=3)

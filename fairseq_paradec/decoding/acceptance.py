@@ -53,15 +53,16 @@ class Unchanged(ExactMatch):
 class TopKMargin(ExactMatch):
     """A drafted token is accepted if it is among the verifier's best, and not far from the best.
 
-    Source: Xia et al. 2022, section 4: among the top beta (equation 6), and at most tau below the
-    top-1 in log-probability (equation 7). A token that ties with the beta-th is among them.
+    Sources: Xia et al. 2022, section 4: among the top beta (equation 6), and at most tau below the
+    top-1 in log-probability (equation 7); Stern et al. 2018, section 5.1: the former alone. A token
+    that ties with the beta-th is among them.
 
     Args:
         topk: beta; fewer than beta tokens may score strictly higher.
         margin: tau, natural log.
     """
 
-    def __init__(self, topk: int, margin: float) -> None:
+    def __init__(self, topk: int, margin: float = math.inf) -> None:
         self.topk = topk
         self.margin = margin
 
@@ -74,6 +75,51 @@ class TopKMargin(ExactMatch):
         near = (best - drafted).squeeze(2) <= self.margin
         allowed = drafted.squeeze(2) > -math.inf
         return _leading((higher < self.topk) & near & allowed)
+
+
+class Distance(ExactMatch):
+    """A drafted number is accepted if it is near the verifier's own choice.
+
+    Source: Stern et al. 2018, section 5.2, with d(u, v) = |u - v|.
+
+    Args:
+        limit: epsilon; the distance that still passes.
+        numbers: V, the number that each token stands for; NaN if none: it must be chosen itself.
+    """
+
+    def __init__(self, limit: int, numbers: Tensor) -> None:
+        self.limit = limit
+        self.numbers = numbers
+
+    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+        """Count the accepted tokens of each row; see ExactMatch."""
+        choice = choice[:, : draft.size(1)]
+        near = (self.numbers[draft] - self.numbers[choice]).abs() <= self.limit
+        allowed = log_probs[:, : draft.size(1)].gather(2, draft[:, :, None]).squeeze(2) > -math.inf
+        return _leading(draft.eq(choice) | (near & allowed))
+
+
+class AtLeast(ExactMatch):
+    """So many drafted tokens are accepted whatever the verifier says, and more by another rule.
+
+    Source: Stern et al. 2018, section 5.3: a minimum block size of l, one token of which is the
+    verifier's own.
+
+    Args:
+        rule: the other rule.
+        least: l - 1; a shorter draft is accepted whole.
+        pad: what fills up drafts.
+    """
+
+    def __init__(self, rule: ExactMatch, least: int, pad: int) -> None:
+        self.rule = rule
+        self.least = least
+        self.pad = pad
+
+    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+        """Count the accepted tokens of each row; see ExactMatch."""
+        forced = draft[:, : self.least].ne(self.pad).sum(dim=1)
+        return self.rule.accept(draft, choice, log_probs).maximum(forced)
 
 
 def _leading(passes: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
     "gad": ("drafter_path", "block_size"),
     "gad_pp": ("drafter_path", "block_size", "accept_topk", "accept_margin"),
     "nat": ("block_size",),
+    "blockwise": ("drafter_path", "block_size", "accept_topk", "accept_distance", "min_block"),
     "multiword_beam": ("deduplicate_ngrams",),
     "double_token_beam": ("deduplicate_ngrams",),
 }
@@ -25,8 +26,14 @@ FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
 BEAM_DECODINGS = ("multiword_beam", "double_token_beam")
 # Methods whose output is no greedy search's, so that there is nothing to audit it by.
 UNAUDITED = ("nat", *BEAM_DECODINGS)
+# Methods whose block size is by default that of their drafter's training.
+TRAINED_BLOCKS = ("gad", "gad_pp", "nat", "blockwise")
 # Decoded by fairseq's own search, untouched.
 STOCK_DECODINGS = ("auto", "beam")
+# Flags for the checkpoint's own way, where it has one that reads them.
+FLAGS_OF_AUTO = ("block_size",)
+# A method's defaults, where they are not DecodingConfig's.
+DEFAULTS_OF_METHOD: dict[str, dict[str, Any]] = {"blockwise": {"accept_topk": 1}}
 DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
 METHOD_FLAGS = tuple(dict.fromkeys(f for flags in FLAGS_OF_METHOD.values() for f in flags))
 REPORT_FLAGS = ("audit", "stats_file", "trace_file")
@@ -47,8 +54,12 @@ class DecodingConfig:
         decoding: the method's name, ``--decoding``.
         block_size: tokens proposed per pass and row; with a drafter, by default as it was trained.
         drafter_path: the drafter's checkpoint.
-        accept_topk: beta, of GAD++: fewer tokens than this may score higher than a drafted one.
+        accept_topk: beta, of GAD++ and blockwise decoding: fewer tokens than this may score higher
+            than a drafted one.
         accept_margin: tau, of GAD++: how far below the best a drafted one may be, natural log.
+        accept_distance: epsilon, of blockwise decoding: how far a drafted number may be from the
+            verifier's; None: tokens are no numbers, and must be equal.
+        min_block: l, of blockwise decoding: how many tokens a step writes at least.
         jacobi_window: ``block`` or ``sliding``.
         jacobi_init: the first guess for a position: ``pad``, ``bos``, ``source-copy``, ``ngram``.
         jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
@@ -65,6 +76,8 @@ class DecodingConfig:
     drafter_path: str | None = None
     accept_topk: int = 3
     accept_margin: float = 1.0
+    accept_distance: int | None = None
+    min_block: int = 1
     jacobi_window: str = "block"
     jacobi_init: str = "pad"
     jacobi_length: str = "grow"
@@ -97,7 +110,7 @@ class DecodingConfig:
             given = {name: v for name, v in options.items() if v is not None} | given
         given = {n: v for n, v in given.items() if n not in REPORT_FLAGS or v is not False}
         _check_given(given)
-        return cls(**given)
+        return cls(**DEFAULTS_OF_METHOD.get(given.get("decoding", "auto"), {}) | given)
 
     def method_flags(self) -> dict[str, Any]:
         """Return what the method's own flags stand at."""
@@ -119,14 +132,19 @@ def _check_given(given: dict[str, Any]) -> None:
     for name, allowed in CHOICES.items():
         if name in given and given[name] not in allowed:
             raise option_error(flag(name), given[name], ", ".join(allowed))
-    for name in ("block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams"):
+    numbers = ("block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams", "min_block")
+    for name, least in (*((number, 1) for number in numbers), ("accept_distance", 0)):
         value = given.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise option_error(flag(name), value, "a whole number from 1 up")
+        if value is not None and (type(value) is not int or value < least):
+            raise option_error(flag(name), value, f"a whole number from {least} up")
+    if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
+        raise option_error(
+            "--accept-distance", given["accept_distance"], "it without --accept-topk"
+        )
     margin = given.get("accept_margin", 0.0)
     if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not margin >= 0:
         raise option_error("--accept-margin", margin, "a number from 0 up (natural log)")
-    if "drafter_path" in FLAGS_OF_METHOD.get(decoding, ()) and not given.get("drafter_path"):
+    if decoding in ("gad", "gad_pp") and not given.get("drafter_path"):
         raise option_error(
             "--drafter-path",
             given.get("drafter_path"),
@@ -159,7 +177,7 @@ def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
     """Refuse options that the chosen method would ignore."""
     belong = (*FLAGS_OF_METHOD.get(decoding, ()), *REPORT_FLAGS)
     if decoding in STOCK_DECODINGS:
-        belong = ()
+        belong = FLAGS_OF_AUTO if decoding == "auto" else ()
     for name in (*METHOD_FLAGS, *REPORT_FLAGS):
         if name in given and name not in belong:
             users = [m for m, names in FLAGS_OF_METHOD.items() if name in (*names, *REPORT_FLAGS)]

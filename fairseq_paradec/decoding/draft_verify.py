@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ class Drafter(Protocol):
         ...
 
     def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
     ) -> None:
         """See the verifier's choices for the rows of the chunk that count.
 
@@ -87,8 +87,27 @@ class Drafter(Protocol):
             rows: the same rows as in ``propose``, with this pass's tokens committed.
             choices: B lists of the verifier's own tokens, one per row of the chunk that counts.
             num_accepted: B, how many drafted tokens were accepted.
+            hidden: what the scorer's ``step`` returned, B×R×D of one model.
         """
         ...
+
+
+def proposal(drafts: list[list[int]], rows: Sequence[Row], eos: int) -> Proposal:
+    """Propose drafts as far as they are of use, each with a row for the bonus token.
+
+    What follows ``</s>`` is no use, nor is what has no room before a row's limit. After ``</s>``
+    there is no bonus token.
+
+    Args:
+        drafts: B lists.
+        rows: the same rows as in ``propose``.
+        eos: ``</s>``.
+    """
+    cut = []
+    for draft, row in zip(drafts, rows, strict=True):
+        draft = draft[: row.room - 1]
+        cut.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
+    return Proposal(cut, [len(d) + (not d or d[-1] != eos) for d in cut])
 
 
 @torch.inference_mode()
@@ -120,7 +139,8 @@ def draft_and_verify(
         draft = _rectangle(proposal.tokens, rules.pad, rules.device)  # B×K
         first = torch.tensor(last, device=rules.device)[:, None]
         chunk = torch.cat((first, draft), dim=1)[:, :width]
-        log_probs = scorer.log_probs(scorer.step(chunk), rules.temperature)  # B×R×V
+        hidden = scorer.step(chunk)  # B×R×D
+        log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
         choice_scores, choices = rules.choose(log_probs, live)  # B×R each
         # 3. Accept.
         num_accepted = acceptance.accept(draft, choices, log_probs)  # B
@@ -140,7 +160,7 @@ def draft_and_verify(
             row.passes.append(record)
             if details is not None:
                 record.tokens = details.of_row(b, proposal.tokens[b], told[b])
-        drafter.observe(live, told, accepted)
+        drafter.observe(live, told, accepted, hidden)
         # 5. Finished rows leave the batch.
         scorer.keep([len(row.tokens) for row in live])
         stay = [b for b, row in enumerate(live) if not row.finished]

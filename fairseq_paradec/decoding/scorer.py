@@ -75,13 +75,17 @@ class ChunkScorer:
         self._refuse_unknown(model)
         self.model = model
         self.decoder = model.decoder
+        self.block_heads = getattr(model, "block_heads", None)
         self.lengths: list[int] = []
         self._gathered_from: tuple[torch.dtype, torch.device] | None = None
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
         """Raise a UsageError for a model that this class would decode wrongly."""
-        refuse_unknown(model)
+        if hasattr(model, "block_heads"):  # a stock decoder with heads on its output
+            refuse_unknown(model, [type(model.decoder)])
+        else:
+            refuse_unknown(model)
 
     # ---- weights -------------------------------------------------------------------------------
 
@@ -328,6 +332,8 @@ class ChunkScorer:
             B×K×V, in fp32 (fp64 for a fp64 model), free to be written to.
         """
         decoder = self.decoder
+        if self.block_heads is not None:
+            hidden = self.block_heads.first(hidden)
         if decoder.adaptive_softmax is not None:
             return decoder.adaptive_softmax.get_log_prob(hidden / temperature, target=None).to(
                 _score_dtype(hidden)

@@ -31,7 +31,7 @@ class StepScorer(ChunkScorer):
             positions = type(model.decoder.embed_positions)
             refuse_unknown(model, [type(model.decoder)], [positions])
         else:
-            refuse_unknown(model)
+            ChunkScorer._refuse_unknown(model)
 
     def _position_table(self, size: int) -> Tensor | None:
         """Vectors of the slots' inputs: at least ``size`` of them, or all that exist."""

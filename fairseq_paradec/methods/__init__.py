@@ -1,6 +1,7 @@
 """One file per method; ``METHODS`` says which ``--decoding`` is which class."""
 
 from .base import MethodGenerator
+from .blockwise import BlockwiseGenerator
 from .double_token_beam import DoubleTokenBeamGenerator
 from .gad import GadGenerator, NatGenerator
 from .greedy import GreedyGenerator
@@ -15,6 +16,7 @@ METHODS: dict[str, type[MethodGenerator]] = {
     "gad": GadGenerator,
     "gad_pp": GadGenerator,
     "nat": NatGenerator,
+    "blockwise": BlockwiseGenerator,
     "multiword_beam": MultiwordBeamGenerator,
     "double_token_beam": DoubleTokenBeamGenerator,
 }

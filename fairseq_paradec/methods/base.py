@@ -77,9 +77,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Whether, in fp32, the output is promised to be that of greedy search."""
         return False
 
-    def _prepare(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
-    ) -> Any:
+    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Make what ``_decode`` is to be given and the timer is not to see; by default nothing."""
 
     @abc.abstractmethod

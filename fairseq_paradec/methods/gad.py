@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.block_scorer import BlockScorer
-from ..decoding.draft_verify import Proposal, Row
+from ..decoding.draft_verify import Proposal, Row, proposal
 from ..decoding.scorer import ChunkScorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassDetails, PassRecord
@@ -62,22 +62,12 @@ class BlockDrafter:
         best, tokens = self.rules.choose(self.scorer.logits(hidden), rows)  # B×K each
         if bool(torch.isnan(best).any()):
             raise nan_error("--drafter-path", [self.scorer.model])
-        drafts = [self._cut(t, row) for t, row in zip(tokens.tolist(), rows, strict=True)]
-        return Proposal(drafts, [self._chunk_rows(draft) for draft in drafts])
+        return proposal(tokens.tolist(), rows, self.rules.eos)
 
     def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
     ) -> None:
         """Learn nothing: the rows hold all there is to know."""
-
-    def _cut(self, tokens: list[int], row: Row) -> list[int]:
-        """Shorten a draft to what can be used."""
-        draft = tokens[: row.room - 1]
-        return draft[: draft.index(self.rules.eos) + 1] if self.rules.eos in draft else draft
-
-    def _chunk_rows(self, draft: list[int]) -> int:
-        """Return the rows that verify a draft, and one for the bonus token unless it has an end."""
-        return len(draft) + (not draft or draft[-1] != self.rules.eos)
 
     def _drop_finished(self, rows: Sequence[Row]) -> None:
         """Let go of the rows that left the batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ class GreedyDrafter:
         return Proposal([[] for _ in rows], [1] * len(rows))
 
     def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
     ) -> None:
         """Learn nothing."""
 

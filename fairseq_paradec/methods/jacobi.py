@@ -95,7 +95,7 @@ class JacobiDrafter:
         return Proposal(tokens, [max(1, len(t)) for t in tokens])
 
     def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int]
+        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
     ) -> None:
         """Take the predictions as the next iterate, less what is final now."""
         for row, predicted in zip(rows, choices, strict=True):

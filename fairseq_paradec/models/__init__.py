@@ -1,3 +1,3 @@
 """What is trained: importing this registers the architectures with fairseq."""
 
-from . import block_nat, reordered_transformer  # noqa: F401
+from . import block_nat, blockwise_transformer, reordered_transformer  # noqa: F401

@@ -19,12 +19,10 @@ and ``--share-verifier-encoder``, with which a sentence is encoded once for draf
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq import checkpoint_utils
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -38,9 +36,8 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ..checkpoint_errors import named
 from ..errors import UsageError, option_error
-from .encoder_from import copy_encoder
+from .encoder_from import copy_encoder, transformer_settings
 
 MASK = -1  # stands for the mask vector in tensors of tokens
 ATTENTIONS = ("bidirectional", "prefix_causal")
@@ -395,32 +392,6 @@ def _check_options(args: Any) -> None:
             raise option_error(flag, given, "--arch block_nat without it")
 
 
-def _encoder_settings(path: str) -> dict[str, Any]:
-    """Read from a verifier's checkpoint how its encoder and decoder are built.
-
-    Raises:
-        UsageError: it is no checkpoint of a Transformer.
-    """
-    with named("--encoder-from"):
-        cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
-    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
-    is_drafter = "drafter_block_size" in settings
-    if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
-        raise option_error(
-            "--encoder-from", path, "a checkpoint of fairseq's Transformer, not a drafter's"
-        )
-    # What builds a model, and no paths of the machine where it was trained.
-    own = {field.name for field in fields(TransformerConfig)}
-    plain = (bool, int, float, str, type(None))
-    return {
-        key: value
-        for key, value in settings.items()
-        if (key in own or key.startswith(("encoder_", "decoder_", "quant_noise_")))
-        and isinstance(value, plain)
-        and not key.endswith("_path")
-    }
-
-
 def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
     """Take over the verifier's encoder, and its target embedding where the sizes agree."""
     verifier = copy_encoder(model, args.encoder_from, task)
@@ -478,7 +449,7 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
         args.drafter_block_size = DEFAULT_BLOCK_SIZE
     args.encoder_settings = getattr(args, "encoder_settings", None)
     if args.encoder_from and args.encoder_settings is None:
-        args.encoder_settings = _encoder_settings(args.encoder_from)
+        args.encoder_settings = transformer_settings(args.encoder_from, "--encoder-from")
     if args.encoder_settings is not None:
         _take_verifier_sizes(args)
     for side in ("encoder", "decoder"):

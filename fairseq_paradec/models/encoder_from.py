@@ -1,13 +1,48 @@
-"""Start training from the encoder of another Transformer (``--encoder-from``)."""
+"""Start training from another Transformer (``--encoder-from``, ``--base-path``)."""
 
 from __future__ import annotations
 
+from argparse import Namespace
+from dataclasses import fields
 from typing import Any
 
-from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
+from fairseq import checkpoint_utils
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerEncoder,
+    TransformerEncoderBase,
+)
 
-from ..checkpoint_errors import load_beside
+from ..checkpoint_errors import load_beside, named
 from ..errors import option_error
+
+
+def transformer_settings(path: str, flag: str) -> dict[str, Any]:
+    """Read from a checkpoint how its Transformer is built.
+
+    Args:
+        path: the checkpoint.
+        flag: what gave it, for errors.
+
+    Raises:
+        UsageError: it is no checkpoint of a Transformer.
+    """
+    with named(flag):
+        cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
+    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    is_drafter = "drafter_block_size" in settings
+    if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
+        raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
+    # What builds a model, and no paths of the machine where it was trained.
+    own = {field.name for field in fields(TransformerConfig)} - {"_name"}
+    plain = (bool, int, float, str, type(None))
+    return {
+        key: value
+        for key, value in settings.items()
+        if (key in own or key.startswith(("encoder_", "decoder_", "quant_noise_")))
+        and isinstance(value, plain)
+        and not key.endswith("_path")
+    }
 
 
 def copy_encoder(model: Any, path: str, task: Any) -> Any:

@@ -25,13 +25,15 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from ..checkpoint_errors import load_beside
 from ..criterions.block_nat_loss import BlockNatLoss
+from ..criterions.blockwise_loss import BlockwiseLoss
 from ..decoding.config import (
     BEAM_DECODINGS,
     CHOICES,
     DECODINGS,
+    FLAGS_OF_METHOD,
     STOCK_DECODINGS,
+    TRAINED_BLOCKS,
     DecodingConfig,
 )
 from ..decoding.config import check_fairseq_options as check_options
@@ -41,8 +43,10 @@ from ..decoding.step_scorer import order_of
 from ..errors import UsageError, option_error
 from ..methods import METHODS
 from ..models.block_nat import BlockNatModel
+from ..models.blockwise_transformer import BlockwiseTransformer
 from ..models.reordered_transformer import ReorderedTransformer
 from ..target_order import TargetOrder
+from .drafters import Drafters, check_models, own_decoding
 
 logger = logging.getLogger(__name__)
 
@@ -62,23 +66,36 @@ class ParallelDecodingOptions(FairseqDataclass):
         "its --beam 1 on this plugin's decoder; pj, pgj, hgj: Jacobi decoding, with greedy's "
         "output, for any trained Transformer; gad: a model of --arch block_nat drafts and the "
         "Transformer of --path verifies, with greedy's output; gad_pp: the same in fewer passes, "
-        "with an output near greedy's; nat: the block_nat model of --path alone",
+        "with an output near greedy's; nat: the block_nat model of --path alone; blockwise: heads "
+        "of the Transformer itself look ahead (--arch blockwise_transformer), with its greedy "
+        "output unless a flag accepts more",
         "auto",
     )
     block_size: Optional[int] = _flag(
         "pgj, hgj: tokens guessed and re-predicted per pass (default 5); gad, gad_pp, nat: tokens "
-        "drafted per pass (default: as in the drafter's training)"
+        "drafted per pass (default: as in the drafter's training); blockwise: tokens in a block, "
+        "the Transformer's own next token and what its heads add (default: as in training)"
     )
     drafter_path: Optional[str] = _flag(
-        "gad, gad_pp: the drafter's checkpoint, a model of --arch block_nat"
+        "gad, gad_pp: the drafter's checkpoint, a model of --arch block_nat; blockwise: heads that "
+        "were trained on the model of --path, if these are not in it"
     )
     accept_topk: Optional[int] = _flag(
         "gad_pp: beta: accept a drafted token only if it is among the verifier's top beta (default "
-        "3, for quality; 5 for speed)"
+        "3, for quality; 5 for speed); blockwise: accept a drafted token that is among so many "
+        "(default 1: only greedy's own)"
     )
     accept_margin: Optional[float] = _flag(
         "gad_pp: tau: and only if its log-probability (natural) is at most this far below the best "
         "one's (default 1.0, for quality; 3.0 for speed)"
+    )
+    accept_distance: Optional[int] = _flag(
+        "blockwise: epsilon: accept a drafted number that is at most this far from the verifier's "
+        "(default: it must be the same); for dictionaries of whole numbers, as of pixels"
+    )
+    min_block: Optional[int] = _flag(
+        "blockwise: l: write at least so many tokens a step, whatever the verifier says of them "
+        "(default 1); costs much quality"
     )
     jacobi_window: Optional[str] = _flag(
         "pgj, hgj: what follows a pass: " + " or ".join(CHOICES["jacobi_window"]) + ". block (the "
@@ -363,20 +380,26 @@ class ParallelDecodingMixin:
         asked = [args, self.cfg]
         config = DecodingConfig.from_options(*asked)
         extra = dict(extra_gen_cls_kwargs or {})
-        own = _own_decoding(models[0])
+        own = own_decoding(models)
         is_auto = config.decoding == "auto"
-        if is_auto and own is not None:
-            asked = [Namespace(decoding=own)]  # auto comes without other flags
-            config = DecodingConfig.from_options(*asked)
-        _check_models(config.decoding, models)
+        if is_auto:  # comes without other flags
+            sizes = (getattr(options, "block_size", None) for options in asked)
+            size = next((size for size in sizes if size is not None), None)
+            if own is None:
+                _check_block_size(size)
+            else:
+                asked = [Namespace(decoding=own, block_size=size)]
+                config = DecodingConfig.from_options(*asked)
+        check_models(config.decoding, models, config.drafter_path)
         if is_auto and own != "nat" and getattr(args, "score_reference", False):
             return super().build_generator(models, args)  # type: ignore[misc]
-        block_model = models[0]
+        drafts = getattr(models[0], "block_heads", models[0])
         if config.drafter_path is not None:
-            block_model = extra["drafter"] = self._load_drafter(config.drafter_path, models)
-        if isinstance(block_model, BlockNatModel):
+            drafts = self.drafters.load(config.drafter_path, config.decoding, models)
+            extra["drafter"] = drafts
+        if config.decoding in TRAINED_BLOCKS:
             # What nobody asked for is as it was in training.
-            trained = Namespace(decoding=config.decoding, block_size=block_model.block_size)
+            trained = Namespace(decoding=config.decoding, block_size=drafts.block_size)
             config = DecodingConfig.from_options(*asked, trained)
         if config.decoding in STOCK_DECODINGS:
             return super().build_generator(  # type: ignore[misc]
@@ -398,57 +421,9 @@ class ParallelDecodingMixin:
         )
 
     @functools.cached_property
-    def _drafters(self) -> dict[tuple[str, Any, Any], BlockNatModel]:
-        """The drafters loaded so far: hub users build a generator per call.
-
-        By path, dtype and device, for what one generator uses another must not convert.
-        """
-        return {}
-
-    def _load_drafter(self, path: str, models: Sequence[Any]) -> BlockNatModel:
-        """Load a drafter that fits this task and these models, or find it loaded.
-
-        Raises:
-            UsageError: it is no drafter, or belongs to other data.
-        """
-        like = next(models[0].parameters())
-        key = (path, like.dtype, like.device)
-        if key not in self._drafters:
-            drafter = self._read_drafter(path).to(dtype=like.dtype, device=like.device)
-            drafter.make_generation_fast_()  # else its weights are gathered for every batch
-            self._drafters[key] = drafter
-        drafter = self._drafters[key]
-        own = self.max_positions()  # type: ignore[attr-defined]
-        needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
-        positions = drafter.encoder.max_positions()
-        if positions < needed:
-            raise option_error(
-                "--drafter-path", path,
-                f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
-                f"{positions}",
-            )  # fmt: skip
-        return drafter
-
-    def _read_drafter(self, path: str) -> BlockNatModel:
-        """Read a drafter's checkpoint.
-
-        Raises:
-            UsageError: there is none, or it does not fit this task's languages and dictionaries.
-        """
-        model, cfg = load_beside(path, "--drafter-path", self)
-        if not isinstance(model, BlockNatModel):
-            raise option_error(
-                "--drafter-path", path,
-                f"a checkpoint of --arch block_nat; this holds a {type(model).__name__}",
-            )  # fmt: skip
-        trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
-        wanted = (self.cfg.source_lang, self.cfg.target_lang)
-        if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
-            raise option_error(
-                "--drafter-path", path,
-                f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
-            )  # fmt: skip
-        return model
+    def drafters(self) -> Drafters:
+        """What ``--drafter-path`` has named so far."""
+        return Drafters(self)
 
 
 def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str, Any]:
@@ -465,40 +440,10 @@ def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str
     }
 
 
-def _own_decoding(model: Any) -> str | None:
-    """Return the method that a model was made for; None for a plain Transformer."""
-    if isinstance(model, BlockNatModel):
-        return "nat"
-    return model.target_order.decoding if isinstance(model, ReorderedTransformer) else None
-
-
-def _check_models(decoding: str, models: Sequence[Any]) -> None:
-    """Refuse models that the method was not made for.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if len({order_of(model) for model in models}) > 1:
-        raise option_error(
-            "--path", f"{len(models)} models with different target orders", "one order for all"
-        )
-    for model in models:
-        if isinstance(model, ReorderedTransformer) and decoding != model.target_order.decoding:
-            raise option_error(
-                "--decoding", decoding,
-                f"{model.target_order.decoding}, or auto, with this model: it writes its target in "
-                "another order",
-            )  # fmt: skip
-    if decoding == "double_token_beam" and not hasattr(models[0], "target_order"):
-        raise option_error(
-            "--path", f"a {type(models[0]).__name__}",
-            "a model of --arch double_token, with --decoding double_token_beam",
-        )  # fmt: skip
-    if decoding != "nat" and any(isinstance(model, BlockNatModel) for model in models):
-        raise option_error(
-            "--path", "a model of --arch block_nat",
-            f"a Transformer, with --decoding {decoding}; a block_nat model with nat",
-        )  # fmt: skip
+_PAIRS: tuple[tuple[type, type, tuple[str, str]], ...] = (
+    (BlockNatLoss, BlockNatModel, ("block_nat_loss", "block_nat")),
+    (BlockwiseLoss, BlockwiseTransformer, ("blockwise_loss", "blockwise_transformer")),
+)
 
 
 def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
@@ -507,8 +452,14 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
     Raises:
         UsageError: naming the right one.
     """
-    if isinstance(criterion, BlockNatLoss) and not isinstance(model, BlockNatModel):
-        raise option_error("--criterion", "block_nat_loss", "it with --arch block_nat")
+    for loss, kind, names in _PAIRS:
+        if isinstance(criterion, loss) and not isinstance(model, kind):
+            raise option_error("--criterion", names[0], f"it with --arch {names[1]}")
+        if isinstance(model, kind) and not isinstance(criterion, loss):
+            given = type(criterion).__name__
+            raise option_error("--criterion", given, f"{names[0]} with --arch {names[1]}")
+    if cfg.decoding == "auto" and own_decoding([model]) is None:
+        _check_block_size(cfg.block_size)
     if isinstance(model, ReorderedTransformer):
         for name in ("left_pad_target", "load_alignments"):
             if getattr(cfg, name):
@@ -519,13 +470,21 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
                 "--ignore-prefix-size", ignored, "0 with a model that writes in another order"
             )
     if isinstance(model, BlockNatModel):
-        if not isinstance(criterion, BlockNatLoss):
-            raise option_error(
-                "--criterion", type(criterion).__name__, "block_nat_loss with --arch block_nat"
-            )
         model.check_prefixes(criterion.prefixes)
         if cfg.left_pad_target:
             raise option_error("--left-pad-target", True, "--arch block_nat without it")
+    if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:
+        raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
+
+
+def _check_block_size(size: int | None) -> None:
+    """Refuse ``--block-size`` for a model that has no blocks."""
+    if size is not None:
+        raise option_error(
+            "--block-size", size,
+            "nothing with --decoding auto and this model, which has no blocks; or a method that "
+            "has: " + ", ".join(m for m, names in FLAGS_OF_METHOD.items() if "block_size" in names),
+        )  # fmt: skip
 
 
 def _set_beam(args: Any) -> None:

@@ -26,6 +26,7 @@ from builders import (
     collate,
     decode,
     lend,
+    lend_heads,
     source_rows,
     task_for,
     tiny_drafter,
@@ -36,6 +37,7 @@ from fairseq import utils
 from fairseq_paradec.cli import machine, measure
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.methods import METHODS
+from fairseq_paradec.models.blockwise_transformer import BlockHeads
 
 Sample = dict[str, Any]
 Hypo = dict[str, Any]
@@ -47,9 +49,13 @@ MODELS = ("random", "demo")
 #: its ways here, its first one in place of the defaults.
 DRAFTER = "the drafter of the group"
 DRAFTED = {"drafter_path": DRAFTER}
+HEADS = "the heads of the group"
+HEADED = {"drafter_path": HEADS}
+HELPERS = (DRAFTER, HEADS)
 WAYS: dict[str, tuple[dict[str, Any], ...]] = {
     "gad": (DRAFTED, DRAFTED | {"block_size": 16}),
     "gad_pp": (DRAFTED, DRAFTED | {"accept_topk": 30, "accept_margin": 6.0}),
+    "blockwise": (HEADED, HEADED | {"accept_topk": 3, "min_block": 2}),
     "hgj": ({}, {"block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"}),
 }
 
@@ -72,7 +78,8 @@ NOTES = (
     "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4 in that"
     " precision (in fp16 and bf16 small gaps round to none).",
     "gad, gad_pp: each verifier has a drafter, the random ones a random drafter. nat decodes the"
-    " drafter alone, which no search of fairseq's can: it has no judge, and the other gates hold.",
+    " drafter alone, which no search of fairseq's can: it has no judge, and the other gates hold."
+    " blockwise: random heads on every verifier but those with an adaptive softmax.",
     "Gate in fp32: methods that promise greedy's tokens have none beyond ties, and scores within"
     " 1e-4; all methods decode a row as they do alone. In every precision: each output ends, with"
     " finite scores. Divergence in fp16 and bf16 is reported and no gate.",
@@ -98,7 +105,7 @@ class Case:
     @property
     def label(self) -> str:
         """The decoder with its flags' values."""
-        return " ".join(str(value) for value in self.flags.values() if value != DRAFTER)
+        return " ".join(str(value) for value in self.flags.values() if value not in HELPERS)
 
     @property
     def is_judged(self) -> bool:
@@ -138,11 +145,18 @@ class Material:
     task: Any
     model: Any
     drafter: Any
+    heads: Any  # None: this kind of model takes none
     limits: Limits
     batches: list[Batch]
 
     def __post_init__(self) -> None:
-        self.drafter_path = lend(self.task, self.model, self.drafter)
+        self.paths = {DRAFTER: lend(self.task, self.model, self.drafter)}
+        if self.heads is not None:
+            self.paths[HEADS] = lend_heads(self.task, self.model, self.heads)
+
+    def has(self, flags: dict[str, Any]) -> bool:
+        """Whether the model has what these flags decode with."""
+        return flags.get("drafter_path") in (None, *self.paths)
 
     def audit(self) -> Audit:
         """A fresh judge."""
@@ -156,8 +170,8 @@ class Material:
 
     def run_by(self, flags: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """What the flags decode, and the flags with the drafter in them."""
-        if flags.get("drafter_path") == DRAFTER:
-            flags = flags | {"drafter_path": self.drafter_path}
+        if flags.get("drafter_path") in self.paths:
+            flags = flags | {"drafter_path": self.paths[flags["drafter_path"]]}
         return [self.drafter if flags["decoding"] == "nat" else self.model], flags
 
     def compare(
@@ -175,8 +189,8 @@ class Material:
 
 
 @functools.cache
-def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Limits, list[Sample]]]:
-    """Task, fp32 model and drafter on the CPU, limits and ragged batches of a group of models."""
+def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Any, Limits, list[Sample]]]:
+    """Task, fp32 model, drafter, heads on the CPU, limits and ragged batches of a group."""
     if models == "demo":
         (model,), task = measure.load(str(DEMO), str(DEMO / "model.pt"))
         task.load_dataset("test")
@@ -185,8 +199,8 @@ def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Limits, li
         sources = [dataset[i]["source"] for i in range(count)]
         starts = range(0, count, BATCH_SIZE)
         samples = [collate(task, sources[i : i + BATCH_SIZE]) for i in starts]
-        drafter = task._read_drafter(str(DEMO_DRAFTER))
-        return [(task, model, drafter, Limits(max_len_b=60), samples)]
+        drafter = task.drafters._read(str(DEMO_DRAFTER))
+        return [(task, model, drafter, random_heads(model), Limits(max_len_b=60), samples)]
     found = []
     for number, variant in enumerate(FEW_VARIANTS if few else VARIANTS):
         task = task_for(variant)
@@ -194,8 +208,21 @@ def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Limits, li
         attention = ("prefix_causal", "bidirectional")[number % 2]
         shared = None if number % 3 == 2 else model
         drafter = tiny_drafter(task, attention, torch.float32, seed=2, verifier=shared)
-        found.append((task, model, drafter, Limits(), [batch(task, RAGGED, seed=1)]))
+        samples = [batch(task, RAGGED, seed=1)]
+        found.append((task, model, drafter, random_heads(model), Limits(), samples))
     return found
+
+
+def random_heads(model: Any) -> BlockHeads | None:
+    """Heads for a Transformer's states; None if its softmax is adaptive, which takes none."""
+    projection = getattr(model.decoder, "output_projection", None)
+    if projection is None:
+        return None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        heads = BlockHeads(4, projection.weight.size(1), 32, "dense", False, "relu")
+        heads.outer.normal_(std=0.1)
+    return heads.eval()
 
 
 @functools.lru_cache(maxsize=1)  # cases come group by group; a GPU need not hold all groups
@@ -203,13 +230,14 @@ def material(models: str, dtype: str, device: str, few: bool) -> list[Material]:
     """Models and batches on a device, with fairseq's own outputs."""
     found = []
     for task, *plain, limits, samples in plain_models(models, few):
-        model, drafter = (copy.deepcopy(m).to(device=device, dtype=DTYPES[dtype]) for m in plain)
-        item = Material(task, model, drafter, limits, [])
+        kind = {"device": device, "dtype": DTYPES[dtype]}
+        own = [None if m is None else copy.deepcopy(m).to(**kind) for m in plain]
+        item = Material(task, *own, limits, [])
         judge = item.audit().judge
         for sample in samples:
             alone = [collate(task, [torch.tensor(row)]) for row in source_rows(sample)]
             together, *alone = [on(device, s) for s in (sample, *alone)]
-            wanted = [judge.generate([model], s) for s in (together, *alone)]
+            wanted = [judge.generate([item.model], s) for s in (together, *alone)]
             item.batches.append(
                 Batch(together, alone, wanted[0], [h for w in wanted[1:] for h in w])
             )
@@ -231,6 +259,8 @@ def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]
     single, ragged, same = Counter[str](), Counter[str](), Counter[str]()
     whole, score_gap, peaks, lossless = 0, 0.0, [], True
     for item in material(case.models, case.dtype, device, few):
+        if not item.has(case.flags):
+            continue
         lossless &= is_lossless(item, case.flags)
         for part in item.batches:
             together, peak = machine.with_peak_memory(

@@ -1,0 +1,29 @@
+"""The blocks of blockwise decoding, as the paper counts them (Stern et al. 2018).
+
+A block is the model's own next token and the drafts that follow it; the pass that verifies the
+drafts has already found the token that the next block begins with (section 4). So a pass of the
+trace holds the end of one block and the first token of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: The method whose tokens come in these blocks, as ``--decoding`` names it.
+METHOD = "blockwise"
+
+
+def block_sizes(num_accepted: Sequence[int], num_tokens: int) -> list[int]:
+    """Return the sizes of an output's blocks; their mean is the mean accepted block size.
+
+    Args:
+        num_accepted: of each pass, as in the reports.
+        num_tokens: of the output, ``</s>`` counted.
+    """
+    starts: list[int] = []
+    committed = 0
+    for accepted in num_accepted:
+        starts.append(committed + accepted)  # the model's own token, after the accepted drafts
+        committed += accepted + 1
+    starts = [start for start in starts if start < num_tokens] + [num_tokens]
+    return [end - start for start, end in zip(starts, starts[1:], strict=False)]

@@ -1,0 +1,129 @@
+"""The loss of blockwise heads: each predicts the token that many places ahead (Stern et al. 2018).
+
+Section 6: for every mini-batch one of the k losses is drawn uniformly, an unbiased estimate of
+their mean; ``--heads-per-update all`` takes the mean itself.
+"""
+
+# No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from ..errors import option_error
+from ..models.blockwise_transformer import HeadsOutput
+from .projected_cross_entropy import log_blocks, projected_cross_entropy
+
+HEADS_PER_UPDATE = ("one", "all")
+
+
+@dataclass
+class BlockwiseLossConfig(FairseqDataclass):
+    """Flags of the loss."""
+
+    label_smoothing: float = field(default=0.1, metadata={"help": "label smoothing, 0 for none"})
+    heads_per_update: str = field(
+        default="one",
+        metadata={
+            "help": "the heads that learn from a mini-batch: one (the paper's): one of them, drawn "
+            "uniformly; all: the mean of their losses, in more memory and time"
+        },
+    )
+
+
+@register_criterion("blockwise_loss", dataclass=BlockwiseLossConfig)
+class BlockwiseLoss(FairseqCriterion):
+    """Label-smoothed cross entropy of heads that look ahead."""
+
+    def __init__(self, task: Any, label_smoothing: float, heads_per_update: str) -> None:
+        super().__init__(task)
+        if not 0 <= label_smoothing <= 1:
+            raise option_error("--label-smoothing", label_smoothing, "a number from 0 to 1")
+        if heads_per_update not in HEADS_PER_UPDATE:
+            allowed = ", ".join(HEADS_PER_UPDATE)
+            raise option_error("--heads-per-update", heads_per_update, allowed)
+        self.smoothing = label_smoothing
+        self.heads_per_update = heads_per_update
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss of a batch.
+
+        In validation it is the mean over all heads, head 0 included.
+
+        Returns:
+            The loss, summed over the tokens; their number; and what is logged.
+        """
+        target = sample["target"]  # B×T
+        count = model.block_heads.block_size
+        heads = self.draw_heads(model.trained_heads) if model.training else list(range(count))
+        output: HeadsOutput = model(**sample["net_input"], heads=heads)
+        truths = [ahead(target, head, self.padding_idx) for head in heads]  # B×T each
+        # Sums weigh each head alike, whatever the number of tokens it has.
+        reals = [truth.ne(self.padding_idx) for truth in truths]
+        sizes = [int(real.sum()) for real in reals]
+        sample_size = sizes[0]
+        loss = nll_loss = output.hidden.new_zeros(())
+        scored, right = torch.zeros(2, count, *target.shape, dtype=torch.bool, device=target.device)
+        for slot, head in enumerate(heads):
+            real = reals[slot]
+            states = output.hidden[:, :, slot][real]  # N×D
+            found = projected_cross_entropy(
+                states, output.projection, truths[slot][real], self.smoothing
+            )
+            share = sample_size / max(sizes[slot], 1) / len(heads)
+            loss = loss + share * found.loss
+            nll_loss = nll_loss + share * found.nll_loss
+            scored[head] = real
+            right[head, real] = found.right
+        logging = {
+            "loss": loss.data,
+            "nll_loss": nll_loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": target.size(0),
+            "sample_size": sample_size,
+            "scored_at": scored.sum(dim=(1, 2)).cpu(),  # K
+            "right_at": right.sum(dim=(1, 2)).cpu(),  # K
+        }
+        if not model.training:
+            logging["blocks"] = scored[0].sum().item()
+            logging["accepted"] = right.long().cumprod(dim=0).sum().item()
+        return loss, sample_size, logging
+
+    def draw_heads(self, trained: list[int]) -> list[int]:
+        """Choose the heads that learn from a mini-batch, of those that can."""
+        if self.heads_per_update == "all":
+            return trained
+        return [trained[int(torch.randint(len(trained), ()))]]
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log loss and accuracies; sums over batches and processes come in.
+
+        ``acc_i`` is the accuracy of head i, counted from 1; ``accepted``, in validation, the number
+        of heads before the first wrong one.
+        """
+        log_blocks(logging_outputs)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Everything that is logged is a sum."""
+        return True
+
+
+def ahead(target: Tensor, head: int, pad: int) -> Tensor:
+    """Shift targets to what a head is to predict: B×T -> B×T, ``<pad>`` where there is nothing.
+
+    Args:
+        target: B×T; column t is what head 0 predicts at t. Padded at the end.
+        head: from 0.
+        pad: ``<pad>``.
+    """
+    shifted = torch.full_like(target, pad)
+    shifted[:, : max(target.size(1) - head, 0)] = target[:, head:]
+    return shifted

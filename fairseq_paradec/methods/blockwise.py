@@ -1,0 +1,161 @@
+"""Blockwise parallel decoding (Stern et al. 2018): heads on the Transformer itself look ahead.
+
+| paper                                   | here                                              |
+|-----------------------------------------|---------------------------------------------------|
+| Predict (section 3), p_2 .. p_k         | ``HeadsDrafter.propose``                          |
+| p_1, and Verify                         | the scorer, with an acceptance rule               |
+| the merged substeps (section 4)         | the heads read the states of the verifying pass   |
+| k; k-hat                                | ``block_size``; accepted drafts and the next token|
+| top-k selection (5.1)                   | ``accept_topk``, TopKMargin                       |
+| epsilon (5.2)                           | ``accept_distance``, Distance                     |
+| l, the minimum block size (5.3)         | ``min_block``, AtLeast                            |
+
+p_1's own token is verified when it is proposed, so the loop commits it in the pass that finds it,
+with the block before it: a block of the paper is the last token of one pass and the drafts that the
+next one accepts. With perfect heads an output of m tokens, ``</s>`` counted, takes
+1 + ceil((m-1)/k) passes. After ``</s>`` nothing is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
+from ..decoding.draft_verify import Proposal, Row, proposal
+from ..decoding.scorer import ChunkScorer
+from ..decoding.token_rules import TokenRules
+from ..errors import option_error
+from .base import ParallelGenerator, nan_error
+
+
+class HeadsDrafter:
+    """Drafts what the heads say at the state that the last committed token was chosen from.
+
+    Args:
+        scorer: the verifier; its projection serves the heads.
+        heads: ``heads(states, [1, 2, ...])`` looks ahead; see BlockHeads.
+        rules: what may stand at a position.
+        block_size: k; one token is the verifier's own, k-1 are drafted.
+    """
+
+    def __init__(self, scorer: ChunkScorer, heads: Any, rules: TokenRules, block_size: int) -> None:
+        self.scorer = scorer
+        self.heads = heads
+        self.rules = rules
+        self.ahead = range(1, block_size)
+        self.states: Tensor | None = None  # B×D, of the rows of the last pass
+        self.indices: list[int] = []  # their ``Row.index``
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Draft up to k-1 tokens for each row; none before the first pass."""
+        # At a row's last position only </s> may come, which need not be drafted.
+        if self.states is None or not self.ahead or max(row.room for row in rows) == 1:
+            return Proposal([[] for _ in rows], [1] * len(rows))
+        states = self.states
+        if len(rows) < len(self.indices):
+            states = states[[self.indices.index(row.index) for row in rows]]
+        logits = self.scorer.projection(self.heads(states, self.ahead))  # B×(k-1)×V
+        best, tokens = self.rules.choose(logits / self.rules.temperature, rows)
+        if bool(torch.isnan(best).any()):
+            flag = "--drafter-path" if self.scorer.block_heads is None else "--path"
+            raise nan_error(flag, [self.heads])
+        return proposal(tokens.tolist(), rows, self.rules.eos)
+
+    def observe(
+        self,
+        rows: Sequence[Row],
+        choices: list[list[int]],
+        num_accepted: list[int],
+        hidden: Tensor,
+    ) -> None:
+        """Keep the states after the accepted tokens, B×R×D -> B×D."""
+        # A row that ended with a drafted </s> may have no state after it, and needs none.
+        where = torch.tensor(num_accepted, device=hidden.device).clamp(max=hidden.size(1) - 1)
+        self.states = hidden[torch.arange(len(rows), device=hidden.device), where]
+        self.indices = [row.index for row in rows]
+
+
+class BlockwiseGenerator(ParallelGenerator):
+    """``--decoding blockwise``.
+
+    Args:
+        models: one model of --arch blockwise_transformer, or a Transformer with ``drafter``.
+        tgt_dict: the target dictionary.
+        config: how to decode.
+        drafter: heads that were trained on the Transformer, frozen.
+        kwargs: see ParallelGenerator.
+
+    Raises:
+        UsageError: options that do not fit the model or the dictionary.
+    """
+
+    def __init__(
+        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(models, tgt_dict, config, **kwargs)
+        self.heads = models[0].block_heads if drafter is None else drafter
+        if config.block_size > self.heads.block_size:
+            raise option_error(
+                "--block-size", config.block_size, f"at most {self.heads.block_size}, as trained"
+            )
+        if config.min_block > config.block_size:
+            raise option_error(
+                "--min-block", config.min_block, f"at most the block size, {config.block_size}"
+            )
+        self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no token passes but the verifier's own."""
+        return type(self.acceptance()) is ExactMatch
+
+    def acceptance(self) -> ExactMatch:
+        """Return the rule that the flags name; by default the exact one, of section 3.
+
+        With a distance of 0, or top-1, nothing but the verifier's choice passes.
+        """
+        rule = ExactMatch()
+        if self.config.accept_topk > 1:
+            rule = TopKMargin(self.config.accept_topk)
+        if self.config.accept_distance and self.numbers is not None:
+            rule = Distance(self.config.accept_distance, self.numbers)
+        if self.config.min_block > 1:
+            rule = AtLeast(rule, self.config.min_block - 1, self.pad)
+        return rule
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> HeadsDrafter:
+        """Return the drafter for one batch."""
+        assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
+        like = self.model.models[0].decoder.embed_tokens.weight
+        if self.heads.bias.dtype != like.dtype or self.heads.bias.device != like.device:
+            self.heads.to(dtype=like.dtype, device=like.device)
+        if self.numbers is not None:
+            self.numbers = self.numbers.to(like.device)
+        return HeadsDrafter(self.scorer, self.heads, rules, self.config.block_size)
+
+
+def _numbers(words: Any, config: Any) -> Tensor:
+    """Return the number that each token of a dictionary stands for, V; NaN for special symbols.
+
+    Raises:
+        UsageError: there are words among them, which have no distance.
+    """
+    special = words.nspecial
+    fillers = [word.startswith("madeupword") for word in words.symbols]  # fairseq-preprocess's
+    values = [float("nan")] * len(words)
+    for token in range(special, len(words)):
+        if fillers[token]:
+            continue
+        if not words[token].isdecimal():
+            raise option_error(
+                "--accept-distance", config.accept_distance,
+                f"it with a dictionary of whole numbers; {words[token]!r} has no distance",
+            )  # fmt: skip
+        values[token] = float(words[token])
+    return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact

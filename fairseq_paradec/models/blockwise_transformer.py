@@ -1,0 +1,468 @@
+"""Blockwise parallel decoding's model: heads that look ahead, on a Transformer (Stern et al. 2018).
+
+One feed-forward layer after the last decoder layer makes k outputs of each state, each with a
+residual from the state, and the Transformer's own projection makes logits of each (section 6,
+Figure 3). Head i predicts the i-th next token.
+
+| paper                                 | here                                              |
+|---------------------------------------|---------------------------------------------------|
+| p_1 .. p_k                            | heads 0 .. k-1                                    |
+| k                                     | ``--block-size``                                  |
+| d_hidden, d_model                     | the decoder's feed-forward and output dimensions  |
+| the feed-forward layer, k·d_hidden    | ``--head-layer dense``                            |
+| frozen, or fine tuned (section 6.1)   | ``--fine-tune-base``                              |
+| identity for p_1 (footnote 1)         | the default; ``--train-first-head`` trains it     |
+
+Beyond the paper: ``--head-layer per_head``, k layers side by side with k times fewer weights.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerDecoder,
+    TransformerDecoderBase,
+    TransformerEncoder,
+    TransformerEncoderBase,
+    TransformerModel,
+    base_architecture,
+)
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from ..checkpoint_errors import load_beside, named
+from ..errors import UsageError, option_error
+from .encoder_from import transformer_settings
+from .reordered_transformer import SIZES
+
+HEAD_LAYERS = ("dense", "per_head")
+DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
+
+
+class HeadsOutput(NamedTuple):
+    """What some heads say about a batch.
+
+    Attributes:
+        hidden: B×T×N×D, for N heads.
+        projection: V×D, which makes logits of them.
+    """
+
+    hidden: Tensor
+    projection: Tensor
+
+
+class BlockHeads(nn.Module):
+    """k heads over a decoder's states.
+
+    Args:
+        block_size: k.
+        dim: D, of the decoder's states.
+        hidden: of the layer's hidden units, per head that it has.
+        layer: ``dense`` (each output is made of all hidden units) or ``per_head`` (of its own).
+        first: whether head 0 is learned; else it is the identity, and the layer has k-1 outputs.
+        activation: fairseq's name of the activation function.
+        dropout: of the outputs, before the residual.
+        activation_dropout: of the hidden units.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        dim: int,
+        hidden: int,
+        layer: str,
+        first: bool,
+        activation: str,
+        dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.block_size = block_size
+        self.learned = list(range(0 if first else 1, block_size))  # the heads of the layer
+        count = len(self.learned)
+        self.inner = nn.Linear(dim, count * hidden)
+        width = count * hidden if layer == "dense" else hidden
+        self.outer = nn.Parameter(torch.zeros(count, dim, width))  # at first all heads are head 0
+        self.bias = nn.Parameter(torch.zeros(count, dim))
+        if count:
+            nn.init.xavier_uniform_(self.inner.weight)
+            nn.init.zeros_(self.inner.bias)
+        self.is_dense = layer == "dense"
+        self.activation = utils.get_activation_fn(activation)
+        self.dropout = nn.Dropout(dropout)
+        self.activation_dropout = nn.Dropout(activation_dropout)
+
+    def forward(self, states: Tensor, heads: Sequence[int]) -> Tensor:
+        """Look ahead from a decoder's states, as some of the heads do.
+
+        Args:
+            states: ...×D.
+            heads: N of 0..k-1, in rising order.
+
+        Returns:
+            ...×N×D, for the decoder's projection.
+        """
+        first = self.block_size - len(self.learned)  # 1 if head 0 is the identity
+        slots = [head - first for head in heads if head >= first]
+        outputs = [states.unsqueeze(-2)] * (len(heads) - len(slots))
+        if slots:
+            whole = len(slots) == len(self.learned)
+            outer = self.outer if whole else self.outer[slots]  # N×D×W
+            bias = self.bias if whole else self.bias[slots]
+            if self.is_dense:
+                hidden = self._hidden(self.inner(states))  # ...×W
+                out = hidden @ outer.flatten(0, 1).t()
+                out = out.unflatten(-1, bias.shape)  # ...×N×D
+            else:
+                weight = self.inner.weight.view(len(self.learned), -1, states.size(-1))
+                inner_bias = self.inner.bias.view(len(self.learned), -1)
+                if not whole:
+                    weight, inner_bias = weight[slots], inner_bias[slots]
+                hidden = states @ weight.flatten(0, 1).t() + inner_bias.flatten()
+                hidden = self._hidden(hidden).unflatten(-1, inner_bias.shape)  # ...×N×H
+                out = torch.einsum("...nh,ndh->...nd", hidden, outer)
+            outputs.append(states.unsqueeze(-2) + self.dropout(out + bias))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
+
+    def first(self, states: Tensor) -> Tensor:
+        """Apply head 0, that of the next token: ...×D -> ...×D."""
+        return states if self.learned[:1] != [0] else self(states, [0]).squeeze(-2)
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        """Finish the hidden units."""
+        return self.activation_dropout(self.activation(x))
+
+
+class BlockwiseDecoder(TransformerDecoder):
+    """fairseq's Transformer decoder, with heads; by itself it is p_1, the scoring model.
+
+    Args:
+        args: the model's options.
+        dictionary: the target dictionary.
+        embed_tokens: its embedding.
+    """
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.heads = build_heads(args, self.output_projection.weight.size(1))
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Project what head 0 makes of the features to the vocabulary."""
+        logits: Tensor = super().output_layer(self.heads.first(features))
+        return logits
+
+
+def build_heads(args: Any, dim: int) -> BlockHeads:
+    """Build the heads that a model's options ask for, over states of this dimension."""
+    return BlockHeads(
+        args.block_size, dim, args.decoder_ffn_embed_dim, args.head_layer, args.train_first_head,
+        args.activation_fn, args.dropout, getattr(args, "activation_dropout", 0.0),
+    )  # fmt: skip
+
+
+@register_model("blockwise_transformer")
+class BlockwiseTransformer(TransformerModel):
+    """A Transformer with heads that look ahead."""
+
+    decoder: BlockwiseDecoder
+
+    def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
+        super().__init__(args, encoder, decoder)
+        self.is_frozen = not args.fine_tune_base
+        if self.is_frozen:
+            self.requires_grad_(False)
+            decoder.heads.requires_grad_(True)
+
+    @property
+    def block_heads(self) -> BlockHeads:
+        """The heads."""
+        return self.decoder.heads
+
+    @property
+    def trained_heads(self) -> list[int]:
+        """The heads whose loss has a gradient: an identity on a frozen base has none."""
+        return self.block_heads.learned if self.is_frozen else list(range(self.args.block_size))
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the flags of a Transformer and the heads'."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--block-size", type=int, metavar="K",
+            help="how many tokens are predicted from each state: the next one and K-1 more "
+            f"(default {DEFAULT_BLOCK_SIZE})",
+        )  # fmt: skip
+        add(
+            "--base-path", metavar="TRANSFORMER",
+            help="start from this checkpoint, a trained Transformer; what is not said by flags or "
+            "by the architecture's name (sizes, activation, norms, ...) is as it is there",
+        )  # fmt: skip
+        add(
+            "--fine-tune-base", action="store_true",
+            help="train the base as well: longer blocks, another translation. Without, the base is "
+            "frozen, and what is decoded is its greedy output",
+        )  # fmt: skip
+        add(
+            "--head-layer", metavar="L",
+            help="the heads' feed-forward layer: " + " or ".join(HEAD_LAYERS) + ". dense (the "
+            "paper's, default): each head reads the hidden units of all; per_head: its own, with K "
+            "times fewer weights",
+        )  # fmt: skip
+        add(
+            "--train-first-head", action="store_true",
+            help="learn the head of the next token, too (the paper's); without it is the identity, "
+            "so that a frozen base keeps its output",
+        )  # fmt: skip
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> BlockwiseTransformer:
+        """Build the model, with the base's weights in it if it is a new one.
+
+        Raises:
+            UsageError: options that contradict each other, or a wrong base.
+        """
+        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+            args = Namespace(**OmegaConf.to_container(args))
+        _check_options(args)
+        model: BlockwiseTransformer = super().build_model(args, task)
+        if args.base_path and not getattr(args, "base_copied", False):
+            _copy_base(model, args.base_path, task)
+            args.base_copied = True  # a finished checkpoint has its weights in itself
+        return model
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: Any) -> BlockwiseDecoder:
+        """Build the decoder."""
+        return BlockwiseDecoder(args, tgt_dict, embed_tokens)
+
+    def train(self, mode: bool = True) -> BlockwiseTransformer:
+        """As torch; a frozen base stays without dropout, as in decoding."""
+        super().train(mode)
+        if self.is_frozen:
+            self.encoder.eval()
+            self.decoder.eval()
+            self.block_heads.train(mode)
+        return self
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        heads: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run encoder and decoder.
+
+        Args:
+            src_tokens: B×S.
+            src_lengths: B.
+            prev_output_tokens: B×T.
+            heads: those wanted, in rising order; without, the model is p_1 alone.
+            kwargs: fairseq's, without ``heads``.
+
+        Returns:
+            HeadsOutput; without ``heads`` what fairseq's Transformer returns.
+        """
+        if heads is None:
+            return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            states, _ = self.decoder(
+                prev_output_tokens, encoder_out=encoder_out, features_only=True
+            )  # B×T×D
+        return HeadsOutput(self.block_heads(states, heads), self.decoder.output_projection.weight)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq.
+
+        Raises:
+            UsageError: the checkpoint holds the heads alone.
+        """
+        if not any(name.startswith("encoder.") for name in state_dict):
+            raise UsageError(
+                "--path: got a checkpoint that holds heads without their base; allowed: it as "
+                "--drafter-path, with --decoding blockwise and the base as --path"
+            )
+        return super().load_state_dict(state_dict, *args, **kwargs)
+
+
+# ---- building -----------------------------------------------------------------------------------
+
+
+def _check_options(args: Any) -> None:
+    """Refuse options that cannot be, or not together."""
+    if type(args.block_size) is not int or args.block_size < 1:
+        raise option_error("--block-size", args.block_size, "a whole number from 1 up")
+    if args.head_layer not in HEAD_LAYERS:
+        raise option_error("--head-layer", args.head_layer, ", ".join(HEAD_LAYERS))
+    if not args.fine_tune_base and not getattr(args, "base_copied", False):
+        if not args.base_path:
+            raise option_error(
+                "--base-path", None,
+                "the checkpoint of a trained Transformer; none only with --fine-tune-base",
+            )  # fmt: skip
+        if args.block_size == 1 and not args.train_first_head:
+            raise option_error(
+                "--block-size", 1,
+                "from 2 up: one token is the base's own, and nothing is left to train; or "
+                "--fine-tune-base, or --train-first-head",
+            )  # fmt: skip
+    for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention", "--no-cross-attention"):
+        given = getattr(args, flag[2:].replace("-", "_"), None)
+        if given:
+            raise option_error(flag, given, "--arch blockwise_transformer and a base without it")
+
+
+#: What a base's training had, and this one may have otherwise.
+_FREE = ("positions", "activations", "min_params_to_wrap", "drop")
+
+
+def _take_base_settings(args: Any, arch: str, sizes: dict[str, int]) -> None:
+    """Give the model what its base is built with.
+
+    Raises:
+        UsageError: flags, or the architecture's name, ask for something else.
+    """
+    path = args.base_path
+    for name, value in transformer_settings(path, "--base-path").items():
+        given = getattr(args, name, None)
+        free = any(part in name for part in _FREE)
+        if sizes.get(name, value) != value:
+            raise option_error(
+                "--base-path", f"{path} with {name} {value}",
+                f"{sizes[name]} with --arch {arch}; --arch blockwise_transformer takes the base's",
+            )  # fmt: skip
+        if given is None or (given is False and not free):  # a switch that was not given
+            setattr(args, name, value)
+        elif given != value and not free:
+            flag = "--" + name.replace("_", "-")
+            raise option_error(flag, given, f"{value}, as in --base-path {path}")
+
+
+def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
+    """Copy a base's weights.
+
+    Raises:
+        UsageError: the checkpoint is missing, or holds another kind of model or other sizes.
+    """
+    base, _ = load_beside(path, "--base-path", task)
+    stock = (TransformerEncoder, TransformerEncoderBase, TransformerDecoder, TransformerDecoderBase)
+    if type(base.encoder) not in stock or type(base.decoder) not in stock:
+        raise option_error(
+            "--base-path", path,
+            f"a checkpoint of fairseq's own Transformer; this holds a {type(base).__name__}",
+        )  # fmt: skip
+    weights = model.state_dict()
+    given = base.state_dict()
+    for name, weight in weights.items():
+        known = given.get(name)
+        if name.startswith("decoder.heads."):
+            continue
+        if known is None or known.shape != weight.shape:
+            raise option_error(
+                "--base-path", path, f"a Transformer of the same size; its {name} does not fit"
+            )
+        weight.copy_(known)
+
+
+# ---- heads beside their base --------------------------------------------------------------------
+
+
+def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave of a model's weights its heads, and enough of the base to know it again.
+
+    Args:
+        weights: a model's ``state_dict``.
+    """
+    layers = [int(name.split(".")[2]) for name in weights if name.startswith("decoder.layers.")]
+    last = f"decoder.layers.{max(layers)}."
+    return {
+        name: weight
+        for name, weight in weights.items()
+        if name.startswith("decoder.heads.") or (name.startswith(last) and weight.dim() == 1)
+    }
+
+
+def load_heads(path: str, base: Any) -> BlockHeads:
+    """Load the heads of a checkpoint, for another model's states.
+
+    Args:
+        path: a checkpoint of --arch blockwise_transformer, whole or heads only.
+        base: the Transformer that they were trained on.
+
+    Raises:
+        UsageError: the checkpoint is none of these, or was trained on another base.
+    """
+    flag = "--drafter-path"
+    with named(flag):
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    args, weights = state["cfg"]["model"], state["model"]
+    args = args if isinstance(args, Namespace) else Namespace(**OmegaConf.to_container(args))
+    if not any(name.startswith("decoder.heads.") for name in weights):
+        raise option_error(
+            flag, path,
+            "a checkpoint of --arch blockwise_transformer, with --decoding blockwise; this is "
+            f"{getattr(args, 'arch', 'another model')}",
+        )  # fmt: skip
+    if args.train_first_head:
+        raise option_error(
+            flag, path,
+            "heads without --train-first-head, whose next token is another than the base's; give "
+            "the whole model as --path",
+        )  # fmt: skip
+    own = base.state_dict()
+    prefix = "decoder.heads."
+    others = {name: w for name, w in weights.items() if not name.startswith(prefix)}
+    # Files in other precisions are the same base.
+    same = others and all(
+        name in own
+        and own[name].shape == w.shape
+        and torch.allclose(own[name].float().cpu(), w.float(), rtol=1e-2, atol=1e-3)
+        for name, w in others.items()
+    )
+    if not same:
+        raise option_error(flag, path, "heads that were trained on the model of --path, frozen")
+    heads = build_heads(args, base.decoder.output_projection.weight.size(1))
+    heads.load_state_dict(
+        {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
+    )
+    return heads.eval()
+
+
+# ---- architectures ------------------------------------------------------------------------------
+
+
+def _register(suffix: str) -> None:
+    """Register the model in one size."""
+    arch = "blockwise_transformer" + suffix
+    layers, dim, ffn, heads = SIZES[suffix]
+    sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
+    named_sizes = {f"{side}_{n}": v for side in ("encoder", "decoder") for n, v in sizes.items()}
+
+    def architecture(args: Any) -> None:
+        defaults: dict[str, Any] = {"block_size": DEFAULT_BLOCK_SIZE, "head_layer": "dense"}
+        defaults |= {"base_path": None, "fine_tune_base": False, "train_first_head": False}
+        for name, value in defaults.items():
+            if getattr(args, name, None) is None:
+                setattr(args, name, value)
+        given = {name: getattr(args, name, value) for name, value in named_sizes.items()}
+        if args.base_path and not getattr(args, "base_copied", False):
+            # The plain name stands for any size.
+            _take_base_settings(args, arch, given if suffix else {})
+        for name, value in given.items():
+            setattr(args, name, getattr(args, name, value))
+        base_architecture(args)
+
+    register_model_architecture("blockwise_transformer", arch)(architecture)
+
+
+for _suffix in SIZES:
+    _register(_suffix)

@@ -1,0 +1,188 @@
+"""Blockwise parallel decoding on one sentence, step by step as the paper has it. Slow.
+
+Stern et al. 2018, sections 3 and 5. No cache, no batch, nothing merged: Predict is a full forward
+over the prefix, Verify another over prefix and predictions, Accept comes after. The passes that the
+merged substeps of section 4 would take are counted beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .greedy import Rules
+
+#: A state, D, and i -> what head i makes of it, D; head 0 is p_1's.
+Heads = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """When a prediction is accepted; as it is, only if it is p_1's own (section 3).
+
+    Attributes:
+        topk: 5.1: fewer tokens than this score strictly higher.
+        epsilon: 5.2: the number is at most this far from that of p_1's own token.
+        numbers: the number that a token stands for, where it does.
+        least: 5.3: a block has so many tokens, if so many were predicted.
+    """
+
+    topk: int = 1
+    epsilon: int = 0
+    numbers: Mapping[int, int] = field(default_factory=dict)
+    least: int = 1
+
+    def holds(self, scores: Tensor, token: int) -> bool:
+        """Whether p_1's scores (V, -inf where a token is not allowed) let a prediction pass."""
+        own = int(scores.argmax())
+        if token == own:
+            return True
+        if float(scores[token]) == -math.inf:
+            return False
+        if sum(score > float(scores[token]) for score in scores.tolist()) < self.topk:
+            return True
+        if token in self.numbers and own in self.numbers:
+            return abs(self.numbers[token] - self.numbers[own]) <= self.epsilon
+        return False
+
+
+@dataclass(frozen=True)
+class Block:
+    """One round of the three substeps.
+
+    Attributes:
+        start: how many tokens were written before it.
+        predicted: what p_1 and the heads said; as far as it is of use.
+        verified: p_1's own tokens behind the first prediction: one for each further prediction,
+            and the one behind the last, if that is not `</s>`.
+        size: k-hat, how many predictions were accepted.
+    """
+
+    start: int
+    predicted: tuple[int, ...]
+    verified: tuple[int, ...]
+    size: int
+
+
+@dataclass
+class Result:
+    """An output with `</s>`, its tokens' log-probabilities under p_1, and how it came about.
+
+    Attributes:
+        passes: how often the merged model of section 4 runs. p_1's token counts as verified when
+            it is predicted: a block that is `</s>` alone needs no pass to verify it.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    passes: int = 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """k-hat of every block."""
+        return [block.size for block in self.blocks]
+
+
+def heads_of(layer: Any, activation: str) -> Heads:
+    """The heads in plain arithmetic, from their weights.
+
+    Args:
+        layer: holds `inner`, `outer` and `bias`.
+        activation: relu or gelu.
+    """
+    count, _, width = layer.outer.shape  # heads of the layer, D, hidden units that a head reads
+    weight, offset = layer.inner.weight, layer.inner.bias
+    size = weight.size(0) // count if count else 0
+    first = layer.block_size - count  # 1 if head 0 is the identity
+    assert first in (0, 1)
+
+    def heads(state: Tensor, i: int) -> Tensor:
+        if i < first:
+            return state
+        units = weight @ state + offset
+        units = units.clamp(min=0) if activation == "relu" else _gelu(units)
+        own = units[(i - first) * size : (i - first + 1) * size]
+        read = own if width == size else units
+        return state + layer.outer[i - first] @ read + layer.bias[i - first]
+
+    return heads
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+class Network:
+    """p_1 .. p_k for one sentence: the Transformer's full forward, a head, the projection.
+
+    Args:
+        model: a fairseq Transformer.
+        heads: what stands between its decoder's states and its projection.
+        source: source tokens, `</s>` included, without padding.
+        start: the decoder's first input.
+    """
+
+    def __init__(self, model: Any, heads: Heads, source: Sequence[int], start: int = 2) -> None:
+        self.model, self.heads, self.start = model, heads, start
+        src_tokens = torch.tensor([list(source)])
+        with torch.no_grad():
+            self.encoded = model.encoder(src_tokens, src_lengths=torch.tensor([len(source)]))
+        self.known: dict[tuple[int, ...], Tensor] = {}
+
+    @torch.no_grad()
+    def states(self, tokens: Sequence[int]) -> Tensor:
+        """The decoder's states behind y_1..y_i for i = 0..n, (n+1)×D."""
+        key = tuple(tokens)
+        if key not in self.known:  # the same question has the same answer: only saves time
+            inputs = torch.tensor([[self.start, *key]])
+            output, _ = self.model.decoder(inputs, encoder_out=self.encoded, features_only=True)
+            self.known[key] = output[0]
+        return self.known[key]
+
+    @torch.no_grad()
+    def log_probs(self, state: Tensor, head: int, temperature: float) -> Tensor:
+        """What p_(head+1) says at a state: V."""
+        logits = self.model.decoder.output_projection(self.heads(state, head))
+        scores: Tensor = (logits / temperature).log_softmax(dim=-1)
+        return scores
+
+
+def blockwise(network: Network, rules: Rules, k: int, criterion: Criterion) -> Result:
+    """Section 3's loop, with a criterion of section 5; fairseq's limits hold for every p_i."""
+    result = Result(passes=1)  # the first Predict
+    y = result.tokens
+    while rules.eos not in y:
+        j = len(y)
+        # Predict. Nothing is looked for behind </s>, nor where only </s> may come: p_1 will say it.
+        state = network.states(y)[-1]
+        predicted: list[int] = []
+        for i in range(k):
+            if i > 0 and (predicted[-1] == rules.eos or j + i >= rules.max_len):
+                break
+            scores = network.log_probs(state, i, rules.temperature)
+            predicted.append(int(rules.apply(scores, j + i).argmax()))
+        # Verify.
+        given = predicted[: predicted.index(rules.eos)] if rules.eos in predicted else predicted
+        p_1 = [
+            rules.apply(network.log_probs(state, 0, rules.temperature), j + i)
+            for i, state in enumerate(network.states([*y, *given])[j:])
+        ]
+        size = 1
+        assert predicted[0] == int(p_1[0].argmax())
+        while size < len(predicted) and criterion.holds(p_1[size], predicted[size]):
+            size += 1
+        size = max(size, min(criterion.least, len(predicted)))
+        # Accept.
+        verified = tuple(int(scores.argmax()) for scores in p_1[1:])
+        result.blocks.append(Block(j, tuple(predicted), verified, size))
+        result.scores += [float(p_1[i][token]) for i, token in enumerate(predicted[:size])]
+        y += predicted[:size]
+        if predicted[0] != rules.eos:
+            result.passes += 1
+    return result
