@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Count how much of what a drafter drafts its verifier accepts, in every combination of settings.
 
-A row for greedy search, then one for each combination of --decoding with the flags that it reads.
-fairseq's own beam-1 search says which outputs are greedy's. Nothing is timed, so it may run beside
-other work. A finished row is kept at once; given again, the command makes only rows that are
-missing, or whose checkpoints, data, flags, plugin or machine have changed.
+For each --path a row for greedy search, then one for each combination of --decoding with the flags
+that it reads. fairseq's own beam-1 search says which outputs are greedy's. Nothing is timed, so it
+may run beside other work. A finished row is kept at once; given again, the command makes only rows
+that are missing, or whose checkpoints, data, flags, plugin or machine have changed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,30 @@ from evaluate import checksum, read_references, subset_files  # noqa: E402
 from fairseq import utils  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
+from fairseq_paradec.analysis.blocks import block_sizes  # noqa: E402
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
 from fairseq_paradec.cli.benchmark import Journal, evenly  # noqa: E402
-from fairseq_paradec.cli.systems import DTYPES, Models  # noqa: E402
+from fairseq_paradec.cli.systems import (  # noqa: E402
+    DTYPES,
+    EXACT,
+    OTHER_MODEL,
+    RELAXED,
+    Models,
+)
 from fairseq_paradec.decoding.audit import Audit  # noqa: E402
 from fairseq_paradec.decoding.config import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
 from fairseq_paradec.errors import option_error  # noqa: E402
 
 # The flags whose values are combined.
-SWEPT = ("drafter_path", "block_size", "accept_topk", "accept_margin")
+SWEPT = (
+    "drafter_path", "block_size", "accept_topk", "accept_margin", "accept_distance", "min_block",
+)  # fmt: skip
 SMOKE_SENTENCES = 8
 JUDGE = "fairseq --beam 1"
+BLOCK = "mean accepted block (tokens / blocks)"
+# Columns that a table is without if no row has a value in them.
+OPTIONAL = ("model", "drafter", "beta", "tau", "epsilon", "l", BLOCK)
 
 Options = dict[str, Any]
 
@@ -51,6 +63,7 @@ class Test(NamedTuple):
     """What is translated: a verifier, and the sentences of a subset that it can translate.
 
     Attributes:
+        path: the verifier's.
         models: where drafters are loaded, too.
         verifier: the model, or an ensemble.
         task: fairseq's, with the subset.
@@ -58,6 +71,7 @@ class Test(NamedTuple):
         batch_size: sentences per batch.
     """
 
+    path: str
     models: Models
     verifier: list[Any]
     task: Any
@@ -82,55 +96,111 @@ class Test(NamedTuple):
         return measure.generator(self.task, models, **options, **more), models
 
 
-def combinations(args: argparse.Namespace) -> list[Options]:
+class Setting(NamedTuple):
+    """What one row measures.
+
+    Attributes:
+        test: what is translated.
+        options: how, named as the flags are.
+    """
+
+    test: Test
+    options: Options
+
+
+def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Setting]:
     """Return the settings: greedy, then every method with all values of the flags it reads.
 
     Raises:
         UsageError: no method reads a flag that is given.
     """
+    found = [Setting(test, options) for test in tests for options in _of_one(args, test, tests)]
+    for name in SWEPT:
+        first = getattr(args, name)[0]
+        if first is None or any(name in setting.options for setting in found):
+            continue
+        flag = "--" + name.replace("_", "-")
+        users = [d for d, flags in FLAGS_OF_METHOD.items() if name in flags]
+        if any(name in FLAGS_OF_METHOD[d] for d in args.decoding):  # blockwise, by its own heads
+            raise option_error(flag, first, "it with a --path that has no heads of its own")
+        raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
+    return found
+
+
+def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list[Options]:
+    """Return the settings of one of the tests."""
     found: list[Options] = [{"decoding": "greedy"}]
+    has_heads = any(hasattr(model, "block_heads") for model in test.verifier)
     for decoding in args.decoding:
         reads = {*FLAGS_OF_METHOD[decoding], *(["drafter_path"] if decoding == "nat" else [])}
+        if decoding == "blockwise" and has_heads:
+            reads.remove("drafter_path")
+        elif decoding == "blockwise" and len(tests) > 1 and args.drafter_path == [None]:
+            continue  # a base, to compare with
         names = [name for name in SWEPT if name in reads]
         for values in itertools.product(*(getattr(args, name) for name in names)):
             given = {k: v for k, v in zip(names, values, strict=True) if v is not None}
             found.append({"decoding": decoding, **given})
-    for name in SWEPT:
-        first = getattr(args, name)[0]
-        if first is not None and not any(name in options for options in found):
-            users = [d for d, flags in FLAGS_OF_METHOD.items() if name in flags]
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
     if args.smoke:
         found = list({options["decoding"]: options for options in reversed(found)}.values())[::-1]
     return [options for i, options in enumerate(found) if options not in found[:i]]
 
 
-def prepare(args: argparse.Namespace, settings: Sequence[Options]) -> Test:
+def prepare(args: argparse.Namespace) -> list[Setting]:
     """Load the models and choose the sentences; find mistakes in the settings before any work.
 
     Raises:
         UsageError: files are missing, or no sentence is left.
     """
-    measure.check_inputs(args.data, args.path)
+    for path in args.path:
+        measure.check_inputs(args.data, path)
     subset_files(args.data, args.subset)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
+    for path in args.drafter_path:
+        if path is None and "nat" in args.decoding:
+            raise option_error("--drafter-path", None, "a checkpoint of --arch block_nat, with nat")
+        if path is not None and not Path(path).is_file():
+            raise option_error("--drafter-path", path, "a fairseq checkpoint")
     models = Models(args.data, args.subset, args.dtype, args.device)
-    verifier, task = models.load(args.path)
-    dataset = task.dataset(args.subset)
-    alone = [options["drafter_path"] for options in settings if options["decoding"] == "nat"]
-    translators = [*verifier, *(models.load(path)[0][0] for path in alone)]
+    tests = [
+        Test(path, models, *models.load(path), numbers=[], batch_size=args.batch_size)
+        for path in dict.fromkeys(args.path)
+    ]
+    settings = combinations(args, tests)
+    dataset = tests[0].task.dataset(args.subset)
+    alone = [options["drafter_path"] for _, options in settings if options["decoding"] == "nat"]
+    translators = [model for test in tests for model in test.verifier]
+    translators += [models.load(path)[0][0] for path in alone]
     longest = min(model.max_positions()[0] for model in translators)
     sizes = dataset.src_sizes
     order = [i for i in measure.by_length(dataset) if 1 < sizes[i] <= longest]
     if not order:
         raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
-    limit = SMOKE_SENTENCES if args.smoke else args.sentences
-    test = Test(models, verifier, task, evenly(order, limit), args.batch_size)
-    for options in settings:
+    tests[0].numbers.extend(evenly(order, SMOKE_SENTENCES if args.smoke else args.sentences))
+    for test in tests[1:]:
+        test.numbers.extend(tests[0].numbers)
+    for test, options in settings:
         test.generator(options)
-    return test
+    return settings
+
+
+def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Say whether models have one greedy search: the same weights, whatever heads look ahead."""
+    if len(ours) != len(theirs):
+        return False
+    for pair in zip(ours, theirs, strict=True):
+        if any(0 in model.block_heads.learned for model in pair if hasattr(model, "block_heads")):
+            return pair[0] is pair[1]
+        first, second = (
+            {name: w for name, w in m.state_dict().items() if not name.startswith("decoder.heads.")}
+            for m in pair
+        )
+        if first.keys() != second.keys():
+            return False
+        if not all(torch.equal(w, second[name]) for name, w in first.items()):
+            return False
+    return True
 
 
 # ---- one row ------------------------------------------------------------------------------------
@@ -193,32 +263,65 @@ def _tokens(sample: dict[str, Any], hypos: list[list[dict[str, Any]]]) -> dict[i
     return {i: hypo[0]["tokens"].tolist() for i, hypo in zip(ids, hypos, strict=True)}
 
 
-def row(options: Options, entry: dict[str, Any], wanted: Sequence[list[int]]) -> dict[str, Any]:
+def row(
+    options: Options, entry: dict[str, Any], wanted: Sequence[list[int]], model: str = "-"
+) -> dict[str, Any]:
     """Sum up one setting.
 
     Args:
         options: the setting.
         entry: what ``counted`` found.
         wanted: the judge's tokens.
+        model: its name, if there are several.
     """
     flags, outputs = entry["flags"], entry["tokens"]
     tokens, passes = sum(map(len, outputs)), sum(entry["passes"])
     drafted = sum(map(sum, entry["drafted"]))
     accepted = sum(map(sum, entry["accepted"]))
     return {
+        "model": model,
         "decoder": options["decoding"],
+        "label": label(options, entry, wanted),
         "drafter": options.get("drafter_path", "-"),
         "k": flags.get("block_size", "-"),
         "beta": flags.get("accept_topk", "-"),
         "tau": flags.get("accept_margin", "-"),
+        "epsilon": options.get("accept_distance", "-"),
+        "l": options.get("min_block", "-"),
         "sentences": len(outputs),
         "tokens": tokens,
         "passes per sentence": round(passes / len(outputs), 3),
         "tokens per pass": round(tokens / passes, 3),
+        BLOCK: mean_block(entry) if options["decoding"] in ("greedy", "blockwise") else "-",
         "accepted per pass": round(accepted / passes, 3) if drafted else "-",
         "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
         "ties": "-" if entry["ties"] is None else entry["ties"],
     }
+
+
+def label(options: Options, entry: dict[str, Any], wanted: Sequence[list[int]]) -> str:
+    """Return what the outputs are to their model's greedy search.
+
+    One that promises to be exact and was not, once, ties apart, is never called so.
+    """
+    if options["decoding"] == "nat":
+        return OTHER_MODEL
+    if entry["ties"] is None:
+        return RELAXED
+    beyond = len(wanted) - _same(entry["tokens"], wanted) - entry["ties"]
+    if beyond:
+        return f"NOT EXACT ({beyond} of {len(wanted)})"
+    return f"{EXACT} but for {entry['ties']} ties of {len(wanted)}" if entry["ties"] else EXACT
+
+
+def mean_block(entry: dict[str, Any]) -> float:
+    """Return the mean accepted block size, over all blocks of all sentences."""
+    sizes = [
+        size
+        for accepted, tokens in zip(entry["accepted"], entry["tokens"], strict=True)
+        for size in block_sizes(accepted, len(tokens))
+    ]
+    return round(sum(sizes) / len(sizes), 3)
 
 
 def histogram(entry: dict[str, Any]) -> dict[str, str]:
@@ -254,7 +357,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     Columns without a value are left out, and that of the drafter if there is only one.
     """
     columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
-    if len({row["drafter"] for row in rows} - {"-"}) == 1:
+    if len({row.get("drafter", "-") for row in rows} - {"-"}) == 1:
         columns.remove("drafter")
     cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
@@ -267,9 +370,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 # ---- all rows -----------------------------------------------------------------------------------
 
 
-def key(args: argparse.Namespace, options: Options) -> str:
+def key(args: argparse.Namespace, test: Test, options: Options) -> str:
     """Return what tells a setting's result from any other: a checksum of all it is made from."""
-    files = [Path(one) for one in args.path.split(os.pathsep)]
+    files = [Path(one) for one in test.path.split(os.pathsep)]
     files += sorted(Path(args.data).glob("dict.*.txt"))
     files += subset_files(args.data, args.subset)
     files += sorted((Path(measure.__file__).resolve().parents[1]).rglob("*.py"))
@@ -278,7 +381,7 @@ def key(args: argparse.Namespace, options: Options) -> str:
     drafter = options.get("drafter_path")
     made_of = {
         "options": options | ({"drafter_path": checksum(Path(drafter))} if drafter else {}),
-        "sentences": SMOKE_SENTENCES if args.smoke else args.sentences,
+        "sentences": test.numbers,
         "setting": [args.subset, args.batch_size, args.dtype, args.device],
         "files": [(file.name, checksum(file)) for file in files],
         "machine": [machine["machine"], machine["versions"]],
@@ -287,11 +390,16 @@ def key(args: argparse.Namespace, options: Options) -> str:
 
 
 def measured(
-    args: argparse.Namespace, test: Test, settings: Sequence[Options]
-) -> tuple[list[list[int]], list[dict[str, Any]]]:
-    """Return the judge's tokens and what each setting gave, from an earlier run if it has them."""
-    keys = [key(args, options) for options in settings]
-    judge = key(args, {"decoding": JUDGE})
+    args: argparse.Namespace, settings: Sequence[Setting]
+) -> tuple[dict[str, list[list[int]]], list[dict[str, Any]]]:
+    """Return what each setting gave, from an earlier run if it has it.
+
+    Returns:
+        The judge's tokens for each model, and the settings' entries.
+    """
+    tests = {test.path: test for test, _ in settings}
+    judges = {path: key(args, test, {"decoding": JUDGE}) for path, test in tests.items()}
+    keys = [key(args, test, options) for test, options in settings]
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -300,21 +408,22 @@ def measured(
     journal = Journal(
         args.out.with_suffix(".partial.jsonl"), {"schema": "acceptance", "version": 1}
     )
-    missing = [one for one in (judge, *keys) if one not in journal.entries]
+    missing = [one for one in (*judges.values(), *keys) if one not in journal.entries]
     with tqdm(
         desc="acceptance",
-        total=len(missing) * len(test.numbers),
+        total=len(missing) * len(settings[0].test.numbers),
         unit=" sentences",
         mininterval=0.5 if sys.stderr.isatty() else 30,
     ) as bar:
-        if judge in missing:
-            journal.put(judge, judged(test, bar))
-        wanted = journal.entries[judge]["tokens"]
-        for one, options in zip(keys, settings, strict=True):
+        for path, one in judges.items():
+            if one in missing:
+                journal.put(one, judged(tests[path], bar))
+        wanted = {path: journal.entries[one]["tokens"] for path, one in judges.items()}
+        for one, (test, options) in zip(keys, settings, strict=True):
             if one in missing:
                 said = (str(value) for value in options.values())
                 bar.set_postfix_str(" ".join(said), refresh=False)
-                journal.put(one, counted(test, options, wanted, bar))
+                journal.put(one, counted(test, options, wanted[test.path], bar))
     entries = [journal.entries[one] for one in keys]
     journal.close()
     return wanted, entries
@@ -327,44 +436,80 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
         args: the command's arguments.
         argv: as they were typed, for the record.
     """
-    settings = combinations(args)
-    for options in settings:
-        path = options.get("drafter_path")
-        if path is None and options["decoding"] == "nat":
-            raise option_error("--drafter-path", None, "a checkpoint of --arch block_nat, with nat")
-        if path is not None and not Path(path).is_file():
-            raise option_error("--drafter-path", path, "a fairseq checkpoint")
     if args.out.is_dir():
         raise option_error("--out", str(args.out), "a file, not a folder")
     references = None if args.raw is None else read_references(args.raw)
-    test = prepare(args, settings)
-    size = len(test.task.dataset(args.subset))
+    settings = prepare(args)
+    first = settings[0].test
+    size = len(first.task.dataset(args.subset))
     if references is not None and len(references) != size:
         raise option_error("--raw", str(args.raw), f"{size} lines, as {args.subset} of DATA has")
-    wanted, entries = measured(args, test, settings)
-    rows = [row(options, entry, wanted) for options, entry in zip(settings, entries, strict=True)]
-    notes = [
-        f"{len(test.numbers)} sentences of {args.data} ({args.subset}), batch size "
-        f"{args.batch_size}, {args.dtype}, {args.device}; verifier {args.path}.",
-        "Identical: to fairseq's own --beam 1; ties among the others, where exactness is promised: "
-        "the two tokens' log-probabilities are closer than 1e-4.",
-        "Tokens count the end of the sentence; a pass gives the accepted tokens and one of the "
-        "verifier's own.",
-        "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
+    wanted, entries = measured(args, settings)
+    several = len(wanted) > 1
+    rows = [
+        row(options, entry, wanted[test.path], test.path if several else "-")
+        for (test, options), entry in zip(settings, entries, strict=True)
     ]
+    for one, (test, _) in zip(rows, settings, strict=True):
+        if one["label"] != OTHER_MODEL and not same_greedy(test.verifier, first.verifier):
+            one["label"] = f"{OTHER_MODEL}: {one['label']}"
     if references is not None:
-        quality = Quality([references[i] for i in test.numbers])
-        words, language = test.task.target_dictionary, test.task.cfg.target_lang
+        quality = Quality([references[i] for i in first.numbers])
+        words, language = first.task.target_dictionary, first.task.cfg.target_lang
         texts = [
             [measure.plain_text(words.string(tokens).split(), language) for tokens in e["tokens"]]
             for e in entries
         ]
-        for one, text in zip(rows, texts, strict=True):
-            one |= scores(quality, text, texts[0])
-        notes.append("Cased, detokenised text against raw references; 95% paired-bootstrap.")
-        notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
+        greedy = {
+            test.path: text
+            for (test, options), text in zip(settings, texts, strict=True)
+            if options["decoding"] == "greedy"
+        }
+        for one, (test, _), text in zip(rows, settings, texts, strict=True):
+            one |= scores(quality, text, greedy[test.path])
+            if several:
+                found = scores(quality, text, greedy[first.path])
+                one |= {f"{k} - first": found[f"{k} - greedy"] for k in quality.signatures()}
     for one, entry in zip(rows, entries, strict=True):
         one |= histogram(entry)
+    idle = {name for name in OPTIONAL if all(one[name] == "-" for one in rows)}
+    if all(one["decoder"] != "blockwise" for one in rows):
+        idle.add(BLOCK)
+    rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
+    verifiers = "the models are in the rows" if several else f"verifier {first.path}"
+    notes = [
+        f"{len(first.numbers)} sentences of {args.data} ({args.subset}), batch size "
+        f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}.",
+        f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
+        "may be others"
+        + (
+            f"; {OTHER_MODEL}: ..., the same of a model whose greedy search is not the first's."
+            if several
+            else f"; {OTHER_MODEL}, the drafter's own."
+        ),
+        "Identical: to fairseq's own --beam 1, with the same model; ties among the others, where "
+        "exactness is promised: the two tokens' log-probabilities are closer than 1e-4.",
+        "Tokens count the end of the sentence; a pass gives the accepted tokens and one of the "
+        "verifier's own.",
+        "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
+    ]
+    if BLOCK not in idle:
+        notes[-1] = (
+            "k: --block-size, beta: --accept-topk, tau: --accept-margin, epsilon: "
+            "--accept-distance, l: --min-block."
+        )
+        notes.append(
+            "Mean accepted block, as Stern et al. (2018) count it: all tokens by the number of "
+            "blocks. A block is a token of the model's own and the drafts after it that hold; the "
+            "pass that verifies them finds the next block's first token, too."
+        )
+    if references is not None:
+        notes.append("Cased, detokenised text against raw references; 95% paired-bootstrap.")
+        if several:
+            notes.append(
+                "Differences are from the same model's greedy search, and from the first model's."
+            )
+        notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
     command = f"python scripts/acceptance.py {shlex.join(argv)}"
     made_by = measure.circumstances("", argv) | {"command": command}
     measure.save(args.out, args.title, notes, rows, made_by)
@@ -378,11 +523,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s DATA --path VERIFIER --drafter-path DRAFTER [options] --out FILE",
-        epilog="Each of the first five options may be given several times: all combinations are "
-        "made.\nexample: scripts/acceptance.py data-bin/multi30k.en-de --path verifier.pt "
-        "--drafter-path\ndrafter.pt --block-size 5 --block-size 10 --accept-margin 1 "
-        "--accept-margin 3 --out results/k.json",
+        usage="%(prog)s DATA --path VERIFIER [--drafter-path DRAFTER] [options] --out FILE",
+        epilog="Each of the options down to --path may be given several times: all combinations "
+        "are made.\nexamples:\n  scripts/acceptance.py data-bin/multi30k.en-de --path verifier.pt "
+        "--drafter-path drafter.pt \\\n    --block-size 5 --block-size 10 --accept-margin 1 "
+        "--accept-margin 3 --out results/k.json\n  scripts/acceptance.py data-bin/multi30k.en-de "
+        "--decoding blockwise --path base.pt \\\n    --path fine-tuned.pt --accept-topk 1 "
+        "--accept-topk 2 --out results/blocks.json",
     )
     add, number = parser.add_argument, measure.whole_number
     add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
@@ -390,7 +537,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add(
         "--drafter-path",
         action="append",
-        help="the drafter's checkpoint; for nat, which drafts without a verifier, too",
+        help="the drafter's checkpoint; for nat, which drafts without a verifier, too; for "
+        "blockwise, heads that were trained on --path",
     )
     add(
         "--decoding",
@@ -400,9 +548,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"{', '.join(methods)} (default: gad and gad_pp)",
     )
     add("--block-size", type=number, action="append", help="(default: as the drafter was trained)")
-    add("--accept-topk", type=number, action="append", help="gad_pp's beta (default: 3)")
+    add(
+        "--accept-topk",
+        type=number,
+        action="append",
+        help="gad_pp's beta (default: 3), and how many of the best blockwise accepts (default: 1)",
+    )
     add("--accept-margin", type=float, action="append", help="gad_pp's tau (default: 1.0)")
-    add("--path", required=True, help="the verifier's checkpoint, several with ':' between them")
+    add("--accept-distance", type=int, action="append", help="blockwise's epsilon, for numbers")
+    add("--min-block", type=number, action="append", help="blockwise's l (default: 1)")
+    add(
+        "--path",
+        action="append",
+        required=True,
+        help="the verifier's checkpoint, several with ':' between them; again for another model. "
+        "With blockwise a model with heads, or a Transformer and --drafter-path; among several "
+        "one without heads has its greedy row alone",
+    )
     add("--subset", default="valid", help="of DATA (default: valid)")
     add("--raw", type=Path, help="its references, plain text, one per line: for BLEU and chrF")
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")

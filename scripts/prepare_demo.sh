@@ -7,14 +7,16 @@ set -euo pipefail
 usage() {
     cat <<'EOF'
 usage: scripts/prepare_demo.sh [--checkpoint FILE] [--drafter FILE] [--ibdecoder FILE]
-                               [--ibdecoder-sa FILE] [--dest DIR] [--python PYTHON]
+                               [--ibdecoder-sa FILE] [--heads FILE] [--dest DIR]
+                               [--python PYTHON]
 
 Remakes the embedded demo folder from
     DEST/raw/demo.{en,de}   the sentences, one per line
     DEST/codes.bpe          the BPE codes
     DEST/dict.{en,de}.txt   the dictionaries of the model
-    FILE                    full fairseq checkpoints: the model, GAD's drafter for it, and models
-                            that write several words a step
+    FILE                    full fairseq checkpoints: the model, GAD's drafter for it, models that
+                            write several words a step, and heads for blockwise decoding on the
+                            model (a blockwise_transformer on it, frozen, or its heads alone)
 and writes
     DEST/bpe/demo.{en,de}   normalised, tokenised, split by BPE
     DEST/test.en-de.*       the same, binarised
@@ -22,12 +24,14 @@ and writes
     DEST/drafter.pt         the same of the drafter
     DEST/ibdecoder.pt, DEST/ibdecoder_sa.pt
                             the same of the others
+    DEST/heads.pt           the same of the heads alone
 
 options:
     --checkpoint FILE   without it, DEST/model.pt stays as it is
     --drafter FILE      without it, DEST/drafter.pt stays as it is
     --ibdecoder FILE    without it, DEST/ibdecoder.pt stays as it is
     --ibdecoder-sa FILE without it, DEST/ibdecoder_sa.pt stays as it is
+    --heads FILE        without it, DEST/heads.pt stays as it is
     --dest DIR          default: data-bin/demo.en-de in this checkout
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
 EOF
@@ -38,10 +42,11 @@ checkpoint=
 drafter=
 ibdecoder=
 ibdecoder_sa=
+heads=
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --checkpoint | --drafter | --ibdecoder | --ibdecoder-sa | --dest | --python)
+        --checkpoint | --drafter | --ibdecoder | --ibdecoder-sa | --heads | --dest | --python)
             need_value "$@"
             name=${1#--}
             declare "${name//-/_}=$2"
@@ -65,6 +70,7 @@ done
 [ -z "$drafter" ] || need_file "$drafter" "checkpoint (--drafter)"
 [ -z "$ibdecoder" ] || need_file "$ibdecoder" "checkpoint (--ibdecoder)"
 [ -z "$ibdecoder_sa" ] || need_file "$ibdecoder_sa" "checkpoint (--ibdecoder-sa)"
+[ -z "$heads" ] || need_file "$heads" "checkpoint (--heads)"
 lines_en=$(wc -l <"$dest/raw/demo.en")
 lines_de=$(wc -l <"$dest/raw/demo.de")
 [ "$lines_en" -eq "$lines_de" ] ||
@@ -102,9 +108,9 @@ for lang in en de; do
 done
 
 echo "[3/3] models" >&2
-shrink() { # checkpoint or nothing, its name in DEST
+shrink() { # checkpoint or nothing, its name in DEST, then more of shrink_checkpoint.py
     if [ -n "$1" ]; then
-        "$python" "$root/scripts/shrink_checkpoint.py" "$1" "$dest/$2"
+        "$python" "$root/scripts/shrink_checkpoint.py" "${@:3}" -- "$1" "$dest/$2"
     else
         echo "$2: no checkpoint given, left as it is" >&2
     fi
@@ -113,3 +119,4 @@ shrink "$checkpoint" model.pt
 shrink "$drafter" drafter.pt
 shrink "$ibdecoder" ibdecoder.pt
 shrink "$ibdecoder_sa" ibdecoder_sa.pt
+shrink "$heads" heads.pt --heads-only

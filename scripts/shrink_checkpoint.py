@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make a small, shareable copy of a fairseq checkpoint.
+"""Make a small, shareable copy of a fairseq checkpoint, or of its blockwise heads alone.
 
 Weights are stored as fp16 (fairseq copies them into an fp32 model when loading), optimizer and
 other training state is dropped, and paths of the training machine are removed. The configuration
@@ -10,6 +10,7 @@ without any class being allowed first.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ NEUTRAL_PATHS: dict[str, Any] = {
     "decoder_embed_path": None,
     "lm_path": None,
     "distributed_init_method": None,
+    "base_path": "base.pt",  # a model that was started from one goes on saying so
 }
 
 
@@ -50,7 +52,9 @@ def plain_config(value: Any) -> Any:
         value = vars(value)
     if isinstance(value, dict):
         return {
-            key: NEUTRAL_PATHS[key] if key in NEUTRAL_PATHS else plain_config(item)
+            key: NEUTRAL_PATHS[key]
+            if key in NEUTRAL_PATHS and item is not None
+            else plain_config(item)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -115,16 +119,57 @@ def shrink(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a checkpoint of --arch blockwise_transformer without its base.
+
+    Args:
+        state: the checkpoint.
+        path: its file, for the message.
+
+    Raises:
+        UsageError: it has no heads, or they do not fit the base that they were started from.
+    """
+    from fairseq_paradec.errors import option_error
+    from fairseq_paradec.models.blockwise_transformer import heads_only
+
+    options = (state.get("cfg") or {}).get("model") or {}
+    options = vars(options) if isinstance(options, argparse.Namespace) else options
+    weights = state.get("model") or {}
+    if not any(name.startswith("decoder.heads.") for name in weights):
+        arch = options.get("arch", "another model")
+        raise option_error(
+            "--heads-only", f"{path}, of --arch {arch}", "a checkpoint of blockwise_transformer"
+        )
+    for name, why in (
+        ("fine_tune_base", "whose base is its own"),
+        ("train_first_head", "whose next token is not the base's"),
+    ):
+        if options[name]:
+            raise option_error(
+                "--heads-only", f"{path}, trained with --{name.replace('_', '-')}, {why}",
+                "heads on a frozen base; shrink the whole model, without --heads-only",
+            )  # fmt: skip
+    return state | {"model": heads_only(weights)}
+
+
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         description="Make a small copy of a fairseq checkpoint: fp16 weights, no training state, "
-        "no paths, plain-data configuration."
+        "no paths, plain-data configuration.",
+        epilog="example: scripts/shrink_checkpoint.py --heads-only checkpoints/k6/model.pt "
+        "checkpoints/k6/heads.pt",
     )
     parser.add_argument("source", type=Path, help="full checkpoint (only read)")
     parser.add_argument("target", type=Path, help="file to write")
     parser.add_argument(
         "--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)"
+    )
+    parser.add_argument(
+        "--heads-only",
+        action="store_true",
+        help="of a blockwise_transformer on a frozen base the heads alone, for --drafter-path; "
+        "the base is given as --path",
     )
     return parser.parse_args(argv)
 
@@ -140,6 +185,16 @@ def main(argv: list[str] | None = None) -> int:
     # The only class in a fairseq checkpoint that is not plain data; safe loading stays on.
     torch.serialization.add_safe_globals([argparse.Namespace])
     state = torch.load(args.source, map_location="cpu", weights_only=True)
+    if args.heads_only:
+        logging.disable(logging.INFO)  # what fairseq says while it is imported
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from fairseq_paradec.errors import UsageError
+
+        try:
+            state = heads_alone(state, args.source)
+        except UsageError as error:
+            print(f"shrink_checkpoint: {error}", file=sys.stderr)
+            return 2
     partial = args.target.with_name(args.target.name + ".partial")
     torch.save(shrink(state), partial)
     megabytes = partial.stat().st_size / 1e6

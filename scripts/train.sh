@@ -39,7 +39,8 @@ options:
                         _iwslt or _big in the name, that is the size. -- --encoder-from FILE starts
                         from the encoder of a Transformer of the same size. blockwise_transformer
                         (Stern et al. 2018; tiny 8 epochs) puts heads on the Transformer that
-                        -- --base-path FILE names; with --fine-tune-base it is trained, too
+                        -- --base-path FILE names; with --fine-tune-base that is trained, too
+                        (tiny 6 epochs)
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
     --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)

@@ -51,7 +51,7 @@ if [[ $arch == blockwise_transformer* ]]; then # heads on a Transformer
             length=(epochs 8) batch=4096 last=3
             training=(--warmup-updates 500 --block-size 6 --heads-per-update all)
             if [ -n "$fine_tunes" ]; then # 0.003 would ruin the base before the heads are of use
-                batch=1024
+                length=(epochs 6) batch=1024
                 training+=(--lr 0.001)
             else
                 training+=(--lr 0.003 --dropout 0.1)

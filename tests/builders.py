@@ -363,9 +363,7 @@ def tiny_blockwise(
     return model.to(dtype).eval()
 
 
-def lend_heads(
-    task: ParallelTranslationTask, base: torch.nn.Module, heads: torch.nn.Module
-) -> str:
+def lend_heads(task: ParallelTranslationTask, base: torch.nn.Module, heads: torch.nn.Module) -> str:
     """Let `task` have these heads loaded for this base: what --drafter-path is to blockwise."""
     path = f"heads {id(heads)} in memory"
     task.drafters.heads.setdefault(base, {})[path] = heads

@@ -102,10 +102,11 @@ def test_the_demo_compares_all_decoders(capsys):
     status, table, lines = run_demo(capsys, "--block-size", "3")
     assert status == 0
     assert logging.root.manager.disable == logging.NOTSET  # as it was
+    blockwise = ["blockwise"] if (DEMO / "heads.pt").is_file() else []
     assert list(table) == [
         "fairseq beam 5", "fairseq greedy", "greedy", "pj", "pgj block 3", "hgj block 3",
-        "hgj sliding 3", "gad", "gad_pp top-3, 1.0", "own beam 5", "ibdecoder beam 5",
-        "ibdecoder+SA beam 5",
+        "hgj sliding 3", "gad", "gad_pp top-3, 1.0", *blockwise, "own beam 5",
+        "ibdecoder beam 5", "ibdecoder+SA beam 5",
     ]  # fmt: skip
     beam, own_beam, *several = (cells for name, cells in table.items() if "beam" in name)
     assert own_beam[:2] == beam[:2] and own_beam[4] == beam[4]
@@ -126,7 +127,8 @@ def test_the_demo_compares_all_decoders(capsys):
         baseline = float(table["fairseq beam 5"][2])
         assert float(speed_up[:-1]) == pytest.approx(baseline / float(milliseconds), rel=0.03)
     (verdict,) = (line for line in lines if line.startswith("Every sentence identical"))
-    assert verdict.endswith("greedy, pj, pgj block 3, hgj block 3, hgj sliding 3, gad.")
+    named = ", ".join(["greedy, pj, pgj block 3, hgj block 3, hgj sliding 3, gad", *blockwise])
+    assert verdict.endswith(f": {named}.")
     for kind in ("source", "translation", "reference"):
         texts = [line for line in lines if line.startswith(f"{kind} ")]
         assert len(texts) == len(set(texts)) == 3
@@ -217,6 +219,22 @@ def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypat
     assert (greedy["identical"], greedy["beyond ties"]) == (3, 0)
     assert broken["beyond ties"] > 0
     assert broken["identical"] + broken["ties"] + broken["beyond ties"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
+        (["--decoding", "jacobi", "--drafter-path", "d.pt"], ["--drafter-path", "'d.pt'"]),
+        (["--decoding", "blockwise"], ["--path", "TransformerModel", "--drafter-path"]),
+    ],
+)
+def test_lossless_names_what_does_not_go_together(tmp_path, capsys, flags, words):
+    out = tmp_path / "never.json"
+    assert lossless.main([str(DEMO), "--path", str(MODEL), "--out", str(out), *flags]) == 2
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message.startswith("paradec-lossless: error: ")
+    assert all(word in message for word in words) and not out.exists()
 
 
 def test_separate_dictionaries_leave_source_copy_out():

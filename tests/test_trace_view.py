@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode, demo
+from builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode, demo, tiny_blockwise
 from gpu.gates import collate
 from helpers_cli import ROOT
 
@@ -33,6 +33,8 @@ from fairseq_paradec.analysis.trace_view import (
     read_sentence,
     sentence_html,
     sentence_text,
+    steps_html,
+    steps_text,
 )
 from fairseq_paradec.cli import trace as command
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
@@ -794,3 +796,153 @@ def test_an_order_that_contradicts_itself_is_refused(last):
     one = record("A B C D </s>", *FROM_BOTH_ENDS, last)
     with pytest.raises(UsageError, match="sentence 3"):
         read_sentence(one, "sentence 3")
+
+
+# ---- steps -------------------------------------------------------------------------------------
+
+#: stern2018, section 7.4: an output in blocks of 10, 5, 4, 10, 2 and 3 tokens; k = 10.
+PAPER = (
+    "Das_ James_ Web b_ Space_ Tele sko p_ (_ J W ST_ )_ wird_ bis_ späte stens_ 2018_ an_ Bord_ "
+    "einer_ Ari ane 5_ -_ Rak ete_ in_ den_ Weltraum _ gestartet_ . </s>"
+)
+
+
+def test_the_listing_of_the_paper():
+    """Each pass accepts the rest of a block, and finds the next one's first token."""
+    passes = (
+        one_pass(0, "", "Das_", 0, 1),
+        one_pass(1, "James_ Web b_ Space_ Tele sko p_ (_ J",
+                 "James_ Web b_ Space_ Tele sko p_ (_ J W", 9, 10),
+        one_pass(11, "ST_ )_ wird_ bis_ an_ Bord_ 2018_", "ST_ )_ wird_ bis_ späte x x x", 4, 5),
+        one_pass(16, "stens_ 2018_ an_ die", "stens_ 2018_ an_ Bord_ x", 3, 4),
+        one_pass(20, "einer_ Ari ane 5_ -_ Rak ete_ in_ den_",
+                 "einer_ Ari ane 5_ -_ Rak ete_ in_ den_ Weltraum", 9, 10),
+        one_pass(30, "_ . </s>", "_ gestartet_ x", 1, 2),
+        one_pass(32, ". </s>", ". </s>", 2, 2),
+    )  # fmt: skip
+    source = "The James Webb Space Telescope (JWST) will be launched </s>".split()
+    one = record(PAPER, *passes, source=source, decoding="blockwise")
+    text = steps_text(read_sentence(one, "sentence 3")).split("\n")
+    assert "\n".join(text[3:]) in (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
+    assert text == [
+        "sentence 3 (blockwise)",
+        "Input:  The James Webb Space Telescope (JWST) will be launched",
+        "Output: " + PAPER.removesuffix(" </s>"),
+        "Step 1   10 tokens   [Das_, James_, Web, b_, Space_, Tele, sko, p_, (_, J]",
+        "Step 2    5 tokens   [W, ST_, )_, wird_, bis_]",
+        "Step 3    4 tokens   [späte, stens_, 2018_, an_]",
+        "Step 4   10 tokens   [Bord_, einer_, Ari, ane, 5_, -_, Rak, ete_, in_, den_]",
+        "Step 5    2 tokens   [Weltraum, _]",
+        "Step 6    3 tokens   [gestartet_, ., </s>]",
+        "tokens: 34, steps: 6, tokens per step: 5.67, passes: 7",
+    ]
+
+
+BLOCKWISE = (
+    "den Ang war in </s>",
+    one_pass(0, "", "den", 0, 1),
+    # among the two best, and the model's own; rejected
+    one_pass(1, "Ang war zu", "Ein war in x", 2, 3, draft_ranks=[1, 0, 7]),
+    one_pass(4, "", "</s>", 0, 1),
+)
+
+
+def steps_of(*args, **more):
+    sentence = read_sentence(record(*args, **more), "sentence 3")
+    return [" ".join(tokens) for tokens in sentence.steps]
+
+
+def test_relaxed_blocks():
+    """The model's own ``</s>`` is a block by itself, and so is what it puts in place of a draft."""
+    assert steps_of(*BLOCKWISE, decoding="blockwise") == ["den Ang war", "in", "</s>"]
+    assert lines(*BLOCKWISE)[1] == ("den/p Ang/r war/a zu/b", "den/p Ein/x war/a in/b x/x")
+
+
+def test_blocks_of_a_minimum_size():
+    """With --min-block 3 two drafts pass that are nowhere near the best, and end the sentence."""
+    passes = (
+        one_pass(0, "", "a", 0, 1),
+        one_pass(1, "b c d", "x c y z", 2, 3, draft_ranks=[39, 0, 12]),
+        one_pass(4, "e </s>", "y z", 2, 2, draft_ranks=[20, 9]),
+    )
+    assert lines("a b c y e </s>", *passes) == [
+        ("", "a/+"),
+        ("a/p b/r c/a d/b", "a/p x/x c/a y/b z/x"),
+        ("a/p b/p c/p y/p e/r </s>/r", "a/p b/p c/p y/p y/x z/x"),
+    ]
+    assert steps_of("a b c y e </s>", *passes, decoding="blockwise") == ["a b c", "y e </s>"]
+
+
+def test_a_step_of_any_other_method_is_a_pass():
+    assert steps_of(*BLOCKWISE, decoding="gad_pp") == ["den", "Ang war in", "</s>"]
+    waiting = (one_pass(0, "a x y", "a b z", 1, 0), one_pass(0, "a b c", "a b c", 3, 3))
+    one = read_sentence(record("a b c", *waiting), "sentence 3")
+    assert steps_text(one).split("\n")[3:] == [
+        "Step 1   0 tokens   []",
+        "Step 2   3 tokens   [a, b, c]",
+        "tokens: 3, steps: 2, tokens per step: 1.50, passes: 2",
+    ]
+    # words in the order in which they were written
+    ends = (*FROM_BOTH_ENDS, written(4, [EOS], [4]))
+    assert steps_of("A B C D </s>", *ends) == ["A D", "B C", "</s>"]
+
+
+def test_steps_align_and_do_not_command_the_terminal():
+    passes = [one_pass(i, "", f"w{i}", 0, 1) for i in range(9)]
+    evil = (*passes, one_pass(9, "", "\x1b[2J b", 0, 2))
+    output = " ".join(f"w{i}" for i in range(9)) + " \x1b[2J b"
+    text = steps_text(read_sentence(record(output, *evil, source=None), "sentence 3")).split("\n")
+    assert text[1] == "Input:  (not in the trace)"
+    assert text[3] == "Step  1   1 token    [w0]"
+    assert text[12] == "Step 10   2 tokens   [\\x1b[2J, b]"
+    assert "\x1b" not in "".join(text)
+
+
+@pytest.mark.parametrize("flags", [{}, {"accept_topk": 3}, {"min_block": 2}, {"block_size": 1}])
+def test_steps_of_real_traces(tmp_path, flags):
+    """Blocks make up the output; each but the last has what the rule lets pass."""
+    task, _ = built("share_all")
+    model = tiny_blockwise(task, "share_all")
+    sample = batch(task, [8, 5, 3, 11])
+    path = real_trace(tmp_path, task, model, sample, Limits(), decoding="blockwise", **flags)
+    most = flags.get("block_size", HEADS_BLOCK_SIZE)
+    for sentence in command.sentences(str(path), None, None):
+        assert [token for step in sentence.steps for token in step] == sentence.output
+        sizes = [len(step) for step in sentence.steps]
+        assert flags.get("min_block", 1) <= min(sizes[:-1], default=9) and max(sizes) <= most
+        # The last pass finds no token of its own where it accepts a drafted </s>.
+        last = sentence.passes[-1]
+        drafted = last.accepted > 0 and len(last.committed) == last.accepted
+        assert len(sizes) == len(sentence.passes) - drafted
+        states = {cell.state for one in sentence.passes for cell in one.draft}
+        assert ("rescued" in states) <= bool({"accept_topk", "min_block"} & set(flags))
+
+
+def test_the_command_lists_steps(trace, tmp_path, capsys):
+    page = tmp_path / "steps.html"
+    write(trace, record(*BLOCKWISE, decoding="blockwise"), GOOD | {"id": 4})
+    assert command.main([str(trace), "--steps", "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "sentence 3 (blockwise)\nInput:  s1 s2\nOutput: den Ang war in\nStep 1   3 "
+    )
+    assert shown(out) == ["sentence 3", "sentence 4"] and "\n\nsentence 4 (any)\n" in out
+    assert "discarded" not in out
+    found = Page(page.read_text(encoding="utf-8"))
+    assert [[text for _, text in row] for row in found.tables[0]] == [
+        ["Step 1", "3 tokens", "[den, Ang, war]"],
+        ["Step 2", "1 token ", "[in]"],
+        ["Step 3", "1 token ", "[</s>]"],
+    ]
+    assert len(found.tables) == 2  # no legend
+    # an earlier page of either kind may be written over
+    assert command.main([str(trace), "--html", str(page)]) == 0
+    assert "bifurcation" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_of_steps_escapes_everything():
+    evil = '<script>alert("1")</script>&\'x'
+    one = record(evil, one_pass(0, "", evil, 0, 1), source=[evil], decoding=evil)
+    page = Page(page_head(evil, steps=True) + steps_html(read_sentence(one, evil)) + PAGE_TAIL)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert sum(text.count(evil) for text in page.texts) >= 6

@@ -285,6 +285,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [word for word in words.split() if word not in text] == []
     words = "DATA --path --drafter-path --decoding --block-size --accept-topk --accept-margin"
+    words += " --accept-distance --min-block blockwise examples:"
     words += " --subset --raw --batch-size --sentences --dtype --device --smoke --title --out"
     with pytest.raises(SystemExit):
         acceptance.main(["--help"])
@@ -364,7 +365,9 @@ def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
     for name in ("greedy", "gad"):
         row = rows[name]
         same = round(row["identical, %"] * row["sentences"] / 100)
-        assert same + row["ties"] == row["sentences"]
+        assert same + row["ties"] == row["sentences"] and row["label"].startswith("exact")
+    assert rows["gad_pp"]["label"] == "relaxed"
+    assert not {"model", "epsilon", "l", acceptance.BLOCK} & set(rows["gad"])  # not of these rows
     assert rows["greedy"]["tokens per pass"] == 1.0
     assert (rows["gad"]["k"], rows["gad_pp"]["beta"], rows["gad_pp"]["tau"]) == (8, 3, 1.0)
     portable = document | {"command": "", "notes": [], "title": "T"}
@@ -494,6 +497,7 @@ def test_the_drafter_alone(made: Path) -> None:
     assert acceptance.main(options_for(made, *flags)) == 0
     row = json.loads(out.read_text())["rows"][1]
     assert (row["decoder"], row["k"], row["accepted per pass"]) == ("nat", 16, "-")
+    assert row["label"] == "other model"
     assert row["ties"] == "-" and row["tokens per pass"] > 1
 
 
@@ -509,6 +513,7 @@ def test_wrong_options_of_the_report_are_named(
         (["--drafter-path", "/none.pt"], "--drafter-path: got '/none.pt'; allowed: a fairseq ch"),
         (["--drafter-path", verifier], "a checkpoint of --arch block_nat; this holds a Transf"),
         (["--decoding", "gad", "--accept-topk", 2], "--accept-topk: got 2; allowed: it with --dec"),
+        (["--min-block", 2], "--min-block: got 2; allowed: it with --decoding blockwise"),
         (["--accept-margin", -1], "--accept-margin: got -1.0; allowed: a number from 0 up"),
         (["--block-size", 5000], "--block-size: got 5000; allowed: at most"),
         (["--subset", "dev"], "--subset: got 'dev'; allowed: one that DATA"),

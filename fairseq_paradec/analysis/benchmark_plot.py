@@ -1,8 +1,9 @@
-"""A benchmark as a picture: latency, throughput by batch size, and the sweep over threads."""
+"""Pictures of benchmarks: latency, throughput by batch size, threads; speed-up over block size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
-from .benchmark_tables import OWN_GREEDY, label, milliseconds, threads, throughput  # noqa: E402
+from .benchmark_tables import (  # noqa: E402
+    GREEDY,
+    OWN_GREEDY,
+    BlockPoint,
+    label,
+    milliseconds,
+    threads,
+    throughput,
+)
 from .timing import percentile, speed_up  # noqa: E402
 
 # Of the labels; what is another promise has another colour.
@@ -110,3 +119,56 @@ def _threads(ax: Any, document: dict[str, Any]) -> None:
     ax.set_xlabel("CPU threads")
     ax.set_ylabel(f"speed-up against {OWN_GREEDY}, as many threads")
     legend(ax, names)
+
+
+def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint]]]:
+    """Put points together whose names differ in a last number (``both 4``, ``both 8``).
+
+    Args:
+        points: of one benchmark.
+
+    Returns:
+        By name, without the number where there are several, the points in rising order of it; 0
+        where there is none.
+    """
+    found: dict[str, list[tuple[int, BlockPoint]]] = {}
+    for point in points:
+        match = re.fullmatch(r"(.*?)[\s,]+(\d+)", point.name)
+        name, number = (match[1], int(match[2])) if match else (point.name, 0)
+        found.setdefault(name, []).append((number, point))
+    return {
+        name if len(ones) > 1 else ones[0][1].name: sorted(ones, key=lambda one: one[0])
+        for name, ones in found.items()
+    }
+
+
+def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], path: Path) -> None:
+    """Write the picture of speed-up over mean accepted block (stern2018, Figure 4).
+
+    Args:
+        benchmarks: by title, the points of each.
+        path: of the PNG file.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(12.8, 5.0), squeeze=False)
+    for base, ax in zip((OWN_GREEDY, GREEDY), axes[0], strict=True):
+        names = []
+        for title, points in benchmarks.items():
+            for name, ones in series(points).items():
+                gains = [point.speed_ups[base] for _, point in ones]
+                blocks, middles = [point.block for _, point in ones], [g.median for g in gains]
+                (line,) = ax.plot(blocks, middles, marker="o", markersize=4)
+                ax.vlines(blocks, [g.low for g in gains], [g.high for g in gains], line.get_color())
+                for (number, _), x, y in zip(ones, blocks, middles):
+                    if number and len(ones) > 1:
+                        ax.annotate(str(number), (x, y), (4, 4), textcoords="offset points")
+                names.append(name if len(benchmarks) == 1 else f"{name} ({title})")
+        ax.axhline(1, color="black", linewidth=0.6, linestyle=":")
+        ax.set_xlim(left=0.9)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("mean accepted block, tokens")
+        ax.set_ylabel(f"speed-up against {'our greedy' if base == OWN_GREEDY else base}, batch 1")
+        ax.spines[["top", "right"]].set_visible(False)
+        legend(ax, names)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)

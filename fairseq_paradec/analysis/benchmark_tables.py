@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .timing import Rounds, Spread, length_bins, percentile, round_medians, speed_up, total
@@ -12,6 +13,10 @@ BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
 BASELINES = (BEAM, GREEDY, OWN_GREEDY)
 # Bins of source lengths.
 BINS = 4
+BLOCKS = (
+    "mean accepted block: of blockwise decoding, tokens per block as Stern et al. 2018 count, the "
+    "model's own token and the drafted ones that the next pass accepted."
+)
 
 Row = dict[str, Any]
 
@@ -35,8 +40,9 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
                 "Ties: the outputs part where the two tokens' log-probabilities differ by less than"
                 " 1e-4.",
                 "tokens: with </s>. passes: of the decoder, at batch 1.",
+                *([BLOCKS] if any("blocks" in s for s in own) else []),
             ],
-            "rows": [output_row(s) for s in own],
+            "rows": [output_row(s, any("blocks" in other for other in own)) for s in own],
         },
         {
             "title": f"Latency: batch 1, {setting['dtype']}, {threads(main)}",
@@ -125,8 +131,13 @@ def label(system: dict[str, Any]) -> str:
     return f"exact but for {ties} ties of {checked}" if ties else "exact"
 
 
-def output_row(system: dict[str, Any]) -> Row:
-    """Return what a system's translations are like."""
+def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
+    """Return what a system's translations are like.
+
+    Args:
+        system: of the document.
+        blocks: whether there is a column for the mean accepted block.
+    """
     at_one = system["agreement"]["1"]
     row: Row = {
         "decoder": system["label"],
@@ -139,7 +150,48 @@ def output_row(system: dict[str, Any]) -> Row:
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
     row["passes per sentence"] = "-" if passes is None else round(passes / sentences, 2)
     row["tokens per pass"] = "-" if passes is None else round(tokens / passes, 2)
+    if blocks:
+        row["mean accepted block"] = (
+            round(tokens / system["blocks"], 2) if "blocks" in system else "-"
+        )
     return row
+
+
+@dataclass(frozen=True)
+class BlockPoint:
+    """A decoder in Figure 4 of Stern et al. 2018.
+
+    Attributes:
+        name: its label.
+        label: what its output was shown to be.
+        block: its mean accepted block; greedy search has blocks of one token.
+        passes: per sentence.
+        speed_ups: at batch 1, by baseline.
+    """
+
+    name: str
+    label: str
+    block: float
+    passes: float
+    speed_ups: dict[str, Spread]
+
+
+def block_points(document: dict[str, Any]) -> list[BlockPoint]:
+    """Return our greedy search and each blockwise system of a benchmark, in its order.
+
+    Args:
+        document: what ``paradec-benchmark`` wrote.
+    """
+    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    points = []
+    for system in document["systems"]:
+        name = system["label"]
+        if name == OWN_GREEDY or "blocks" in system:
+            speed_ups = {base: speed_up(times[base], times[name]) for base in (OWN_GREEDY, GREEDY)}
+            block = system["tokens"] / system.get("blocks", system["tokens"])
+            passes = system["passes"] / system["agreement"]["1"]["sentences"]
+            points.append(BlockPoint(name, label(system), block, passes, speed_ups))
+    return points
 
 
 def quality(system: dict[str, Any], baseline: str) -> Row:

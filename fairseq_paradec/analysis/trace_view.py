@@ -6,18 +6,23 @@ it, highlighted what earlier passes gave, blue the candidates that only relaxed 
 what follows ``</s>`` is left out. One thing differs: under such a candidate V keeps the verifier's
 own token, struck through, so that one sees what was overruled (Table 11 repeats the candidate).
 
-Pure functions of the records that docs/trace.md describes; no method is known by name.
+Beside it, ``steps``: the listing of Stern et al. 2018, section 7.4, of what each step wrote.
+
+Pure functions of the records that docs/trace.md describes; no method is known by name, but for what
+a step is in blockwise decoding.
 """
 
 from __future__ import annotations
 
 import html
+import itertools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError
+from .blocks import METHOD, block_sizes
 
 EOS = "</s>"
 
@@ -91,6 +96,7 @@ class Pass:
         draft: the D line, from position 0 on.
         verifier: the V line, from position 0 on; the two may differ in length.
         committed: the tokens that the pass added to the output.
+        accepted: how many drafted tokens it let pass.
     """
 
     number: int
@@ -98,6 +104,7 @@ class Pass:
     draft: list[Cell]
     verifier: list[Cell]
     committed: list[str]
+    accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,29 @@ class Sentence:
             f"tokens: {len(self.output)}, passes: {len(self.passes)}, "
             f"tokens per pass: {len(self.output) / max(len(self.passes), 1):.2f}, "
             f"drafted tokens accepted: {states.count(ACCEPTED) + rescued} (rescued: {rescued})"
+        )
+
+    @property
+    def steps(self) -> list[list[str]]:
+        """Return the tokens of each step.
+
+        Of blockwise decoding a step is the paper's block: the token of its own that the verifier
+        found in one pass, and the drafted ones that it let pass in the next. Of every other method
+        it is a pass with the tokens that it committed, in the order in which they were written.
+        """
+        if self.decoding != METHOD:
+            return [one.committed for one in self.passes]
+        sizes = block_sizes([one.accepted for one in self.passes], len(self.output))
+        ends = list(itertools.accumulate(sizes))
+        return [self.output[end - size : end] for size, end in zip(sizes, ends)]
+
+    @property
+    def steps_summary(self) -> str:
+        """Return tokens, steps and passes in one line; tokens per step are blocks' mean size."""
+        tokens, steps = len(self.output), len(self.steps)
+        return (
+            f"tokens: {tokens}, steps: {steps}, tokens per step: {tokens / max(steps, 1):.2f}, "
+            f"passes: {len(self.passes)}"
         )
 
 
@@ -236,6 +266,7 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
         before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
         before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
         committed,
+        accepted,
     )
 
 
@@ -410,6 +441,44 @@ def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> 
     return "\n".join([*lines, sentence.summary])
 
 
+def steps_text(sentence: Sentence) -> str:
+    """Return a sentence for a terminal as input, output, and a line per step.
+
+    Args:
+        sentence: as read.
+    """
+    lines = [
+        f"{sentence.name} ({sentence.decoding})",
+        f"Input:  {_line(sentence.source)}",
+        f"Output: {_line(sentence.output)}",
+        *map("   ".join, _step_lines(sentence)),
+        sentence.steps_summary,
+    ]
+    return "\n".join(map(printable, lines))
+
+
+def _line(tokens: list[str] | None) -> str:
+    """Return tokens as a line of text, without a last ``</s>``."""
+    if tokens is None:
+        return "(not in the trace)"
+    return " ".join(tokens[:-1] if tokens[-1:] == [EOS] else tokens)
+
+
+def _step_lines(sentence: Sentence) -> list[tuple[str, str, str]]:
+    """Return of each step its number, how many tokens, and the tokens; numbers are aligned."""
+    steps = sentence.steps
+    first = len(str(len(steps)))
+    second = len(str(max(map(len, steps), default=0)))
+    return [
+        (
+            f"Step {number:>{first}}",
+            f"{len(tokens):>{second}} token{' ' if len(tokens) == 1 else 's'}",
+            f"[{', '.join(tokens)}]",
+        )
+        for number, tokens in enumerate(steps, start=1)
+    ]
+
+
 #: What a cell shows, and in how many columns.
 Shown = tuple[str, int]
 
@@ -489,14 +558,22 @@ tbody.pass { border-top: 1px solid var(--line); }
 .bonus { color: var(--green); }
 .discarded { color: var(--faint); }
 .pending { border-bottom: 2px dotted; }
+.step { white-space: normal; }
 """
 
 
-def page_head(title: str) -> str:
+_READ_SO = (
+    "<p>D is what the drafter gave in a pass, V what the verifier gave. Positions count from 0. "
+    "Point at a token for its log-probability, which is always the verifier's.</p>\n"
+)
+
+
+def page_head(title: str, steps: bool = False) -> str:
     """Return a page's beginning, legend included; sentences and ``PAGE_TAIL`` follow.
 
     Args:
         title: what the page is of.
+        steps: whether steps are listed, which need no legend.
     """
     marks = "".join(
         f'.{state}::before {{ content: "{left}"; }} .{state}::after {{ content: "{right}"; }}\n'
@@ -507,16 +584,14 @@ def page_head(title: str) -> str:
         f"<tr>{_td(Cell(state, state))}<td>{_text(meaning)}</td></tr>\n"
         for state, meaning in MEANINGS.items()
     )
+    legend = "" if steps else f"{_READ_SO}<table>\n{rows}</table>\n"
     return (
         f'{PAGE_MARK}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{_CSS}{marks}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_text(title)}</h1>\n"
-        "<p>D is what the drafter gave in a pass, V what the verifier gave. Positions count from "
-        "0. Point at a token for its log-probability, which is always the verifier's.</p>\n"
-        f"<table>\n{rows}</table>\n"
+        f"<h1>{_text(title)}</h1>\n{legend}"
     )
 
 
@@ -538,6 +613,25 @@ def sentence_html(sentence: Sentence) -> str:
         + "".join(_pass_html(one) for one in sentence.passes)
         + f"</table>\n</div>\n<p>output: {_text(' '.join(sentence.output))}</p>\n"
         f"<p>{_text(sentence.summary)}</p>\n</details>\n"
+    )
+
+
+def steps_html(sentence: Sentence) -> str:
+    """Return a sentence as a part of a page: one row per step.
+
+    Args:
+        sentence: as read.
+    """
+    rows = "".join(
+        f'<tr><th scope="row">{_text(number)}</th><td>{_text(count)}</td>'
+        f'<td class="step">{_text(tokens)}</td></tr>\n'
+        for number, count, tokens in _step_lines(sentence)
+    )
+    return (
+        f"<details open>\n<summary>{_text(sentence.name)} ({_text(sentence.decoding)})</summary>\n"
+        f"<p>Input: {_text(_line(sentence.source))}</p>\n"
+        f"<p>Output: {_text(_line(sentence.output))}</p>\n<table>\n{rows}</table>\n"
+        f"<p>{_text(sentence.steps_summary)}</p>\n</details>\n"
     )
 
 

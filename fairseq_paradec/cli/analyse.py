@@ -1,8 +1,9 @@
 """paradec-analyse: what translations and scores tell of a decoder that writes several words a step.
 
-The analyses of zhang2020 (IBDecoder) and imamura2020 (double-token decoding). Texts are a sentence
-a line, or what fairseq-generate printed: of translations its lines D- (or H-), of references T-, of
-sources S-. Tokens are what spaces separate: give tokenised texts where words are counted.
+The analyses of zhang2020 (IBDecoder) and imamura2020 (double-token decoding); and of a benchmark,
+stern2018's Figure 4 (blockwise decoding). Texts are a sentence a line, or what fairseq-generate
+printed: of translations its lines D- (or H-), of references T-, of sources S-. Tokens are what
+spaces separate: give tokenised texts where words are counted.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import agreement, by_length, likelihood, ngrams
+from ..analysis.benchmark_tables import GREEDY, OWN_GREEDY, BlockPoint, block_points
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 from . import measure
+from .results import BENCHMARK, check_benchmark
 
 # What each kind of text is called in fairseq-generate's output: the first that is there counts.
 TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)
 PRINTED = re.compile(r"^([SHDTP])-(\d+)\t", re.MULTILINE)
 SCORED = "what fairseq-generate --score-reference printed"
+MEASURED = "what paradec-benchmark wrote"
 OTEM_ORDERS = (2, 4)
 
 Row = dict[str, Any]
@@ -401,6 +405,57 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
+def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Set speed-up against mean accepted block; draw it if asked for."""
+    if args.plot is not None and args.plot.suffix != ".png":
+        raise option_error("--plot", str(args.plot), "a name that ends in .png")
+    points: dict[str, list[BlockPoint]] = {}
+    settings = []
+    for path in args.benchmark:
+        try:
+            document = json.loads(read("BENCHMARK", path))
+        except ValueError as error:
+            raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
+        if not isinstance(document, dict) or document.get("schema") != BENCHMARK:
+            raise option_error("BENCHMARK", path, MEASURED)
+        check_benchmark(document, path)
+        found, setting = block_points(document), document["setting"]
+        if len(found) < 2:
+            raise option_error("BENCHMARK", path, "one with a --decoder 'blockwise ...'")
+        if document["title"] in points:
+            raise option_error("BENCHMARK", path, f"one title each; {document['title']!r} is twice")
+        points[document["title"]] = found
+        settings.append(
+            f"{document['title']}: batch 1, {setting['dtype']}, {setting['device']}, "
+            f"{setting['threads'][0]} thread(s), {setting['timed sentences']} sentences."
+        )
+    rows = [
+        ({"benchmark": title} if len(points) > 1 else {})
+        | {
+            "decoder": point.name,
+            "label": point.label,
+            "mean accepted block": round(point.block, 2),
+            "passes per sentence": round(point.passes, 2),
+            "x our greedy": point.speed_ups[OWN_GREEDY].text(2),
+            "x fairseq greedy": point.speed_ups[GREEDY].text(2),
+        }
+        for title, ones in points.items()
+        for point in ones
+    ]
+    if args.plot is not None:
+        from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
+
+        args.plot.parent.mkdir(parents=True, exist_ok=True)
+        draw_blocks(points, args.plot)
+    return rows, [
+        *settings,
+        "mean accepted block: tokens per block; greedy search has blocks of one. Speed-ups: ratios "
+        "of a round's total times, median of the rounds (lowest-highest), against greedy search "
+        "with the benchmark's own model (stern2018, Figure 4). Where the label is other model, the "
+        "output is another and may be longer or shorter.",
+    ]
+
+
 # ---- the command --------------------------------------------------------------------------------
 
 
@@ -493,6 +548,16 @@ def build_parser() -> argparse.ArgumentParser:
     add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
     add("folder", metavar="FOLDER", help="to write right.*, wrong.* and distances into")
     add("--source-lang", default="en", metavar="LANG", help="ending of the sources (default: en)")
+
+    add = command("blocks", blocks, "speed-up by the mean accepted block of blockwise decoding")
+    add(
+        "benchmark", nargs="+", metavar="BENCHMARK.json",
+        help=f"{MEASURED}, with decoders of --decoding blockwise",
+    )  # fmt: skip
+    add(
+        "--plot", type=Path, metavar="FILE.png",
+        help="draw it; decoders whose labels differ in a last number (both 4, both 8) make a line",
+    )  # fmt: skip
     return parser
 
 

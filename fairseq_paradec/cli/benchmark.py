@@ -214,12 +214,14 @@ class Benchmark:
         found, memory = machine.with_peak_memory(work, self.plan.device)
         outputs = [found[i] for i in self.plan.sentences]
         passes = [output.passes for output in outputs]
+        blocks = [output.blocks for output in outputs]
         self.journal.put(
             key,
             {
                 "tokens": [output.tokens for output in outputs],
                 "texts": [output.text for output in outputs],
                 "passes": None if None in passes else passes,
+                "blocks": None if None in blocks else blocks,
                 "memory": memory,
             },
         )
@@ -386,6 +388,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                 "passes": None if found["1"]["passes"] is None else sum(found["1"]["passes"]),
                 # With </s>, which every output ends in.
                 "tokens": sum(len(tokens) + 1 for tokens in found["1"]["tokens"]),
+                **({} if found["1"]["blocks"] is None else {"blocks": sum(found["1"]["blocks"])}),
                 "scores": quality.scores(texts[name]),
                 "differences": {
                     baseline: quality.differences(texts[name], texts[baseline])

@@ -33,7 +33,10 @@ REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 
 def decoders(
-    block_size: int, drafter: str | None = None, reordered: Mapping[str, str] | None = None
+    block_size: int,
+    drafter: str | None = None,
+    reordered: Mapping[str, str] | None = None,
+    heads: str | None = None,
 ) -> dict[str, str]:
     """Return the rows of the table, each with its flags of fairseq-generate.
 
@@ -41,12 +44,15 @@ def decoders(
         block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
         drafter: the checkpoint that drafts for ``gad`` and ``gad_pp``; without it they have no row.
         reordered: by label, checkpoints of models that write several words a step.
+        heads: those that look ahead for ``blockwise``; without them it has no row.
     """
     size = f"--block-size {block_size}"
     drafted = {}
     if drafter is not None:
         path = f"--drafter-path {shlex.quote(drafter)}"
         drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
+    if heads is not None:
+        drafted["blockwise"] = f"blockwise --drafter-path {shlex.quote(heads)}"
     search = "multiword_beam --beam 5"
     several = {
         f"{label} beam 5": f"{search} --path {shlex.quote(path)}"
@@ -140,6 +146,12 @@ def describe(same: dict[str, dict[str, int]]) -> str:
     )
 
 
+def given_or_there(given: Path | None, usual: Path) -> str | None:
+    """Return a file that was named; else the usual one, if there is one."""
+    path = usual if given is None and usual.is_file() else given
+    return None if path is None else str(path)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns 1 if an exact decoder diverged beyond ties, 2 for a mistake."""
     parser = argparse.ArgumentParser(
@@ -151,6 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--data", type=Path, default=DEFAULT_DATA, help="fairseq data-bin folder, `test` subset")
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
     add("--drafter-path", type=Path, help="for gad and gad_pp (default: DATA/drafter.pt, if there)")
+    add("--heads-path", type=Path, help="for blockwise (default: DATA/heads.pt, if there)")
     add("--sentences", type=number, default=100, help="at most so many (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
@@ -172,14 +185,14 @@ def _run(args: argparse.Namespace) -> int:
     measure.check_inputs(data, path, "--data")
     torch.set_num_threads(args.threads)
     models = Models(data, "test", "fp32", "cpu")
-    drafter = args.drafter_path
-    if drafter is None and (args.data / "drafter.pt").is_file():
-        drafter = args.data / "drafter.pt"
+    drafter = given_or_there(args.drafter_path, args.data / "drafter.pt")
+    heads = given_or_there(args.heads_path, args.data / "heads.pt")
     found = {label: args.data / name for label, name in REORDERED.items()}
     rows = decoders(
         args.block_size,
-        None if drafter is None else str(drafter),
+        drafter,
         {label: str(path) for label, path in found.items() if path.is_file()},
+        heads,
     )
     systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
     task = systems[0].task

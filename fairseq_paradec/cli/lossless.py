@@ -16,19 +16,32 @@ from tqdm import tqdm
 
 from ..decoding.audit import Audit
 from ..decoding.config import CHOICES
+from ..errors import option_error
 from . import measure
 
 BLOCK_SIZES = (3, 5, 8)
 GAD_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
 
 
-def variants(joined: bool, drafter: str | None = None) -> list[dict[str, Any]]:
+# What may be measured, and how a title calls it.
+KINDS = {"jacobi": "every Jacobi variant", "gad": "GAD", "blockwise": "blockwise decoding"}
+
+
+def variants(
+    joined: bool, drafter: str | None = None, blocks: int | None = None
+) -> list[dict[str, Any]]:
     """List every method with every first guess, window, stop rule and block size measured.
 
     Args:
         joined: source and target share a dictionary; ``source-copy`` needs that.
-        drafter: ``gad``'s; with it, that method's variants alone.
+        drafter: ``gad``'s; with it, that method's variants alone. Or the heads of ``blockwise``,
+            if they are not in the model.
+        blocks: the block size of ``blockwise`` heads; with it, that method's variants alone.
     """
+    if blocks is not None:
+        heads: dict[str, Any] = {} if drafter is None else {"drafter_path": drafter}
+        sizes = range(1, blocks + 1)
+        return [{"decoding": "blockwise", **heads, "block_size": size} for size in sizes]
     if drafter is not None:
         gad = {"decoding": "gad", "drafter_path": drafter}
         return [gad | {"block_size": size} for size in GAD_BLOCK_SIZES]
@@ -103,8 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="paradec-lossless", description=__doc__)
     add = parser.add_argument
     add("data", metavar="DATA", help="fairseq data folder")
-    add("--path", required=True, help="checkpoint of a plain Transformer")
-    add("--drafter-path", help="do gad's variants with this drafter, instead of the Jacobi ones")
+    add("--path", required=True, help="checkpoint of a Transformer, with heads or without")
+    add(
+        "--decoding", choices=list(KINDS),
+        help="whose variants: every Jacobi decoder's, gad's, or blockwise with all block sizes "
+        "(default: jacobi; with --drafter-path, gad)",
+    )  # fmt: skip
+    add("--drafter-path", help="gad's drafter; or heads for blockwise, if --path has none")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=measure.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=measure.whole_number, help="sentences per subset (default: all)")
@@ -120,7 +138,18 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     joined = task.source_dictionary == task.target_dictionary
     search = Audit(models, task.target_dictionary).judge
     rows = []
-    ways = variants(joined, args.drafter_path)
+    kind = args.decoding or ("jacobi" if args.drafter_path is None else "gad")
+    if kind == "jacobi" and args.drafter_path is not None:
+        raise option_error("--drafter-path", args.drafter_path, "it with gad or blockwise")
+    if kind == "gad" and args.drafter_path is None:
+        raise option_error("--decoding", kind, "it with --drafter-path")
+    blocks = None
+    if kind == "blockwise":
+        trained = measure.generator(
+            task, models, decoding="blockwise", drafter_path=args.drafter_path
+        )
+        blocks = trained.config.block_size
+    ways = variants(joined, args.drafter_path, blocks)
     with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant") as progress:
         for size in args.batch_sizes:
             samples = [
@@ -138,10 +167,9 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
         "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
     ]
-    if not joined and args.drafter_path is None:
+    if not joined and kind == "jacobi":
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
-    kind = "every Jacobi variant" if args.drafter_path is None else "GAD"
-    title = f"Lossless: {kind} against fairseq greedy"
+    title = f"Lossless: {KINDS[kind]} against fairseq greedy"
     measure.save(args.out, title, notes, rows, measure.circumstances("lossless", argv))
     return 0
 

@@ -23,6 +23,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq import options as fairseq_options
 from omegaconf import OmegaConf
 
+from ..analysis.blocks import block_sizes
 from ..decoding.audit import Audit
 from ..decoding.config import BEAM_DECODINGS, METHOD_FLAGS, STOCK_DECODINGS
 from ..errors import UsageError, option_error
@@ -64,11 +65,13 @@ class Output:
         text: detokenised.
         passes: decoder passes, of fairseq's own search those of the batch; None where the system
             does not tell.
+        blocks: of blockwise decoding, how many blocks the output came in; None of other methods.
     """
 
     tokens: list[str]
     text: str
     passes: int | None
+    blocks: int | None = None
 
 
 class System(Protocol):
@@ -164,22 +167,28 @@ class FairseqSystem:
         self.dtype, self.device = models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
         self.generator = self.task.build_generator(self.models, self.options)
-        self.promise = self._promise(path)
+        self.promise = self._promise(models, path)
         drafter = getattr(self.generator, "drafter", None)
-        helpers = []
+        heads = getattr(self.generator, "heads", None)
+        helpers = [] if heads is None else [heads]
         if drafter is not None:
-            self.files = [*self.files, self.options.drafter_path]
             # On the verifier's encoder the drafter's own copy has nothing to do.
             helpers = [drafter.decoder if drafter.shares_encoder else drafter]
+        if self.options.drafter_path is not None:
+            self.files = [*self.files, self.options.drafter_path]
         self.parameters = count_parameters([*self.models, *helpers])
         self._calls = [0]
         if self.options.decoding in STOCK_DECODINGS:
             self._calls = count_stock_passes(self.generator)
+        if heads is not None:
+            note_blocks(self.generator)
 
-    def _promise(self, path: str) -> str:
+    def _promise(self, models: Models, path: str) -> str:
         """Return what the output is promised to be."""
-        if [*map(os.path.realpath, self.files)] != [*map(os.path.realpath, path.split(os.pathsep))]:
-            return OTHER_MODEL
+        own, wanted = self.files, path.split(os.pathsep)
+        if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
+            if len(wanted) > 1 or not is_base_of(models.load(path)[0][0], self.models[0]):
+                return OTHER_MODEL
         if self.options.decoding in STOCK_DECODINGS:
             if any(name in self.given for name in _OTHER_SEARCH):
                 return RELAXED
@@ -205,7 +214,7 @@ class FairseqSystem:
             text = measure.plain_text(tokens, self.task.cfg.target_lang)
             # Of fairseq's own search the batch's passes are known, and not the sentence's.
             passes = self._calls[0] or int(hypo[0].get("steps", 0))
-            found[number] = Output(tokens, text, passes)
+            found[number] = Output(tokens, text, passes, hypo[0].get("blocks"))
         return [found[i] for i in sentences]
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
@@ -408,6 +417,44 @@ def _parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list
 def count_parameters(models: Sequence[Any]) -> int:
     """Return the number of parameters of all models, shared ones once."""
     return sum(p.numel() for p in {id(p): p for m in models for p in m.parameters()}.values())
+
+
+def is_base_of(base: Any, model: Any) -> bool:
+    """Say whether a model is another one and heads, so that it has the same greedy output.
+
+    One whose heads were trained on a frozen base is; one whose base was fine-tuned, or whose first
+    head is learned, is not.
+
+    Args:
+        base: a Transformer.
+        model: perhaps of --arch blockwise_transformer.
+    """
+    heads = getattr(model, "block_heads", None)
+    if heads is None or 0 in heads.learned:
+        return False
+    weights, own = base.state_dict(), model.state_dict()
+    return all(
+        name in own and own[name].shape == weight.shape and torch.equal(own[name], weight)
+        for name, weight in weights.items()
+    )
+
+
+def note_blocks(generator: Any) -> None:
+    """Let a generator of blockwise decoding say of each output in how many blocks it came.
+
+    Args:
+        generator: whose hypotheses are to have ``blocks``.
+    """
+    inner = generator._hypotheses
+
+    def noted(rows: Sequence[Any], *args: Any) -> Any:
+        hypos = inner(rows, *args)
+        for row, hypo in zip(rows, hypos, strict=True):
+            sizes = block_sizes([one.num_accepted for one in row.passes], len(row.tokens))
+            hypo[0]["blocks"] = len(sizes)
+        return hypos
+
+    generator._hypotheses = noted
 
 
 def count_stock_passes(generator: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""paradec-trace: show what every pass of a decoder drafted, accepted and threw away.
+"""paradec-trace: show what every pass of a decoder drafted, accepted and threw away, or each step.
 
 Reads what ``--trace-file`` of fairseq-generate wrote, sentence by sentence, whatever the method.
 """
@@ -184,6 +184,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("file", metavar="FILE", help=WRITTEN_BY)
     add("--html", metavar="PAGE", help="write a page that needs no other file, too")
+    add(
+        "--steps",
+        action="store_true",
+        help="list the tokens of each step, as Stern et al. 2018 do, instead of drafts and "
+        "verdicts. A step of blockwise is a block: the model's own token, found in one pass, and "
+        "the drafted tokens that the next pass accepts. A step of any other method is a pass with "
+        "the tokens that it committed",
+    )
     add("--sentence", metavar="ID", nargs="+", action="extend", help="only these numbers (id)")
     add("--limit", type=measure.whole_number, help="at most so many sentences (default: all)")
     add(
@@ -207,15 +215,19 @@ def _run(args: argparse.Namespace) -> int:
         if args.html is not None:
             check_page(args.html)
             page = stack.enter_context(whole_file(args.html))
-            page.write(trace_view.page_head(f"Trace {os.path.basename(args.file)}"))
-        opening = trace_view.legend(color) + "\n"
+            page.write(trace_view.page_head(f"Trace {os.path.basename(args.file)}", args.steps))
+        opening = "" if args.steps else trace_view.legend(color) + "\n\n"
         for sentence in sentences(args.file, args.sentence, args.limit):
-            text = trace_view.sentence_text(sentence, color, width)
-            if not show(f"{opening}\n{text}") and page is None:
+            if args.steps:
+                text = trace_view.steps_text(sentence)
+            else:
+                text = trace_view.sentence_text(sentence, color, width)
+            if not show(opening + text) and page is None:
                 break
-            opening = ""
+            opening = "\n"
             if page is not None:
-                page.write(trace_view.sentence_html(sentence))
+                as_html = trace_view.steps_html if args.steps else trace_view.sentence_html
+                page.write(as_html(sentence))
         if page is not None:
             page.write(trace_view.PAGE_TAIL)
     return 0

@@ -397,7 +397,7 @@ class ParallelDecodingMixin:
         if config.drafter_path is not None:
             drafts = self.drafters.load(config.drafter_path, config.decoding, models)
             extra["drafter"] = drafts
-        if config.decoding in TRAINED_BLOCKS:
+        if config.decoding in TRAINED_BLOCKS and hasattr(drafts, "block_size"):
             # What nobody asked for is as it was in training.
             trained = Namespace(decoding=config.decoding, block_size=drafts.block_size)
             config = DecodingConfig.from_options(*asked, trained)

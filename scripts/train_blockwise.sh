@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Heads that look ahead on a Transformer: base, distilled data, heads; and how long its blocks are.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+    cat <<'HELP'
+usage: scripts/train_blockwise.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
+
+From data to a model for --decoding blockwise (Stern et al. 2018), by train.sh, distill.sh and
+acceptance.py. Stopped or killed, the same command goes on where it was; what is finished is not
+made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
+
+input:
+    DATA                   a folder that fairseq-preprocess made (paths have no ':' in them)
+output:
+    DIR/base/              [1/5] a Transformer, unless --base is given
+    DIR/data.SRC-TGT/      [2/5] DATA with a teacher's translations (beam 5) as training targets
+    DIR/model/             [3/5] the base with heads, trained: model.pt
+    DIR/heads.pt           [4/5] of a frozen base the heads alone, for --drafter-path
+    DIR/acceptance.json    [5/5] mean accepted block of the exact rule, top-2 and top-3, beside the
+                           base; also BLEU and chrF if there is DATA/raw/SUBSET.TGT
+A step that is not needed is left out.
+
+options:
+    --setting NAME         the base's weights, and the data (default: regular)
+                                           base        data
+                             regular       frozen      DATA
+                             distillation  frozen      distilled
+                             fine-tuning   trained     DATA
+                             both          trained     distilled
+                           A frozen base keeps its translations; a trained one has longer blocks and
+                           other translations, which distilled data keep from getting much worse
+    --block-size K         the next word and K-1 more (default: tiny 6, others 8); what is decoded
+                           may be less
+    --preset NAME          size and settings: tiny, iwslt, base or big (default: base); see train.sh
+    --base FILE            a trained Transformer, whose size the model has
+    --teacher FILES        whose translations are learned from (default: the base's; the paper's is
+                           another, of another seed); several with ':' between them are an ensemble
+    --distilled FOLDER     distilled data that are there already
+    --subset NAME          of DATA, for the report: valid or test (default: valid)
+    --epochs N             how long heads are trained (default: the preset's; see train.sh)
+    --updates N            or so
+    --seed N               of all models (default: 1)
+    --threads N            of each process on a CPU (default: the cores shared out evenly)
+    --processes N          for training and translating (default: 1)
+    --smoke                a try-out of every step in a minute or two: 20 updates, 64 sentences to
+                           distil, 8 to decode; without --save-dir in a temporary folder
+    --python PYTHON        default: .venv/bin/python in this checkout, else python3
+
+examples:
+    scripts/train_blockwise.sh data-bin/wmt14.en-de --save-dir checkpoints/blockwise --setting both
+Heads for a model that is there, which stays as it is:
+    scripts/train_blockwise.sh data-bin/multi30k.en-de --save-dir checkpoints/k6 --preset tiny \
+        --base checkpoints/tiny/model.pt --block-size 6
+The longest blocks, on distilled data that are there:
+    scripts/train_blockwise.sh data-bin/multi30k.en-de --save-dir checkpoints/k6-both \
+        --preset tiny --setting both --base checkpoints/tiny/model.pt \
+        --distilled data-bin/multi30k-distilled.en-de
+The layer with fewer weights:
+    scripts/train_blockwise.sh data-bin/wmt14.en-de --save-dir checkpoints/k8-small \
+        --base checkpoints/base/model.pt -- --head-layer per_head
+Then: fairseq-generate DATA --user-dir fairseq_paradec --decoding blockwise, with
+    --path DIR/model/model.pt, or --path BASE --drafter-path DIR/heads.pt
+HELP
+}
+
+{ # read to its end before anything runs, so that the file may change while models are trained
+save_dir='' preset=base setting=regular block_size='' base='' teacher='' distilled='' subset=valid
+epochs='' updates='' seed=1 threads='' processes=1 smoke=''
+parse_options "--save-dir --preset --setting --block-size --base --teacher --distilled --subset \
+--epochs --updates --seed --threads --processes --python" "--smoke" "$@"
+
+# ---- mistakes, before any work ------------------------------------------------------------------
+
+need_recipe_options
+need_choice --setting "$setting" regular distillation fine-tuning both
+need_choice --subset "$subset" valid test
+[ -z "$block_size" ] || need_number --block-size "$block_size"
+own_first= # does head 1 learn, too?
+for flag in "${more[@]}"; do
+    case $flag in
+        --train-first-head) own_first=1 ;;
+        --base-path | --base-path=*) fail "$flag: got it after --; allowed: --base FILE before it" ;;
+        --fine-tune-base) fail "$flag: got it after --; allowed: --setting NAME before it" ;;
+        --block-size | --block-size=*) fail "$flag: got it after --; allowed: it before --" ;;
+    esac
+done
+frozen='' distils=''
+case $setting in regular | distillation) frozen=1 ;; esac
+case $setting in distillation | both) distils=1 ;; esac
+[ "$block_size" != 1 ] || [ -z "$frozen" ] || [ -n "$own_first" ] ||
+    fail "--block-size: got '1'; allowed: from 2 up with --setting $setting, for there is nothing" \
+        "else to train"
+files=("$data"/train.*-*.*.idx)
+[ -f "${files[0]}" ] || fail "DATA: got '$data', which has no training set (train.*.idx)"
+pair=${files[0]##*/train.}
+pair=${pair%%.*} # en-de
+[ -f "$data/$subset.$pair.${pair#*-}.idx" ] ||
+    fail "--subset: got '$subset'; allowed: one that DATA has ($data/$subset.$pair.*.idx)"
+if [ -n "$distilled" ]; then
+    [ -n "$distils" ] || fail "--distilled: got '$distilled', of which nothing would be learned;" \
+        "allowed: with --setting distillation or both"
+    need_no_colon --distilled "$distilled"
+    need_dir "$distilled" "distilled data (--distilled)"
+    case $distilled in -*) distilled=./$distilled ;; esac
+    need_file "$distilled/train.$pair.${pair#*-}.idx" "training set (--distilled)"
+    for dict in "$data"/dict.*.txt; do
+        cmp -s -- "$dict" "$distilled/${dict##*/}" ||
+            fail "--distilled: got '$distilled'; allowed: a folder with DATA's ${dict##*/}"
+    done
+fi
+if [ -n "$teacher" ]; then
+    [ -n "$distils" ] && [ -z "$distilled" ] ||
+        fail "--teacher: got '$teacher', of which nothing would be learned;" \
+            "allowed: with --setting distillation or both, and without --distilled"
+    need_teacher
+    case $teacher in -*) teacher=./$teacher ;; esac
+fi
+if [ -n "$base" ]; then
+    need_no_colon --base "$base"
+    need_file "$base" "base (--base)"
+    case $base in -*) base=./$base ;; esac
+fi
+need_python fairseq torch tqdm sacrebleu
+open_save_dir
+
+# ---- the steps: each says by itself what is finished, and with which settings -------------------
+
+if [ -n "$base" ]; then
+    note "[1/5] base: $base"
+else
+    note "[1/5] base: $save_dir/base"
+    train "$data" "$save_dir/base"
+    base=$save_dir/base/model.pt
+fi
+if [ -z "$distils" ]; then
+    distilled=$data
+    note "[2/5] distilled data: not needed"
+elif [ -n "$distilled" ]; then
+    note "[2/5] distilled data: $distilled"
+else
+    distilled=$save_dir/data.$pair
+    note "[2/5] distilled data: $distilled"
+    distill "$data" "$distilled" --path "${teacher:-$base}"
+fi
+
+note "[3/5] model: $save_dir/model, $setting"
+flags=(--base-path "$base")
+[ -n "$frozen" ] || flags+=(--fine-tune-base)
+[ -z "$block_size" ] || flags+=(--block-size "$block_size")
+long=()
+[ -z "$epochs" ] || long=(--epochs "$epochs")
+[ -z "$updates" ] || long=(--updates "$updates")
+train "$distilled" "$save_dir/model" --arch blockwise_transformer "${long[@]}" \
+    -- "${flags[@]}" "${more[@]}"
+model=$save_dir/model/model.pt
+
+models=("--path=$base")
+if [ -z "$frozen" ] || [ -n "$own_first" ]; then
+    note "[4/5] heads: not without the model"
+    models+=("--path=$model")
+else
+    heads=$save_dir/heads.pt
+    note "[4/5] heads: $heads"
+    if [ "$heads" -nt "$model" ]; then
+        note "already made: $heads"
+    else
+        run "$python" "$root/scripts/shrink_checkpoint.py" --heads-only --max-mb 10000 -- \
+            "$model" "$heads"
+    fi
+    models+=("--drafter-path=$heads")
+fi
+
+note "[5/5] acceptance: $save_dir/acceptance.json"
+raw=$data/raw/$subset.${pair#*-} score=()
+if [ -f "$raw" ]; then
+    score=("--raw=$raw")
+else
+    note "no BLEU, for there is no $raw"
+fi
+use_threads
+run "$python" "$root/scripts/acceptance.py" "$data" "${models[@]}" --decoding blockwise \
+    --accept-topk 1 --accept-topk 2 --accept-topk 3 --subset "$subset" "${score[@]}" \
+    --device "$device" "${try_out[@]}" "--title=Blockwise: $setting, $preset" \
+    "--out=$save_dir/acceptance.json"
+[ -n "$temporary" ] || note "done: $model"
+exit 0
+}

@@ -1,0 +1,1444 @@
+"""Blockwise heads and their loss: exact against a slow twin, and what flags and files promise."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import (
+    DEMO,
+    VARIANTS,
+    Limits,
+    batch,
+    built,
+    decode,
+    demo,
+    exact_gelu,
+    save_drafter,
+    source_rows,
+    task_for,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+    tiny_reordered,
+    tiny_task,
+)
+from fairseq import checkpoint_utils, utils
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from helpers_cli import PLUGIN, lines_of, run_python, succeed
+from omegaconf import OmegaConf
+from reference import blockwise_model as twin
+from reference.greedy import full_log_probs
+from test_block_nat import assert_uniform
+from torch import Tensor, nn
+
+from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss, ahead
+from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.models.blockwise_transformer import (
+    BlockHeads,
+    BlockwiseTransformer,
+    HeadsOutput,
+    heads_only,
+    load_heads,
+)
+
+LAYERS = ("dense", "per_head")
+BASES = [variant for variant in VARIANTS if not variant.startswith("adaptive")]
+MODEL = DEMO / "model.pt"
+PAD, EOS = 1, 2
+
+#: Sentence pairs, `</s>` counted; some targets are shorter than the heads look ahead.
+SOURCE_LENGTHS = (8, 5, 3, 2)
+TARGET_LENGTHS = (6, 1, 9, 3)
+
+layers = pytest.mark.parametrize("layer", LAYERS)
+firsts = pytest.mark.parametrize("first", [False, True], ids=["identity", "first"])
+variants = pytest.mark.parametrize("variant", BASES)
+
+
+@pytest.fixture(autouse=True)
+def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
+
+    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
+        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+    def log_softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
+        return softmax(x, dim).log()
+
+    monkeypatch.setattr(utils, "softmax", softmax)
+    monkeypatch.setattr(utils, "log_softmax", log_softmax)
+
+
+# ---- models, batches, files ---------------------------------------------------------------------
+
+
+def build(task: Any, arch: str = "blockwise_transformer", **options: Any) -> BlockwiseTransformer:
+    """A new model of this architecture with these flags, as fairseq builds it."""
+    args = Namespace(**options)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    model: BlockwiseTransformer = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    model.flags = args  # as they stand in a checkpoint
+    return model
+
+
+def exact(model: BlockwiseTransformer) -> BlockwiseTransformer:
+    """The model with a GELU that does not round to float32."""
+    exact_gelu(model)
+    heads = model.block_heads
+    if heads.activation is utils.get_activation_fn("gelu"):
+        heads.activation = torch.nn.functional.gelu
+    return model
+
+
+def save(task: Any, model: Any, path: Path, arch: str = "transformer") -> str:
+    """Write a model to a checkpoint as fairseq-train does."""
+    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    cfg["task"] = {**asdict(task.cfg), "_name": "translation"}
+    cfg["model"] = Namespace(**vars(model.flags) | {"arch": arch, "task": "translation"})
+    state = {"args": None, "cfg": cfg, "model": model.state_dict()}
+    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
+    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
+    return str(path)
+
+
+def base_file(task: Any, variant: str, folder: Path, **options: Any) -> tuple[Any, str]:
+    """A Transformer of one of VARIANTS in float32, and its checkpoint."""
+    model = tiny_model(task, variant, torch.float32, **options)
+    return model, save(task, model, folder / f"{variant}.pt", VARIANTS[variant][0])
+
+
+def pairs(task: Any, targets: Sequence[int] = TARGET_LENGTHS, seed: int = 0) -> dict[str, Any]:
+    """A batch of random sentence pairs, as fairseq's dataset makes it."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def row(length: int, words: Any) -> Tensor:
+        tokens = torch.randint(4, len(words), (length,), generator=generator)
+        tokens[-1] = EOS
+        return tokens
+
+    source_words, words = task.source_dictionary, task.target_dictionary
+    source = [row(SOURCE_LENGTHS[i % 4], source_words) for i in range(len(targets))]
+    target = [row(length, words) for length in targets]
+    dataset = LanguagePairDataset(
+        source, [len(r) for r in source], source_words,
+        target, [len(r) for r in target], words, shuffle=False,
+    )  # fmt: skip
+    sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(source))])
+    return sample
+
+
+def rows_of(sample: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
+    """The batch's sources and targets without padding, as the twin wants them."""
+    targets = [[t for t in row if t != PAD] for row in sample["target"].tolist()]
+    return list(zip(source_rows(sample), targets, strict=True))
+
+
+def loss_of(task: Any, heads: str = "one", smoothing: float = 0.1) -> BlockwiseLoss:
+    """The loss with these flags."""
+    return BlockwiseLoss(task, smoothing, heads)
+
+
+def fixed(criterion: BlockwiseLoss, head: int) -> BlockwiseLoss:
+    """The loss, that always draws this head."""
+    criterion.draw_heads = lambda trained: [head]  # type: ignore[method-assign]
+    return criterion
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor | None]:
+    """Every parameter's gradient; forgets them."""
+    found = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def same_weights(a: Any, b: Any) -> bool:
+    """Whether two modules have the same weights, bit by bit."""
+    mine, other = a.state_dict(), b.state_dict()
+    return mine.keys() == other.keys() and all(mine[k].equal(other[k]) for k in mine)
+
+
+# ---- the heads' arithmetic against the twin ------------------------------------------------------
+
+
+def random_heads(
+    k: int = 4, layer: str = "dense", first: bool = False, activation: str = "relu"
+) -> BlockHeads:
+    """Heads in float64 over states of 6 dimensions, with 5 hidden units each."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(k)
+        heads = BlockHeads(k, 6, 5, layer, first, activation).double().eval()
+        for weight in heads.parameters():
+            weight.normal_()
+    if activation == "gelu":
+        heads.activation = torch.nn.functional.gelu  # fairseq's rounds to float32
+    return heads
+
+
+def twins_outputs(heads: BlockHeads, states: Tensor, layer: str, first: bool, name: str) -> Tensor:
+    """What the twin makes of each state, ...×k×D."""
+    weights = dict(heads.named_parameters())
+    flat = [
+        torch.stack(twin.outputs(weights, state, heads.block_size, layer, first, name))
+        for state in states.reshape(-1, states.size(-1))
+    ]
+    return torch.stack(flat).view(*states.shape[:-1], heads.block_size, states.size(-1))
+
+
+@layers
+@firsts
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_heads_are_the_twins(k: int, activation: str, first: bool, layer: str) -> None:
+    """Of states of any leading shape."""
+    heads = random_heads(k, layer, first, activation)
+    torch.manual_seed(0)
+    for shape in ((6,), (3, 6), (2, 3, 6), (2, 1, 3, 6)):
+        states = torch.randn(shape, dtype=torch.float64)
+        found = heads(states, range(k))
+        want = twins_outputs(heads, states, layer, first, activation)
+        torch.testing.assert_close(found, want, atol=1e-12, rtol=0)
+        torch.testing.assert_close(heads.first(states), want[..., 0, :], atol=1e-12, rtol=0)
+    if k > 1:
+        assert (found[..., 1:, :] - states.unsqueeze(-2)).abs().min(-1).values.max() > 1e-3
+
+
+@layers
+@firsts
+def test_some_heads_are_those_of_all(first: bool, layer: str) -> None:
+    """Any of them, in rising order, whatever learns; with their gradients."""
+    heads = random_heads(4, layer, first)
+    states = torch.randn(2, 3, 6, dtype=torch.float64)
+    whole = heads(states, [0, 1, 2, 3])
+    for chosen in range(1, 16):
+        some = [head for head in range(4) if chosen >> head & 1]
+        found = heads(states, some)
+        assert found.shape == (2, 3, len(some), 6)
+        torch.testing.assert_close(found, whole[:, :, some], atol=1e-12, rtol=0)
+        if some == [0] and not first:
+            assert not found.requires_grad
+            continue
+        found.square().sum().backward()
+        mine = gradients(heads)
+        heads(states, [0, 1, 2, 3])[:, :, some].square().sum().backward()
+        for name, want in gradients(heads).items():
+            torch.testing.assert_close(mine[name], want, atol=1e-10, rtol=1e-10)
+
+
+@firsts
+def test_who_reads_which_hidden_units(first: bool) -> None:
+    """dense: every learned head reads those of all; per_head: its own alone."""
+    states = torch.randn(50, 6, dtype=torch.float64)
+    learned = range(0 if first else 1, 4)
+    for layer in LAYERS:
+        for changed in learned:
+            heads = random_heads(4, layer, first)
+            before = heads(states, range(4))
+            with torch.no_grad():
+                heads.inner.bias.view(len(learned), -1)[changed - learned[0]] += 1
+            moved = (heads(states, range(4)) - before).abs().amax(dim=(0, 2)) > 1e-6
+            want = [head in learned and (layer == "dense" or head == changed) for head in range(4)]
+            assert moved.tolist() == want, (layer, changed)
+
+
+@pytest.mark.parametrize("k", range(1, 11))
+def test_number_of_weights(k: int) -> None:
+    """A base Transformer's heads: of section 6, 105M weights at k = 10 in the second matrix."""
+    for layer in LAYERS:
+        for first in (False, True):
+            with torch.device("meta"):
+                heads = BlockHeads(k, 512, 2048, layer, first, "relu")
+            total = sum(weight.numel() for weight in heads.parameters())
+            assert total == twin.parameters(k, 512, 2048, layer, first), (layer, first)
+            if k == 10 and first:
+                assert heads.outer.numel() == 10 * (512 * 2048) * (10 if layer == "dense" else 1)
+                assert heads.inner.weight.shape == (10 * 2048, 512)
+
+
+@layers
+@firsts
+def test_new_heads_are_all_the_base(first: bool, layer: str) -> None:
+    task = tiny_task()
+    base = tiny_model(task, "default", torch.float32)
+    options = vars(base.flags) | {"fine_tune_base": True, "train_first_head": first}
+    model = build(task, **options, head_layer=layer).eval()
+    net_input = pairs(task)["net_input"]
+    with torch.no_grad():
+        hidden = model(**net_input, heads=range(8)).hidden
+        states, _ = model.decoder(
+            net_input["prev_output_tokens"],
+            encoder_out=model.encoder(net_input["src_tokens"], net_input["src_lengths"]),
+            features_only=True,
+        )
+    assert model.args.block_size == 8, "the paper's fastest is the default"
+    assert hidden.equal(states.unsqueeze(2).expand_as(hidden))
+    inner = model.block_heads.inner.weight
+    assert inner.shape == ((8 if first else 7) * 32, 16) and inner.std() > 0.05, "32 hidden units"
+
+
+def test_dropout_is_of_hidden_units_and_of_outputs_before_the_residual() -> None:
+    heads = BlockHeads(3, 6, 5, "dense", False, "relu", dropout=1.0, activation_dropout=0.0)
+    nn.init.normal_(heads.outer)
+    nn.init.normal_(heads.bias)
+    states = torch.randn(4, 6)
+    assert heads.train()(states, [1, 2]).equal(states.unsqueeze(1).expand(4, 2, 6))
+    assert not heads.eval()(states, [1, 2]).equal(states.unsqueeze(1).expand(4, 2, 6))
+    heads = BlockHeads(3, 6, 5, "dense", False, "relu", dropout=0.0, activation_dropout=1.0)
+    nn.init.normal_(heads.outer)
+    nn.init.normal_(heads.bias)
+    want = states.unsqueeze(1) + heads.bias
+    torch.testing.assert_close(heads.train()(states, [1, 2]), want)
+
+
+def test_dropouts_and_activation_are_the_flags() -> None:
+    flags = {"dropout": 0.11, "activation_dropout": 0.12, "activation_fn": "gelu"}
+    heads = tiny_blockwise(tiny_task(), **flags).block_heads
+    assert (heads.dropout.p, heads.activation_dropout.p) == (0.11, 0.12)
+    assert heads.activation is utils.get_activation_fn("gelu")
+
+
+# ---- p_1 ----------------------------------------------------------------------------------------
+
+
+@variants
+@torch.no_grad()
+def test_p1_is_the_base(variant: str) -> None:
+    """Head 0 is the identity: the model without heads is what it was."""
+    task, base = built(variant)
+    model = tiny_blockwise(task, variant)
+    net_input = pairs(task)["net_input"]
+    mine, other = model(**net_input)[0], base(**net_input)[0]
+    torch.testing.assert_close(mine, other, atol=1e-12, rtol=0)
+    assert mine.std() > 0.5
+
+
+@layers
+@variants
+@torch.no_grad()
+def test_a_first_head_that_is_learned_is_p1(variant: str, layer: str) -> None:
+    """The decoder's forward, all its heads, and the package's own decoder, against the twin."""
+    task, _ = built(variant)
+    model = exact(tiny_blockwise(task, variant, train_first_head=True, head_layer=layer))
+    sample = pairs(task)
+    net_input = sample["net_input"]
+    scores = model(**net_input)[0]
+    heads: HeadsOutput = model(**net_input, heads=[0, 1, 2, 3])
+    every = heads.hidden @ heads.projection.T
+    scorer = ChunkScorer(model)
+    scorer.encode(net_input)
+    chunk = scorer.log_probs(scorer.step(net_input["prev_output_tokens"]))
+    for b, (source, target) in enumerate(rows_of(sample)):
+        width = len(target)
+        want = twin.logits_of(model, source, [EOS, *target[:-1]])
+        torch.testing.assert_close(every[b, :width], want, atol=1e-9, rtol=0)
+        torch.testing.assert_close(scores[b, :width], want[:, 0], atol=1e-9, rtol=0)
+        log_probs = want[:, 0].log_softmax(dim=-1)
+        torch.testing.assert_close(chunk[b, :width], log_probs, atol=1e-9, rtol=0)
+    assert (every[..., 0, :] - built(variant)[1](**net_input)[0]).abs().max() > 0.1, "it matters"
+
+
+@torch.no_grad()
+@layers
+def test_fairseqs_own_search_reads_p1(layer: str) -> None:
+    """Its beam search, token by token with its cache: the scores are those of head 0."""
+    task = tiny_task()
+    model = exact(tiny_blockwise(task, train_first_head=True, head_layer=layer))
+    sample = batch(task, [7, 4, 5])
+    generator = task.build_generator([model], Namespace(**Limits().flags(), decoding="beam"))
+    assert type(generator) is SequenceGenerator and generator.beam_size == 5
+    outputs = task.inference_step(generator, [model], sample)
+    assert len({len(hypo["tokens"]) for row in outputs for hypo in row}) > 1
+    for source, row in zip(source_rows(sample), outputs, strict=True):
+        for hypo in row:
+            tokens = hypo["tokens"].tolist()
+            log_probs = twin.logits_of(model, source, [EOS, *tokens[:-1]])[:, 0].log_softmax(-1)
+            want = [float(log_probs[t, token]) for t, token in enumerate(tokens)]
+            found = hypo["positional_scores"].tolist()
+            assert found == pytest.approx(want, abs=1e-5)
+    identity = tiny_blockwise(task)
+    _, base = built("default")
+    for mine, other in zip(
+        task.inference_step(generator, [identity], sample),
+        task.inference_step(generator, [base], sample), strict=True,
+    ):  # fmt: skip
+        assert [h["tokens"].tolist() for h in mine] == [h["tokens"].tolist() for h in other]
+        assert all(
+            a["positional_scores"].equal(b["positional_scores"])
+            for a, b in zip(mine, other, strict=True)
+        )
+
+
+# ---- the base's checkpoint ----------------------------------------------------------------------
+
+
+def manner(model: Any) -> list[Any]:
+    """What a Transformer does with its weights, and which of them it shares."""
+    found: list[Any] = []
+    for side in (model.encoder, model.decoder):
+        found += [side.embed_scale, type(side.embed_positions), side.padding_idx]
+        found += [side.layer_norm is None, side.layernorm_embedding is None]
+        found += [
+            (layer.normalize_before, layer.activation_fn, layer.self_attn.num_heads)
+            for layer in side.layers
+        ]
+    decoder = model.decoder
+    found += [decoder.project_in_dim is None, decoder.project_out_dim is None]
+    found.append(decoder.share_input_output_embed)
+    found.append(model.encoder.embed_tokens is decoder.embed_tokens)
+    found.append(decoder.output_projection.weight is decoder.embed_tokens.weight)
+    return found
+
+
+@variants
+@torch.no_grad()
+def test_a_base_is_copied_whole(variant: str, tmp_path: Path) -> None:
+    """Weights and settings; nothing but the heads is new; its file is needed only once."""
+    task = task_for(variant)
+    base, path = base_file(task, variant, tmp_path)
+    model = build(task, base_path=path, block_size=3).eval()
+    mine, its = model.state_dict(), base.state_dict()
+    new = {f"decoder.heads.{name}" for name in ("inner.weight", "inner.bias", "outer", "bias")}
+    assert set(mine) - set(its) == new and set(its) <= set(mine)
+    assert all(mine[name].equal(weight) for name, weight in its.items())
+    assert manner(model) == manner(base)
+    net_input = pairs(task)["net_input"]
+    torch.testing.assert_close(model(**net_input)[0], base(**net_input)[0], atol=1e-4, rtol=0)
+    for weight in model.block_heads.parameters():
+        weight.normal_(std=0.1)
+    assert model.flags.base_copied
+    again = save(task, model, tmp_path / "again.pt", "blockwise_transformer")
+    Path(path).unlink()
+    (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([again], task=task)
+    assert type(loaded) is BlockwiseTransformer and same_weights(loaded.eval(), model)
+    assert manner(loaded) == manner(base) and loaded.is_frozen
+    hidden = loaded(**net_input, heads=[0, 2]).hidden
+    want = model(**net_input, heads=[0, 2]).hidden
+    torch.testing.assert_close(hidden, want, atol=1e-4, rtol=0)
+
+
+def test_a_base_in_half_precision_and_one_without_cfg(tmp_path: Path) -> None:
+    """The demo's file is fp16; fairseq wrote `args` before it had `cfg`."""
+    task, base, _ = demo()
+    model = build(task, "blockwise_transformer_tiny", base_path=str(MODEL))
+    own = {name: w for name, w in model.state_dict().items() if "heads" not in name}
+    assert all(weight.equal(base.state_dict()[name]) for name, weight in own.items())
+    assert model.encoder.embed_tokens.weight.dtype == torch.float32
+    state = torch.load(MODEL, weights_only=True)
+    options = dict(state["cfg"]["model"])
+    del options["_name"]
+    torch.save(state | {"args": Namespace(**options), "cfg": None}, tmp_path / "old.pt")
+    old = build(task, base_path=str(tmp_path / "old.pt"))
+    assert manner(old) == manner(model)
+    assert all(weight.equal(old.state_dict()[name]) for name, weight in own.items())
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Transformer's checkpoint."""
+    return base_file(tiny_task(), "default", tmp_path_factory.mktemp("base"))[1]
+
+
+@pytest.mark.parametrize("suffix, its", [("_tiny", 4), ("_iwslt", 6), ("_big", 6)])
+def test_a_name_with_a_size_takes_no_other(suffix: str, its: int, plain: str) -> None:
+    """As it is, or with flags; the name without a size takes any: test_a_base_is_copied_whole."""
+    arch = f"blockwise_transformer{suffix}"
+    message = f"^--base-path: got .*default.pt with encoder_layers 2.*: {its} with .*{arch}"
+    with pytest.raises(UsageError, match=message):
+        build(tiny_task(), arch, base_path=plain)
+    sizes = {"encoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32}
+    sizes |= {"encoder_attention_heads": 2, "decoder_layers": 2, "decoder_embed_dim": 16}
+    sizes |= {"decoder_ffn_embed_dim": 32, "decoder_attention_heads": 2}
+    assert len(build(tiny_task(), arch, base_path=plain, **sizes).encoder.layers) == 2
+    for name in sizes:
+        with pytest.raises(UsageError, match=f"^--base-path: .* with {name} {sizes[name]}"):
+            build(tiny_task(), arch, base_path=plain, **{n: sizes[n] for n in sizes if n != name})
+    with pytest.raises(UsageError, match="^--base-path: .* with encoder_layers 4"):
+        build(demo()[0], "blockwise_transformer_big", base_path=str(MODEL))
+
+
+def test_sizes_without_a_base() -> None:
+    for arch, sizes in {
+        "blockwise_transformer_tiny": (4, 128, 256, 4),
+        "blockwise_transformer_iwslt": (6, 512, 1024, 4),
+        "blockwise_transformer": (6, 512, 2048, 8),
+        "blockwise_transformer_big": (6, 1024, 4096, 16),
+    }.items():
+        args = Namespace(decoder_layers=1)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+        assert tuple(getattr(args, f"encoder_{name}") for name in names) == sizes
+        assert tuple(getattr(args, f"decoder_{name}") for name in names) == (1, *sizes[1:])
+        assert (args.block_size, args.head_layer, args.base_path) == (8, "dense", None)
+        assert args.fine_tune_base is args.train_first_head is False
+        again = Namespace(**vars(args))
+        ARCH_CONFIG_REGISTRY[arch](again)  # fairseq does so when it loads a checkpoint
+        assert again == args
+
+
+CONTRADICTIONS = {
+    "encoder_layers": 3,
+    "decoder_layers": 1,
+    "encoder_embed_dim": 32,
+    "decoder_ffn_embed_dim": 64,
+    "decoder_attention_heads": 4,
+    "decoder_output_dim": 12,
+    "activation_fn": "gelu",
+    "encoder_normalize_before": True,
+    "decoder_learned_pos": True,
+    "share_all_embeddings": True,
+    "share_decoder_input_output_embed": True,
+    "no_scale_embedding": True,
+    "no_token_positional_embeddings": True,
+    "layernorm_embedding": True,
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_flags_that_are_not_the_bases_are_refused(name: str, plain: str) -> None:
+    flag, given = "--" + name.replace("_", "-"), CONTRADICTIONS[name]
+    message = f"^{flag}: got {given!r}; allowed: .*, as in --base-path .*default.pt"
+    with pytest.raises(UsageError, match=message):
+        build(tiny_task(), base_path=plain, **{name: given})
+
+
+def test_a_flag_is_named_with_a_size_in_the_name_too() -> None:
+    """The name's size is the base's: it is the flag that contradicts."""
+    with pytest.raises(UsageError, match="^--encoder-layers: got 3; allowed: 4, as in --base-path"):
+        build(demo()[0], "blockwise_transformer_tiny", base_path=str(MODEL), encoder_layers=3)
+
+
+def test_flags_that_say_the_same_and_switches_that_say_nothing(tmp_path: Path) -> None:
+    """A switch that was not given is False on fairseq's command line."""
+    task = task_for("bart")
+    base, path = base_file(task, "bart", tmp_path)
+    flags = {name: getattr(base.flags, name) for name in CONTRADICTIONS}
+    assert flags["share_all_embeddings"] and flags["activation_fn"] == "gelu"
+    assert manner(build(task, base_path=path, **flags)) == manner(base)
+    switches = {name: False for name, value in CONTRADICTIONS.items() if value is True}
+    assert manner(build(task, base_path=path, **switches)) == manner(base)
+
+
+def test_dropouts_and_limits_may_be_this_trainings(plain: str) -> None:
+    flags: dict[str, Any] = {"dropout": 0.05, "attention_dropout": 0.06, "encoder_layerdrop": 0.1}
+    flags |= {"activation_dropout": 0.07, "max_source_positions": 50, "max_target_positions": 40}
+    model = build(tiny_task(), base_path=plain, **flags)
+    assert model.max_positions() == (50, 40)
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        assert layer.dropout_module.p == 0.05 and layer.self_attn.dropout_module.p == 0.06
+        assert layer.activation_dropout_module.p == 0.07
+    heads = model.block_heads
+    assert (heads.dropout.p, heads.activation_dropout.p) == (0.05, 0.07)
+    assert build(tiny_task(), base_path=plain).max_positions() == (64, 24), "else the base's"
+
+
+def refused(message: str, task: Any, path: object, **options: Any) -> None:
+    """Building with this base fails by name."""
+    with pytest.raises(UsageError, match=f"^--base-path: got .*{message}"):
+        build(task, base_path=str(path), **options)
+
+
+def test_a_base_for_another_dictionary_is_refused(tmp_path: Path) -> None:
+    _, path = base_file(tiny_task(size=50), "default", tmp_path)
+    refused("default.pt.*encoder embeds 50 symbols.*40", tiny_task(), path)
+
+
+def test_limits_that_learned_positions_do_not_have(tmp_path: Path) -> None:
+    _, path = base_file(tiny_task(), "learned_positions", tmp_path)
+    refused("decoder.embed_positions.weight", tiny_task(), path, max_target_positions=40)
+
+
+def test_a_base_of_another_kind_is_refused(plain: str, tmp_path: Path) -> None:
+    task = tiny_task()
+    refused("Transformer", task, save_drafter(task, tiny_drafter(task), tmp_path / "nat.pt"))
+    reordered = tiny_reordered(tiny_task())
+    path = save(task, reordered, tmp_path / "ib.pt", "ibdecoder_tiny")
+    refused("ib.pt.*ReorderedTransformer", task, path)
+    heads = tiny_blockwise(task)
+    path = save(task, heads, tmp_path / "heads.pt", "blockwise_transformer")
+    refused("heads.pt.*BlockwiseTransformer", task, path)
+    lstm = Namespace(_name="lstm", arch="lstm", encoder_hidden_size=8)
+    state = torch.load(plain, weights_only=False)
+    state["cfg"]["model"] = lstm
+    torch.save(state, tmp_path / "lstm.pt")
+    refused("lstm.pt.*Transformer", task, tmp_path / "lstm.pt")
+
+
+def test_heads_alone_are_no_base(tmp_path: Path) -> None:
+    task = tiny_task()
+    path = save(task, tiny_blockwise(task), tmp_path / "whole.pt", "blockwise_transformer")
+    refused("heads without their base", task, shrink(path, tmp_path / "heads.pt"))
+
+
+def test_an_adaptive_softmax_is_refused(tmp_path: Path) -> None:
+    """No single projection makes logits of the heads' outputs."""
+    task = tiny_task()
+    for variant in ("adaptive_softmax", "adaptive_output_dim"):
+        _, path = base_file(task, variant, tmp_path)
+        with pytest.raises(UsageError, match="^--(base-path|adaptive-softmax-cutoff): got"):
+            build(task, base_path=path)
+
+
+class Code:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def broken_files(whole: str, folder: Path) -> dict[Path, str]:
+    """Files that hold no checkpoint, and what is said of them."""
+    names = ("missing", "cut", "text", "other", "code", "folder")
+    missing, cut, text, other, code, inner = (folder / f"{name}.pt" for name in names)
+    cut.write_bytes(Path(whole).read_bytes()[:3000])
+    text.write_text("no checkpoint\n")
+    torch.save({"weights": torch.ones(1)}, other)
+    state = torch.load(whole, weights_only=False)
+    torch.save(state | {"extra_state": Code(folder / "touched")}, code)
+    inner.mkdir()
+    return {
+        missing: "does not exist", cut: "truncated", text: "no checkpoint",
+        other: "no fairseq checkpoint", code: "safe loading refuses", inner: "is a folder",
+    }  # fmt: skip
+
+
+def test_files_that_are_no_checkpoint_are_named(plain: str, tmp_path: Path) -> None:
+    """As a base and as heads; and no code in them is run."""
+    task = tiny_task()
+    base = tiny_model(task, "default", torch.float32)
+    for path, words in broken_files(plain, tmp_path).items():
+        refused(f"{path.name}.*{words}", task, path)
+        with pytest.raises(UsageError, match=f"^--drafter-path: got .*{path.name}.*{words}"):
+            load_heads(str(path), base)
+    assert not (tmp_path / "touched").exists()
+
+
+# ---- wrong flags --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, False, "4"])
+def test_block_sizes_that_are_none(value: object, plain: str) -> None:
+    for options in ({"base_path": plain}, {"fine_tune_base": True}):
+        with pytest.raises(UsageError, match=f"^--block-size: got {value!r}; allowed: .*from 1"):
+            build(tiny_task(), block_size=value, **options)
+
+
+def test_a_block_of_one_needs_something_to_train(plain: str) -> None:
+    task = tiny_task()
+    with pytest.raises(UsageError, match="^--block-size: got 1; .*--fine-tune-base.*--train-first"):
+        build(task, base_path=plain, block_size=1)
+    tuned = build(task, base_path=plain, block_size=1, fine_tune_base=True)
+    assert tuned.trained_heads == [0] and tuned.block_heads.learned == []
+    first = build(task, base_path=plain, block_size=1, train_first_head=True)
+    assert first.trained_heads == first.block_heads.learned == [0]
+    sample = pairs(task)
+    for model in (tuned, first):
+        for heads in ("one", "all"):
+            loss, size, logging = loss_of(task, heads)(model.train(), sample)
+            loss.backward()
+            assert size == logging["scored_at"].item() == sum(TARGET_LENGTHS)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({}, "--base-path: got None; allowed: .*--fine-tune-base"),
+        ({"block_size": 4, "train_first_head": True}, "--base-path: got None"),
+        ({"base_path": ""}, "--base-path: got None"),
+        ({"fine_tune_base": True, "head_layer": "sparse"}, "--head-layer: got 'sparse'; .*dense"),
+        ({"fine_tune_base": True, "adaptive_softmax_cutoff": [9]}, "--adaptive-softmax-cutoff: "),
+        ({"fine_tune_base": True, "cross_self_attention": True}, "--cross-self-attention: "),
+        ({"fine_tune_base": True, "no_cross_attention": True}, "--no-cross-attention: "),
+    ],
+)
+def test_wrong_flags_of_the_model_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        build(tiny_task(), **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"smoothing": -0.1}, "--label-smoothing: got -0.1; allowed"),
+        ({"smoothing": 1.5}, "--label-smoothing: got 1.5; allowed"),
+        ({"heads": "two"}, "--heads-per-update: got 'two'; allowed: one, all"),
+    ],
+)
+def test_wrong_flags_of_the_loss_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        loss_of(tiny_task(), **options)
+
+
+# ---- frozen, or fine tuned ----------------------------------------------------------------------
+
+DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2}
+
+
+@layers
+@firsts
+def test_a_frozen_base_is_never_trained(first: bool, layer: str, plain: str) -> None:
+    task = tiny_task()
+    options: dict[str, Any] = {"train_first_head": first, "head_layer": layer, "block_size": 3}
+    model = build(task, base_path=plain, decoder_layerdrop=0.5, **options, **DROPOUTS)
+    model.eval()
+    model.train()
+    frozen = [m for name, m in model.named_modules() if name and "heads" not in name]
+    assert model.training and not any(module.training for module in frozen)
+    assert all(module.training for module in model.block_heads.modules())
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    states = []
+    model.block_heads.register_forward_pre_hook(lambda module, given: states.append(given[0]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    criterion, sample = loss_of(task, "all"), pairs(task)
+    for _ in range(3):
+        loss, _, _ = criterion(model, sample)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert states[0].equal(states[1]) and states[0].equal(states[2]), "no dropout"
+    assert not states[0].requires_grad
+    for name, weight in model.named_parameters():
+        is_head = name.startswith("decoder.heads.")
+        assert weight.requires_grad is is_head and (weight.grad is not None) is is_head, name
+    for name, weight in model.state_dict().items():
+        assert weight.equal(before[name]) is not name.startswith("decoder.heads."), name
+    assert not any(module.training for module in model.eval().modules())
+
+
+@pytest.mark.parametrize("variant", ["default", "bart", "output_dim"])
+def test_fine_tuning_reaches_every_weight_of_the_base(variant: str, tmp_path: Path) -> None:
+    """Whatever head is drawn."""
+    task = task_for(variant)
+    _, path = base_file(task, variant, tmp_path)
+    options: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "block_size": 3}
+    model = build(task, base_path=path, fine_tune_base=True, **options).train()
+    assert all(module.training for module in model.modules())
+    sample = pairs(task)
+    for head in range(3):
+        loss, _, _ = fixed(loss_of(task), head)(model, sample)
+        loss.backward()
+        for name, grad in gradients(model).items():
+            if name.startswith("decoder.heads."):
+                assert (grad is not None) is (head > 0), name
+            elif "k_proj.bias" not in name:  # adds the same to all scores: none by nature
+                assert grad is not None and grad.abs().max() > 1e-7, name
+
+
+def test_a_tuned_base_is_trained_with_dropout(plain: str) -> None:
+    task = tiny_task()
+    model = build(task, base_path=plain, fine_tune_base=True, **DROPOUTS).train()
+    net_input = pairs(task)["net_input"]
+    first, second = (model(**net_input, heads=[0]).hidden for _ in range(2))
+    assert not first.equal(second) and first.requires_grad
+
+
+# ---- the loss against its twin ------------------------------------------------------------------
+
+
+def tuned(task: Any, layer: str = "dense", first: bool = False, **options: Any) -> Any:
+    """A tiny model in float64 whose base is fine tuned, without dropout, in training mode."""
+    options = {"fine_tune_base": True, "dropout": 0.0, "head_layer": layer} | options
+    return exact(tiny_blockwise(task, train_first_head=first, **options)).train()
+
+
+def teach(model: Any, sample: dict[str, Any], updates: int = 12) -> None:
+    """Let the model be right at some places."""
+    criterion = loss_of(tiny_task(), "all")
+    optimizer = torch.optim.Adam([w for w in model.parameters() if w.requires_grad], lr=0.01)
+    for _ in range(updates):
+        loss, _, _ = criterion(model.train(), sample)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@layers
+@firsts
+def test_loss_and_gradients_are_the_twins(first: bool, layer: str, smoothing: float) -> None:
+    """Each head's, drawn by itself; and the mean of all."""
+    task = tiny_task()
+    model = tuned(task, layer, first)
+    sample = pairs(task, seed=3)
+    want = twin.loss_of(model, rows_of(sample), smoothing)
+    assert [head.scored for head in want.heads] == [19, 15, 12, 9]
+    weights = dict(model.named_parameters())
+    for heads in ([0], [1], [2], [3], [0, 1, 2, 3]):
+        criterion = loss_of(task, "all" if len(heads) > 1 else "one", smoothing)
+        if len(heads) == 1:
+            fixed(criterion, heads[0])
+        loss, sample_size, logging = criterion(model, sample)
+        loss.backward()
+        assert sample_size == logging["sample_size"] == want.heads[heads[0]].scored
+        mean = want.mean(heads)
+        assert loss.item() / sample_size == pytest.approx(mean.item(), abs=1e-9)
+        assert logging["loss"].item() == loss.item() and not logging["loss"].requires_grad
+        nll = [want.heads[i].nll_loss / want.heads[i].scored for i in heads]
+        assert float(logging["nll_loss"]) / sample_size == pytest.approx(
+            sum(nll) / len(nll), abs=1e-9
+        )
+        counted = [i in heads for i in range(4)]
+        scored = [head.scored * c for head, c in zip(want.heads, counted, strict=True)]
+        right = [head.right * c for head, c in zip(want.heads, counted, strict=True)]
+        assert logging["scored_at"].tolist() == scored
+        assert logging["right_at"].tolist() == right
+        assert "accepted" not in logging and "blocks" not in logging
+        assert (logging["nsentences"], logging["ntokens"]) == (4, 19)
+        found = gradients(model)
+        others = torch.autograd.grad(
+            mean * sample_size, list(weights.values()), retain_graph=True, allow_unused=True
+        )
+        for name, other in zip(weights, others, strict=True):
+            mine = found[name]
+            if mine is None or other is None:
+                assert all(g is None or (g == 0).all() for g in (mine, other)), name
+            else:
+                torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["default", "bart", "output_dim", "align"])
+def test_head_0_has_fairseqs_loss(variant: str) -> None:
+    """A fine-tuned model's with an identity: label_smoothed_cross_entropy, with its gradients."""
+    task = task_for(variant)
+    model = tiny_blockwise(
+        task, variant, fine_tune_base=True, dropout=0.0, attention_dropout=0.0
+    ).train()  # fmt: skip
+    sample = pairs(task)
+    stock = LabelSmoothedCrossEntropyCriterion(task, sentence_avg=False, label_smoothing=0.1)
+    loss, sample_size, log = stock(model, sample)
+    loss.backward()
+    want = gradients(model)
+    found, size, logging = fixed(loss_of(task), 0)(model, sample)
+    found.backward()
+    assert size == sample_size and found.item() == pytest.approx(loss.item(), rel=1e-10)
+    assert float(logging["nll_loss"]) == pytest.approx(float(log["nll_loss"]), rel=1e-10)
+    for name, grad in gradients(model).items():
+        assert (grad is None) is (want[name] is None), name
+        if grad is not None:
+            torch.testing.assert_close(grad, want[name], atol=1e-9, rtol=1e-9)
+
+
+@layers
+@pytest.mark.parametrize("tune", [False, True], ids=["frozen", "tuned"])
+@firsts
+@pytest.mark.parametrize("targets", [TARGET_LENGTHS, (2, 1, 3)], ids=str)
+def test_one_head_is_an_unbiased_estimate_of_all(
+    targets: Sequence[int], first: bool, tune: bool, layer: str
+) -> None:
+    """Over the heads that are drawn the mean of `one`'s updates is `all`'s."""
+    task = tiny_task()
+    model = tuned(task, layer, first, fine_tune_base=tune)
+    sample = pairs(task, targets)
+    heads = model.trained_heads
+    assert heads == ([0, 1, 2, 3] if tune or first else [1, 2, 3])
+    mean = dict.fromkeys(dict(model.named_parameters()), 0.0)
+    for head in heads:
+        loss, sample_size, _ = fixed(loss_of(task), head)(model, sample)
+        assert not loss.isnan() and (loss > 0) == (sample_size > 0)
+        if loss.requires_grad:
+            loss.backward()
+        for name, grad in gradients(model).items():
+            if grad is not None:
+                mean[name] += grad / (sample_size or 1) / len(heads)
+    loss, sample_size, _ = loss_of(task, "all")(model, sample)
+    loss.backward()
+    for name, grad in gradients(model).items():
+        if grad is None:
+            assert mean[name] == 0.0, name
+        else:
+            torch.testing.assert_close(grad / sample_size, mean[name], atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_heads_without_a_token_are_a_loss_of_zero(training: bool) -> None:
+    """Sentences shorter than they look ahead; fairseq may multiply a loss in place."""
+    task = tiny_task()
+    model = tuned(task).train(training)
+    sample = pairs(task, (1, 2, 1))
+    want = twin.loss_of(model, rows_of(sample), 0.1)
+    assert [head.scored for head in want.heads] == [4, 1, 0, 0]
+    for head in (2, 3):
+        if training:
+            loss, sample_size, logging = fixed(loss_of(task), head)(model, sample)
+            assert loss.item() == sample_size == 0 and logging["scored_at"].tolist() == [0] * 4
+            loss *= 0
+            loss.backward()
+            for name, grad in gradients(model).items():
+                assert grad is None or (grad == 0).all(), name
+            assert logged([logging])["loss"] == 0
+    loss, sample_size, logging = loss_of(task, "all")(model, sample)
+    assert logging["scored_at"].tolist() == [4, 1, 0, 0] and sample_size == 4
+    assert loss.item() / 4 == pytest.approx(want.mean(range(4)).item(), abs=1e-9)
+    if training:
+        loss.backward()
+        assert all(grad is None or grad.isfinite().all() for grad in gradients(model).values())
+
+
+@layers
+@pytest.mark.parametrize("tune", [False, True], ids=["frozen", "tuned"])
+@pytest.mark.parametrize("heads", ["one", "all"])
+@torch.no_grad()
+def test_validation_has_all_heads_and_no_chance(heads: str, tune: bool, layer: str) -> None:
+    task = tiny_task()
+    model = tuned(task, layer, fine_tune_base=tune, dropout=0.3)
+    sample = pairs(task, seed=3)
+    with torch.enable_grad():
+        teach(model, sample)
+    model.eval()
+    want = twin.loss_of(model, rows_of(sample), 0.1)
+    criterion = loss_of(task, heads)
+    state = torch.random.get_rng_state()
+    loss, sample_size, logging = criterion(model, sample)
+    assert torch.random.get_rng_state().equal(state), "nothing is drawn"
+    assert sample_size == want.heads[0].scored == 19
+    assert loss.item() / 19 == pytest.approx(want.mean(range(4)).item(), abs=1e-9)
+    assert logging["scored_at"].tolist() == [head.scored for head in want.heads]
+    assert logging["right_at"].tolist() == [head.right for head in want.heads]
+    assert logging["blocks"] == len(want.accepted) == 19
+    assert 0 < logging["accepted"] == sum(want.accepted) < int(logging["right_at"].sum())
+    torch.manual_seed(99)
+    again, _, _ = criterion(model, sample)
+    assert again.equal(loss)
+
+
+# ---- targets, and what is counted ---------------------------------------------------------------
+
+
+def test_targets_are_shifted_and_nothing_follows() -> None:
+    target = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1], [2, 1, 1, 1]])
+    assert ahead(target, 0, PAD).equal(target)
+    assert ahead(target, 1, PAD).tolist() == [[6, 7, 2, 1], [2, 1, 1, 1], [1, 1, 1, 1]]
+    assert ahead(target, 3, PAD).tolist() == [[2, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
+    for head in (4, 5, 50):
+        assert ahead(target, head, PAD).eq(PAD).all()
+    assert target.tolist() == [[5, 6, 7, 2], [8, 2, 1, 1], [2, 1, 1, 1]]
+
+
+class Scripted(nn.Module):
+    """Says what it is told to: `said[b][t][i]` is head i's most likely token."""
+
+    def __init__(self, said: list[list[list[int]]], trained: list[int]) -> None:
+        super().__init__()
+        self.said = torch.tensor(said)
+        self.block_heads = Namespace(block_size=self.said.size(2))
+        self.trained_heads = trained
+        self.asked: list[list[int]] = []
+
+    def forward(self, heads: list[int]) -> HeadsOutput:
+        self.asked.append(heads)
+        hidden = nn.functional.one_hot(self.said[:, :, heads], 10).double() * 9
+        return HeadsOutput(hidden.requires_grad_(), torch.eye(10, dtype=torch.float64))
+
+
+#: Sentences `5 6 7 </s>` and `8 </s>`; head 0 is right but at the third token, head 1 but at the
+#: second, head 2 always. Where there is nothing to predict, something is said, too.
+SAID = [
+    [[5, 6, 7], [6, 9, 2], [4, 2, 1], [2, 1, 1]],
+    [[8, 2, 1], [2, 1, 1], [1, 1, 1], [1, 1, 1]],
+]
+SAMPLE = {
+    "target": torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]]),
+    "net_input": {},
+    "ntokens": 6,
+}
+
+
+def test_what_is_counted_by_hand() -> None:
+    """Blocks of three right tokens, one, none, one (the rest is over), two, one."""
+    model = Scripted(SAID, [1, 2]).eval()
+    _, sample_size, logging = loss_of(tiny_task())(model, SAMPLE)
+    assert model.asked == [[0, 1, 2]] and sample_size == 6
+    assert logging["scored_at"].tolist() == [6, 4, 2]
+    assert logging["right_at"].tolist() == [5, 3, 2]
+    assert (logging["blocks"], logging["accepted"]) == (6, 3 + 1 + 0 + 1 + 2 + 1)
+    assert logged([logging])["accepted"] == pytest.approx(8 / 6, abs=1e-3)
+    _, sample_size, logging = fixed(loss_of(tiny_task()), 1)(model.train(), SAMPLE)
+    assert model.asked[1] == [1] and sample_size == 4
+    assert logging["scored_at"].tolist() == [0, 4, 0]
+    assert logging["right_at"].tolist() == [0, 3, 0]
+    _, sample_size, logging = loss_of(tiny_task(), "all")(model, SAMPLE)
+    assert model.asked[2] == [1, 2] and sample_size == 4
+    assert logging["scored_at"].tolist() == [0, 4, 2]
+
+
+def logged(outputs: list[dict[str, Any]]) -> dict[str, float]:
+    """What fairseq's log says of some batches."""
+    with metrics.aggregate() as log:
+        BlockwiseLoss.reduce_metrics(outputs)
+    return {name: float(value) for name, value in log.get_smoothed_values().items()}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_metrics_are_the_same_from_sums_and_over_processes(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    task = tiny_task()
+    model = tuned(task)
+    batches = [pairs(task, TARGET_LENGTHS * n, seed=n) for n in (1, 4, 2)]
+    teach(model, batches[0])
+    criterion = loss_of(task)
+    torch.manual_seed(2)
+    outputs = [criterion(model.train(training), sample)[2] for sample in batches]
+    assert criterion.logging_outputs_can_be_summed()
+    want = logged(outputs)
+    tokens = sum(o["sample_size"] for o in outputs)
+    nats = sum(float(o["nll_loss"]) for o in outputs) / tokens
+    assert want["nll_loss"] == pytest.approx(nats / math.log(2), abs=1e-3)
+    assert want["loss"] > want["nll_loss"] > 0
+    for head in range(4):
+        right, count = (sum(int(o[n][head]) for o in outputs) for n in ("right_at", "scored_at"))
+        assert (f"acc_{head + 1}" in want) is (count > 0)
+        if count:
+            assert want[f"acc_{head + 1}"] == pytest.approx(right / count, abs=1e-3)
+    if training:
+        drawn = [o["scored_at"].nonzero().flatten().tolist() for o in outputs]
+        assert all(len(heads) == 1 for heads in drawn) and "accepted" not in want
+        assert len({heads[0] for heads in drawn}) > 1, "the seed tells heads apart"
+    else:
+        accepted, blocks = (sum(int(o[name]) for o in outputs) for name in ("accepted", "blocks"))
+        assert want["accepted"] == pytest.approx(accepted / blocks, abs=1e-3) and accepted
+    # Each is weighted by what it is a mean of when the log joins several updates.
+    with metrics.aggregate() as log:
+        for output in outputs:
+            BlockwiseLoss.reduce_metrics([output])
+    assert dict(log.get_smoothed_values()) == pytest.approx(want, abs=2e-3)
+    # As the trainer sums them, before and after two processes with the same outputs are reduced.
+    total = {name: sum(o[name] for o in outputs) for name in outputs[0]}
+    assert logged([total]) == pytest.approx(want, abs=2e-3)
+    monkeypatch.setattr(distributed_utils, "all_reduce", lambda tensor, group: tensor.mul_(2))
+    reduced = distributed_utils.all_reduce_dict(total, torch.device("cpu"), group=None)
+    assert reduced["scored_at"].tolist() == [2 * n for n in total["scored_at"].tolist()]
+    assert logged([reduced]) == pytest.approx(want, abs=2e-3)
+
+
+# ---- the head that is drawn ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+@firsts
+@pytest.mark.parametrize("tune", [False, True], ids=["frozen", "tuned"])
+def test_heads_are_drawn_uniformly(tune: bool, first: bool, k: int) -> None:
+    """Of those that learn: an identity on a frozen base does not."""
+    task = tiny_task()
+    model = tiny_blockwise(task, block_size=k, fine_tune_base=tune, train_first_head=first)
+    lowest = 0 if tune or first else 1
+    criterion = loss_of(task)
+    torch.manual_seed(1)
+    drawn = [criterion.draw_heads(model.trained_heads) for _ in range(6000)]
+    assert all(len(heads) == 1 for heads in drawn)
+    counts = torch.tensor(drawn).flatten().bincount(minlength=k).tolist()
+    assert counts[:lowest] == [0] * lowest and len(counts) == k
+    if k - lowest > 1:
+        assert_uniform(counts[lowest:])
+    assert loss_of(task, "all").draw_heads(model.trained_heads) == list(range(lowest, k))
+
+
+@pytest.mark.parametrize("count", range(2, 11))
+def test_heads_are_uniform_over_updates(count: int) -> None:
+    """fairseq seeds each update anew, with its number: only first draws of a seed are used.
+
+    Neighbours are as chance has them, too: no head follows another more often.
+    """
+    criterion, heads = loss_of(tiny_task()), list(range(count))
+    drawn = []
+    for seed in range(1, 6001):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed without a GPU's, slow to ask
+        drawn.append(criterion.draw_heads(heads)[0])
+    assert_uniform(torch.tensor(drawn).bincount(minlength=count).tolist())
+    follows = [a * count + b for a, b in zip(drawn, drawn[1:], strict=False)]
+    assert_uniform(torch.tensor(follows).bincount(minlength=count**2).tolist())
+
+
+def test_the_head_is_drawn_before_the_forward() -> None:
+    """So dropout, whose draws depend on the batch, has no part in it."""
+    task = tiny_task()
+    samples = [pairs(task, seed=n) for n in range(4)]
+    model = tuned(task, dropout=0.3, attention_dropout=0.2)
+    asked: list[list[int]] = []
+    model.block_heads.register_forward_pre_hook(lambda module, given: asked.append(given[1]))
+    for seed in range(40):
+        torch.manual_seed(seed)
+        loss_of(task)(model, samples[seed % 4])
+        torch.manual_seed(seed)
+        assert asked[-1] == [int(torch.randint(4, ()))]
+    assert len({heads[0] for heads in asked}) == 4
+
+
+# ---- half precision -----------------------------------------------------------------------------
+
+
+@layers
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_near_and_its_loss_in_fp32(dtype: torch.dtype, layer: str) -> None:
+    task = tiny_task()
+    model = tiny_blockwise(
+        task, dtype=torch.float32, fine_tune_base=True, dropout=0.0, head_layer=layer
+    )
+    sample, criterion = pairs(task), loss_of(task, "all")
+    want = criterion(model.train(), sample)[0].item()
+    loss, _, logging = criterion(model.to(dtype), sample)
+    assert loss.dtype == logging["nll_loss"].dtype == torch.float32
+    assert loss.item() == pytest.approx(want, rel=0.03)
+    loss.backward()
+    assert all(grad is not None and grad.isfinite().all() for grad in gradients(model).values())
+
+
+# ---- heads beside their base --------------------------------------------------------------------
+
+
+def shrink(path: str | Path, out: Path, dtype: torch.dtype | None = None) -> Path:
+    """Leave the heads of a checkpoint, as a file; in another precision."""
+    state = torch.load(path, weights_only=False)
+    weights = heads_only(state["model"])
+    state["model"] = {name: w.to(dtype or w.dtype) for name, w in weights.items()}
+    torch.save(state, out)
+    return out
+
+
+@dataclass
+class Files:
+    """A base, a model with heads on it, and their files."""
+
+    task: Any
+    base: Any
+    model: Any
+    folder: Path
+    whole: str
+    heads: str
+
+    def outputs(self, model: Any, path: object = None) -> list[tuple[list[int], list[float], int]]:
+        """Tokens, scores and number of passes by --decoding blockwise."""
+        sample = batch(self.task, [9, 3, 6, 2])
+        flags = {"drafter_path": None if path is None else str(path)}
+        hypos = decode(self.task, [model], sample, Limits(), decoding="blockwise", **flags)
+        return [(h["tokens"].tolist(), h["positional_scores"].tolist(), h["steps"]) for h in hypos]
+
+
+@pytest.fixture(scope="module", params=["default", "bart"])
+def files(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("files")
+    task = task_for(request.param)
+    base = tiny_model(task, request.param, torch.float32)
+    model = tiny_blockwise(task, request.param, torch.float32, block_size=3)
+    sample = pairs(task, (9, 12, 10, 8) * 4, seed=1)
+    for source, row in zip(source_rows(sample), sample["target"], strict=True):  # greedy's outputs
+        tokens = full_greedy(base, source, 12)
+        row.fill_(PAD)
+        row[: len(tokens)] = torch.tensor(tokens)[: len(row)]
+    sample["net_input"]["prev_output_tokens"][:, 1:] = sample["target"][:, :-1]
+    teach(model, sample, 40)
+    model.eval()
+    whole = save(task, model, folder / "whole.pt", "blockwise_transformer")
+    heads = str(shrink(whole, folder / "heads.pt"))
+    return Files(task, base, model, folder, whole, heads)
+
+
+def full_greedy(model: Any, source: list[int], limit: int) -> list[int]:
+    """Greedy's output, cut at a limit."""
+    tokens: list[int] = []
+    while len(tokens) < limit and EOS not in tokens:
+        tokens.append(int(full_log_probs(model, source, tokens)[-1].argmax()))
+    return tokens
+
+
+def test_a_file_of_heads_is_small_and_decodes_as_the_whole(files: Files) -> None:
+    names = torch.load(files.heads, weights_only=False)["model"].keys()
+    assert {name for name in names if "heads" in name} == {
+        f"decoder.heads.{name}" for name in ("inner.weight", "inner.bias", "outer", "bias")
+    }
+    others = [name for name in names if "heads" not in name]
+    assert others and all(name.startswith("decoder.layers.1.") for name in others)
+    size = sum(files.base.state_dict()[name].numel() for name in others)
+    assert size < 20 * 16, "some vectors"
+    want = files.outputs(files.model)
+    assert any(passes < len(tokens) for tokens, _, passes in want), "the heads are of use"
+    for path in (files.heads, files.whole):
+        for (tokens, scores, passes), other in zip(
+            files.outputs(files.base, path), want, strict=True
+        ):
+            assert (tokens, passes) == (other[0], other[2])
+            assert scores == pytest.approx(other[1], abs=1e-4)
+        assert same_weights(load_heads(path, files.base), files.model.block_heads)
+
+
+def test_the_same_base_in_half_precision_is_known_again(files: Files) -> None:
+    """The heads' file, the whole model's, or the base itself may be in fp16."""
+    half = shrink(files.heads, files.folder / "half.pt", torch.float16)
+    for path in (half, files.whole, files.heads):
+        for base in (files.base, tiny_like(files.base)):
+            heads = load_heads(str(path), base)
+            assert not any(module.training for module in heads.modules())
+            for name, weight in files.model.block_heads.state_dict().items():
+                torch.testing.assert_close(heads.state_dict()[name], weight, atol=1e-3, rtol=1e-3)
+
+
+def tiny_like(base: Any) -> Any:
+    """The same model, its weights rounded to fp16 and back."""
+    task = tiny_task()
+    variant = "bart" if base.decoder.layernorm_embedding is not None else "default"
+    other = tiny_model(task, variant, torch.float32)
+    return other.half().float()
+
+
+def test_another_base_is_refused(files: Files, tmp_path: Path) -> None:
+    """Another training of it, another size, or the tuned one's weights with the old base."""
+    other = tiny_model(files.task, "default", torch.float32, seed=1)
+    deep = tiny_model(files.task, "default", torch.float32, decoder_layers=3)
+    message = "^--drafter-path: got .*trained on the model of --path"
+    for path in (files.heads, files.whole):
+        for base in (other, deep):
+            with pytest.raises(UsageError, match=message):
+                load_heads(path, base)
+            with pytest.raises(UsageError, match=message):
+                files.outputs(base, path)
+    variant = "bart" if files.base.decoder.layernorm_embedding is not None else "default"
+    model = tiny_blockwise(
+        files.task, variant, torch.float32, fine_tune_base=True, dropout=0.0, block_size=3
+    )
+    teach(model, pairs(files.task))
+    path = save(files.task, model, tmp_path / "tuned.pt", "blockwise_transformer")
+    for tuned_path in (path, str(shrink(path, tmp_path / "tuned-heads.pt"))):
+        with pytest.raises(UsageError, match=message):
+            load_heads(tuned_path, files.base)
+
+
+def test_heads_with_another_next_token_are_refused(files: Files, tmp_path: Path) -> None:
+    model = tiny_blockwise(files.task, dtype=torch.float32, train_first_head=True)
+    path = save(files.task, model, tmp_path / "first.pt", "blockwise_transformer")
+    for given in (path, str(shrink(path, tmp_path / "first-heads.pt"))):
+        with pytest.raises(UsageError, match="^--drafter-path: got .*--train-first-head.*--path"):
+            load_heads(given, files.base)
+
+
+def test_heads_alone_are_no_model(files: Files) -> None:
+    message = "^--path.*: got heads without their base.*--drafter-path"
+    with pytest.raises(UsageError, match=message):
+        checkpoint_utils.load_model_ensemble_and_task([files.heads], task=files.task)
+
+
+def test_files_without_heads_are_refused(files: Files, tmp_path: Path) -> None:
+    task = tiny_task()
+    stock = save(task, files.base, tmp_path / "plain.pt")
+    nat = save_drafter(task, tiny_drafter(task), tmp_path / "nat.pt")
+    order = save(task, tiny_reordered(tiny_task()), tmp_path / "ib.pt", "ibdecoder_tiny")
+    for path, arch in ((stock, "transformer"), (nat, "block_nat"), (order, "ibdecoder_tiny")):
+        message = f"^--drafter-path: got .*--arch blockwise_transformer.*this is {arch}$"
+        with pytest.raises(UsageError, match=message):
+            files.outputs(files.base, path)
+
+
+# ---- fairseq-train and fairseq-generate ---------------------------------------------------------
+
+#: Runs fairseq's commands one after the other in one process; prints what is refused, heads drawn.
+COMMANDS = """
+import json, sys
+from fairseq_cli import train  # first: it says where to log
+from fairseq_cli import generate
+from fairseq.utils import import_user_module
+from argparse import Namespace
+import_user_module(Namespace(user_dir=json.loads(sys.argv[1])[0][-1]))
+cls = sys.modules["fairseq_paradec.criterions.blockwise_loss"].BlockwiseLoss
+original = cls.draw_heads
+def draw_heads(self, trained):
+    heads = original(self, trained)
+    print("HEADS", *heads, flush=True)
+    return heads
+cls.draw_heads = draw_heads
+for number, (name, *command) in enumerate(json.loads(sys.argv[1])):
+    print("COMMAND", number, flush=True)
+    sys.argv = ["fairseq-" + name, *command]
+    try:
+        {"train": train, "generate": generate}[name].cli_main()
+    except Exception as error:
+        if type(error).__name__ != "UsageError":
+            raise
+        print("REFUSED", error, flush=True)
+"""
+
+TRAIN = (
+    "--optimizer adam --lr 0.001 --max-tokens 400 --no-epoch-checkpoints --no-progress-bar "
+    "--log-format json --log-interval 1 --num-workers 0 --cpu --seed 3 --train-subset test "
+    "--valid-subset test"
+).split()
+SEED = 3
+BLOCK = ["--block-size", "3", "--base-path", str(MODEL)]
+ANY_SIZE = ["--arch", "blockwise_transformer", *BLOCK]
+HEADS = ["--arch", "blockwise_transformer_tiny", *BLOCK]
+STOCK = "--arch transformer_iwslt_de_en --encoder-layers 1 --decoder-layers 1".split()
+LOSS = ["--criterion", "blockwise_loss"]
+QUICK = ["--disable-validation"]
+OTHER_LOSS = ["--criterion", "label_smoothed_cross_entropy"]
+
+
+@dataclass
+class Runs:
+    """The folder of all models, and what each command printed."""
+
+    folder: Path
+    printed: dict[str, str]
+
+    def refused(self, name: str) -> str:
+        """Why a command was refused."""
+        return next(
+            line.removeprefix("REFUSED ")
+            for line in self.printed[name].splitlines()
+            if line.startswith("REFUSED")
+        )
+
+    def heads(self, name: str) -> list[list[int]]:
+        """The heads drawn in each update."""
+        lines = re.findall(r"^HEADS (.*)$", self.printed[name], flags=re.MULTILINE)
+        return [[int(head) for head in line.split()] for line in lines]
+
+    def updates(self, name: str) -> dict[int, dict[str, str]]:
+        """What was logged in training, by number of updates."""
+        lines = [json.loads(m) for m in re.findall(r"train_inner \| (.*)", self.printed[name])]
+        return {int(line["num_updates"]): line for line in lines}
+
+    def state(self, name: str) -> dict[str, Any]:
+        """The last checkpoint of a training."""
+        path = self.folder / name / "checkpoint_last.pt"
+        return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def train(*options: object, updates: int = 1, to: Path | None = None) -> list[object]:
+    """fairseq-train's arguments, on the demo's sentences."""
+    where = ["--no-save"] if to is None else ["--save-dir", to]
+    return ["train", DEMO, *TRAIN, *options, "--max-update", updates, *where]
+
+
+def generate(path: object, *options: object) -> list[object]:
+    """fairseq-generate's."""
+    return ["generate", DEMO, "--path", path, "--cpu", "--num-workers", 0, *options]
+
+
+def run_commands(folder: Path, commands: Mapping[str, list[object]]) -> Runs:
+    """Run commands in a process."""
+    given = [[str(item) for item in (*c, "--user-dir", PLUGIN)] for c in commands.values()]
+    result = succeed(run_python(COMMANDS, json.dumps(given), cwd=folder))
+    parts = re.split(r"^COMMAND \d+$", result.stdout, flags=re.MULTILINE)[1:]
+    return Runs(folder, dict(zip(commands, parts, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    commands = {
+        "other loss": train(*HEADS, *OTHER_LOSS),
+        "other model": train(*STOCK, *LOSS),
+        "left pad": train(*HEADS, *LOSS, "--left-pad-target"),
+        "block size": train(*STOCK, *OTHER_LOSS, "--block-size", 3),
+        "other layers": train(*ANY_SIZE, *LOSS, "--encoder-layers", 3),
+        "other norms": train(*HEADS, *LOSS, "--decoder-normalize-before"),
+        "no base": train(*HEADS[:-2], *LOSS),
+        "no heads": train(*HEADS, *LOSS, "--head-layer", "sparse"),
+    }
+    return run_commands(tmp_path_factory.mktemp("refusals"), commands)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    folder = tmp_path_factory.mktemp("runs")
+    straight, resumed, tune = (folder / name for name in ("straight", "resumed", "tuned"))
+    all_heads = ["--heads-per-update", "all", "--head-layer", "per_head"]
+    yield run_commands(
+        folder,
+        {
+            "straight": train(*HEADS, *LOSS, updates=5, to=straight),
+            "half": train(*HEADS, *LOSS, *QUICK, updates=3, to=resumed),
+            "resumed": train(*HEADS, *LOSS, *QUICK, updates=5, to=resumed),
+            "tuned": train(
+                *HEADS, *LOSS, *QUICK, "--fine-tune-base", "--train-first-head", *all_heads,
+                to=tune,
+            ),
+            "auto": generate(straight / "checkpoint_last.pt"),
+            "smaller": generate(straight / "checkpoint_last.pt", "--block-size", 2),
+            "greedy": generate(MODEL, "--decoding", "greedy"),
+            "tuned auto": generate(tune / "checkpoint_last.pt"),
+        },
+    )  # fmt: skip
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("other loss", "--criterion: got 'LabelSm.*blockwise_loss with --arch blockwise_transfor"),
+        ("other model", "--criterion: got 'blockwise_loss'.*--arch blockwise_transformer"),
+        ("left pad", "--left-pad-target: got True"),
+        ("block size", "--block-size: got 3; .*no blocks"),
+        ("other layers", "--encoder-layers: got 3; allowed: 4, as in --base-path .*model.pt"),
+        ("other norms", "--decoder-normalize-before: got True; allowed: False, as in --base-path"),
+        ("no base", "--base-path: got None; .*--fine-tune-base"),
+        ("no heads", "--head-layer: got 'sparse'; allowed: dense, per_head"),
+    ],
+)
+def test_training_refuses_by_name(refusals: Runs, name: str, message: str) -> None:
+    assert re.match(message, refusals.refused(name)), refusals.refused(name)
+
+
+def test_training_draws_a_head_for_every_update(runs: Runs) -> None:
+    """By the update's number, so that going on draws what would have been drawn."""
+    want = []
+    for update in range(5):
+        torch.manual_seed(SEED + update)
+        want.append([1 + int(torch.randint(2, ()))])
+    assert runs.heads("straight") == runs.heads("half") + runs.heads("resumed") == want
+    assert want.count([1]) in (1, 2, 3, 4)
+    assert list(runs.updates("half")) == [1, 2, 3] and list(runs.updates("resumed")) == [4, 5]
+    for update, (head,) in enumerate(want, start=1):
+        line = runs.updates("straight")[update]
+        known = [name for name in line if name.startswith("acc_") and line[name] is not None]
+        assert known == [f"acc_{head + 1}"]
+    for name in ("accepted", "acc_1", "acc_2", "acc_3"):  # of the subset that is called test
+        assert f'"test_{name}": ' in runs.printed["straight"]
+    assert runs.heads("tuned") == [[0, 1, 2]]
+
+
+def test_the_optimizer_has_the_heads_alone(runs: Runs) -> None:
+    base = torch.load(MODEL, weights_only=True)["model"]
+    for name, updates in (("straight", 5), ("resumed", 5)):
+        state = runs.state(name)
+        assert state["optimizer_history"][-1]["num_updates"] == updates
+        optimizer = state["last_optimizer_state"]
+        shapes = sorted(tuple(s["exp_avg"].shape) for s in optimizer["state"].values())
+        heads = {n: w for n, w in state["model"].items() if n.startswith("decoder.heads.")}
+        assert shapes == sorted(tuple(weight.shape) for weight in heads.values())
+        assert all(int(s["step"]) == updates for s in optimizer["state"].values())
+        assert all(weight.abs().max() > 0 for weight in heads.values()), "each was moved"
+        for key, weight in base.items():
+            assert state["model"][key].equal(weight.float()), key
+    tuned_state = runs.state("tuned")["model"]
+    assert not tuned_state["encoder.layers.0.fc1.weight"].equal(
+        base["encoder.layers.0.fc1.weight"].float()
+    )
+
+
+def test_a_frozen_base_keeps_its_output(runs: Runs) -> None:
+    """fairseq-generate without a flag: blockwise, with the base's greedy output."""
+    want = lines_of(runs.printed["greedy"], "H")
+    assert len(want) > 90
+    for name in ("auto", "smaller"):
+        found = lines_of(runs.printed[name], "H")
+        assert [(h.split("\t")[0], h.split("\t")[2]) for h in found] == [
+            (h.split("\t")[0], h.split("\t")[2]) for h in want
+        ]
+    assert len(lines_of(runs.printed["tuned auto"], "H")) == len(want)
