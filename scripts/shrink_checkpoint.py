@@ -184,7 +184,14 @@ def main(argv: list[str] | None = None) -> int:
 
     # The only class in a fairseq checkpoint that is not plain data; safe loading stays on.
     torch.serialization.add_safe_globals([argparse.Namespace])
-    state = torch.load(args.source, map_location="cpu", weights_only=True)
+    if not args.target.absolute().parent.is_dir():
+        print(f"shrink_checkpoint: no such folder: {args.target.parent}", file=sys.stderr)
+        return 2
+    try:
+        state = torch.load(args.source, map_location="cpu", weights_only=True)
+    except Exception:  # whatever a file that is no checkpoint makes of the reader
+        print(f"shrink_checkpoint: no checkpoint, or damaged: {args.source}", file=sys.stderr)
+        return 2
     if args.heads_only:
         logging.disable(logging.INFO)  # what fairseq says while it is imported
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -1442,3 +1444,27 @@ def test_a_frozen_base_keeps_its_output(runs: Runs) -> None:
             (h.split("\t")[0], h.split("\t")[2]) for h in want
         ]
     assert len(lines_of(runs.printed["tuned auto"], "H")) == len(want)
+
+
+def test_damaged_heads_are_named(files: Files, tmp_path: Path) -> None:
+    """A tensor is missing, or the number of heads is another than the file says."""
+    for harm in ("missing", "size"):
+        state = torch.load(files.heads, weights_only=True)
+        if harm == "missing":
+            del state["model"]["decoder.heads.outer"]
+        else:
+            state["model"]["decoder.heads.bias"] = state["model"]["decoder.heads.bias"][:-1]
+        path = tmp_path / f"{harm}.pt"
+        torch.save(state, path)
+        with pytest.raises(UsageError, match="^--drafter-path: got .*undamaged"):
+            load_heads(str(path), files.base)
+
+
+def test_what_is_no_checkpoint_cannot_be_shrunk(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "scripts" / "shrink_checkpoint.py"
+    text = tmp_path / "notes.txt"
+    text.write_text("no checkpoint")
+    for target, said in ((tmp_path / "out.pt", "damaged"), (tmp_path / "no" / "o.pt", "no such")):
+        command = [sys.executable, str(script), str(text), str(target)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

@@ -412,8 +412,9 @@ def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     points: dict[str, list[BlockPoint]] = {}
     settings = []
     for path in args.benchmark:
+        text = read("BENCHMARK", path)
         try:
-            document = json.loads(read("BENCHMARK", path))
+            document = json.loads(text)
         except ValueError as error:
             raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
         if not isinstance(document, dict) or document.get("schema") != BENCHMARK:

@@ -86,13 +86,15 @@ class BlockHeads(nn.Module):
         self.block_size = block_size
         self.learned = list(range(0 if first else 1, block_size))  # the heads of the layer
         count = len(self.learned)
-        self.inner = nn.Linear(dim, count * hidden)
+        if count:
+            self.inner = nn.Linear(dim, count * hidden)
+            nn.init.xavier_uniform_(self.inner.weight)
+            nn.init.zeros_(self.inner.bias)
+        else:  # torch warns of a layer without outputs that it is to initialise
+            self.inner = nn.utils.skip_init(nn.Linear, dim, 0)
         width = count * hidden if layer == "dense" else hidden
         self.outer = nn.Parameter(torch.zeros(count, dim, width))  # at first all heads are head 0
         self.bias = nn.Parameter(torch.zeros(count, dim))
-        if count:
-            nn.init.xavier_uniform_(self.inner.weight)
-            nn.init.zeros_(self.inner.bias)
         self.is_dense = layer == "dense"
         self.activation = utils.get_activation_fn(activation)
         self.dropout = nn.Dropout(dropout)
@@ -433,9 +435,13 @@ def load_heads(path: str, base: Any) -> BlockHeads:
     if not same:
         raise option_error(flag, path, "heads that were trained on the model of --path, frozen")
     heads = build_heads(args, base.decoder.output_projection.weight.size(1))
-    heads.load_state_dict(
-        {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
-    )
+    learned = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
+    try:
+        heads.load_state_dict(learned)
+    except RuntimeError as error:
+        raise option_error(
+            flag, path, f"an undamaged checkpoint ({str(error).splitlines()[-1].strip()})"
+        ) from error
     return heads.eval()
 
 
