@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 # How messages name the flag, which those who load a checkpoint do not tell.
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
+
+# What the one who is loading a checkpoint asked for, beside what stands in it.
+OVERRIDES: ContextVar[Mapping[str, Any] | None] = ContextVar("overrides", default=None)
 
 
 @contextlib.contextmanager
@@ -86,6 +90,7 @@ def explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        asked = OVERRIDES.set(arg_overrides)
         try:
             models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)
         except UsageError:
@@ -95,6 +100,8 @@ def explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
             if problem is None:
                 raise
             raise problem from error
+        finally:
+            OVERRIDES.reset(asked)
         if task is not None:
             _warn_of_other_languages(filenames, cfg, task)
         return models, cfg, loaded_task

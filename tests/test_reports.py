@@ -16,6 +16,7 @@ from builders import (
     decode,
     lend,
     source_rows,
+    tiny_blockwise,
     tiny_drafter,
     tiny_reordered,
 )
@@ -78,6 +79,8 @@ def run(tmp_path, **flags):
             flags["drafter_path"] = lend(task, model, drafter)
     if flags["decoding"] == "double_token_beam":
         model = tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
+    if flags["decoding"] == "blockwise":
+        model = tiny_blockwise(task, dtype=torch.float32, seed=3)
     hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
 

@@ -245,6 +245,13 @@ text = ["A dog runs across the grass.", "Two men sit on a bench."]
 want = hub.translate(text, beam=1)
 for options in (dict(decoding="hgj", block_size=3), dict(decoding="greedy"), dict(decoding="pj")):
     assert hub.translate(text, **options) == want, options
+again = TransformerModel.from_pretrained(
+    {str(tmp_path)!r}, "model.pt", {str(DEMO)!r}, decoding="pgj", block_size=3,
+    tokenizer="moses", source_lang="en", target_lang="de",
+    bpe="subword_nmt", bpe_codes={str(DEMO / "codes.bpe")!r},
+)
+assert (again.task.cfg.decoding, again.task.cfg.block_size) == ("pgj", 3)
+assert again.translate(text) == want
 print(want)
 """
     assert "Hund" in succeed(run_python(code)).stdout

@@ -25,6 +25,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
+from ..checkpoint_errors import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
 from ..decoding.config import (
@@ -158,15 +159,17 @@ class ParallelDecodingMixin:
         """Check flags and data folder before anything is loaded; then as fairseq.
 
         How a model was decoded while it was trained is no property of it: with
-        ``from_checkpoint`` the plugin's options of that command are forgotten.
+        ``from_checkpoint`` the plugin's options of that command are forgotten, but for those that
+        the caller gives (``from_pretrained(..., decoding="hgj")``).
 
         Raises:
             UsageError: a flag is wrong, or the data folder or a dictionary is missing.
         """
         if kwargs.get("from_checkpoint"):
+            asked = OVERRIDES.get() or {}
             for option in fields(ParallelDecodingOptions):
                 if option.name in cfg:
-                    cfg[option.name] = option.default
+                    cfg[option.name] = asked.get(option.name, option.default)
         DecodingConfig.from_options(cfg)
         _check_data(cfg)
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
