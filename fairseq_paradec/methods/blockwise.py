@@ -59,7 +59,9 @@ class HeadsDrafter:
         if len(rows) < len(self.indices):
             states = states[[self.indices.index(row.index) for row in rows]]
         logits = self.scorer.projection(self.heads(states, self.ahead))  # B×(k-1)×V
-        best, tokens = self.rules.choose(logits / self.rules.temperature, rows)
+        if self.rules.temperature != 1.0:
+            logits = logits / self.rules.temperature
+        best, tokens = self.rules.choose(logits, rows)
         if bool(torch.isnan(best).any()):
             flag = "--drafter-path" if self.scorer.block_heads is None else "--path"
             raise nan_error(flag, [self.heads])
