@@ -13,15 +13,25 @@ from .trace import is_report
 FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
     "greedy": (),
     "pj": ("jacobi_init", "jacobi_stop", "jacobi_length"),
-    "pgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window"),
-    "hgj": ("block_size", "jacobi_init", "jacobi_stop", "jacobi_window", "hybrid_length"),
-    "gad": ("drafter_path", "block_size"),
-    "gad_pp": ("drafter_path", "block_size", "accept_topk", "accept_margin"),
+    "pgj": ("block_size", "adaptive_block", "jacobi_init", "jacobi_stop", "jacobi_window"),
+    "hgj": (
+        "block_size", "adaptive_block", "jacobi_init", "jacobi_stop", "jacobi_window",
+        "hybrid_length",
+    ),
+    "gad": ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist"),
+    "gad_pp": (
+        "drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "accept_topk",
+        "accept_margin",
+    ),
     "nat": ("block_size",),
-    "blockwise": ("drafter_path", "block_size", "accept_topk", "accept_distance", "min_block"),
+    "blockwise": (
+        "drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "accept_topk",
+        "accept_distance", "min_block",
+    ),
     "multiword_beam": ("deduplicate_ngrams",),
     "double_token_beam": ("deduplicate_ngrams",),
-}
+    "auto_fast": ("drafter_path", "speed_profile", "latency_budget_ms"),
+}  # fmt: skip
 # Methods that search with fairseq's --beam; all others are greedy.
 BEAM_DECODINGS = ("multiword_beam", "double_token_beam")
 # Methods whose output is no greedy search's, so that there is nothing to audit it by.
@@ -31,18 +41,23 @@ TRAINED_BLOCKS = ("gad", "gad_pp", "nat", "blockwise")
 # Decoded by fairseq's own search, untouched.
 STOCK_DECODINGS = ("auto", "beam")
 # Flags for the checkpoint's own way, where it has one that reads them.
-FLAGS_OF_AUTO = ("block_size",)
+FLAGS_OF_AUTO = ("block_size", "compile", "engine_dtype")
 # A method's defaults, where they are not DecodingConfig's.
 DEFAULTS_OF_METHOD: dict[str, dict[str, Any]] = {"blockwise": {"accept_topk": 1}}
 DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
 METHOD_FLAGS = tuple(dict.fromkeys(f for flags in FLAGS_OF_METHOD.values() for f in flags))
 REPORT_FLAGS = ("audit", "stats_file", "trace_file")
+# How a method's passes are computed; for all methods of this package.
+ENGINE_FLAGS = ("compile", "engine_dtype")
+# Flags of this package's methods, whichever it is.
+COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "jacobi_init": ("pad", "bos", "source-copy", "ngram"),
     "jacobi_stop": ("prefix", "unchanged"),
     "jacobi_length": ("grow", "oracle"),
     "jacobi_window": ("block", "sliding"),
+    "engine_dtype": ("fp32", "bf16", "fp16", "int8"),
 }
 
 
@@ -65,7 +80,14 @@ class DecodingConfig:
         jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
         jacobi_stop: when a block is done: ``prefix`` or ``unchanged``.
         hybrid_length: positions that ``hgj`` decodes in blocks; None means all.
+        adaptive_block: draft as many tokens as a row's recent passes accepted, and a few more, at
+            most ``block_size``.
+        drafter_shortlist: draft only tokens among so many first ones of the dictionary.
+        speed_profile: of ``auto_fast``: a file with what it measured before, and is to keep.
+        latency_budget_ms: of ``auto_fast``: milliseconds that a sentence may take.
         deduplicate_ngrams: drop immediate repetitions of up to so many tokens from the outputs.
+        compile: run the passes as torch.compile makes them.
+        engine_dtype: of the weights in this package's passes; None: the model's own.
         audit: compare every output with fairseq's own beam-1 search.
         stats_file: where to write one JSON line per sentence, or None.
         trace_file: the same with every pass in it, or None.
@@ -83,7 +105,13 @@ class DecodingConfig:
     jacobi_length: str = "grow"
     jacobi_stop: str = "prefix"
     hybrid_length: int | None = None
+    adaptive_block: bool = False
+    drafter_shortlist: int | None = None
+    speed_profile: str | None = None
+    latency_budget_ms: float | None = None
     deduplicate_ngrams: int | None = None
+    compile: bool = False
+    engine_dtype: str | None = None
     audit: bool = False
     stats_file: str | None = None
     trace_file: str | None = None
@@ -105,10 +133,10 @@ class DecodingConfig:
             options = {f.name: getattr(source, f.name, None) for f in fields(cls)}
             named = given.get("decoding")
             if named not in (None, options["decoding"]):
-                kept = () if named in STOCK_DECODINGS else REPORT_FLAGS
+                kept = () if named in STOCK_DECODINGS else COMMON_FLAGS
                 options = {name: options[name] for name in kept}
             given = {name: v for name, v in options.items() if v is not None} | given
-        given = {n: v for n, v in given.items() if n not in REPORT_FLAGS or v is not False}
+        given = {n: v for n, v in given.items() if v is not False}
         _check_given(given)
         return cls(**DEFAULTS_OF_METHOD.get(given.get("decoding", "auto"), {}) | given)
 
@@ -132,7 +160,10 @@ def _check_given(given: dict[str, Any]) -> None:
     for name, allowed in CHOICES.items():
         if name in given and given[name] not in allowed:
             raise option_error(flag(name), given[name], ", ".join(allowed))
-    numbers = ("block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams", "min_block")
+    numbers = (
+        "block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams", "min_block",
+        "drafter_shortlist",
+    )  # fmt: skip
     for name, least in (*((number, 1) for number in numbers), ("accept_distance", 0)):
         value = given.get(name)
         if value is not None and (type(value) is not int or value < least):
@@ -144,6 +175,14 @@ def _check_given(given: dict[str, Any]) -> None:
     margin = given.get("accept_margin", 0.0)
     if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not margin >= 0:
         raise option_error("--accept-margin", margin, "a number from 0 up (natural log)")
+    budget = given.get("latency_budget_ms", 1.0)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise option_error("--latency-budget-ms", budget, "a number above 0 (milliseconds)")
+    if "adaptive_block" in given and decoding in ("pgj", "hgj"):
+        if given.get("jacobi_window") != "sliding":
+            raise option_error(
+                "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
+            )
     if decoding in ("gad", "gad_pp") and not given.get("drafter_path"):
         raise option_error(
             "--drafter-path",
@@ -175,12 +214,12 @@ def _check_given(given: dict[str, Any]) -> None:
 
 def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
     """Refuse options that the chosen method would ignore."""
-    belong = (*FLAGS_OF_METHOD.get(decoding, ()), *REPORT_FLAGS)
+    belong = (*FLAGS_OF_METHOD.get(decoding, ()), *COMMON_FLAGS)
     if decoding in STOCK_DECODINGS:
         belong = FLAGS_OF_AUTO if decoding == "auto" else ()
-    for name in (*METHOD_FLAGS, *REPORT_FLAGS):
+    for name in (*METHOD_FLAGS, *COMMON_FLAGS):
         if name in given and name not in belong:
-            users = [m for m, names in FLAGS_OF_METHOD.items() if name in (*names, *REPORT_FLAGS)]
+            users = [m for m, names in FLAGS_OF_METHOD.items() if name in (*names, *COMMON_FLAGS)]
             raise UsageError(
                 f"{flag(name)}: got {given[name]!r}, which --decoding {decoding} does not use; "
                 f"allowed with --decoding {', '.join(users)}"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
-from .weights import Layer, gather_layer, gather_norm, join, refuse_unknown
+from .weights import Layer, best_form, gather_layer, gather_norm, join, refuse_unknown
 
 # The first cache holds this many tokens; it doubles whenever a chunk does not fit.
 INITIAL_CAPACITY = 32
@@ -102,10 +102,9 @@ class ChunkScorer:
     def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
         """Gather them, in the model's dtype and on its device."""
         decoder = self.decoder
-        # A model whose weights may change is gathered for every batch: not worth a copy.
         lasting = getattr(self.model, "_is_generation_fast", False)
-        by_columns = lasting and kind[1].type == "cpu" and kind[0] in (torch.float32, torch.float64)
-        self.layers = [gather_layer(layer, by_columns) for layer in decoder.layers]
+        form = best_form(*kind, lasting)
+        self.layers = [gather_layer(layer, form) for layer in decoder.layers]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
@@ -113,7 +112,7 @@ class ChunkScorer:
         self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
         projection = decoder.output_projection
         if type(projection) is nn.Linear:
-            projection = join([projection], by_columns)
+            projection = join([projection], form)
         self.projection = projection  # D -> V; None with an adaptive softmax
         self.final_norm = None if decoder.layer_norm is None else gather_norm(decoder.layer_norm)
         self.positions = self._position_table(0)

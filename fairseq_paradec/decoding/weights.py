@@ -6,7 +6,7 @@ Also: which models have such weights, and which are refused by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -52,20 +52,72 @@ class Linear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
+class PackedLinear:
+    """A linear map in bfloat16 on a CPU, its weight laid out once as oneDNN's kernels want it.
+
+    torch's own ``F.linear`` lays it out anew in every call, which takes as long as the product.
+
+    Args:
+        weight: O×I.
+        bias: O, or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.weight, self.bias, "none", [], ""
+        )
+        return out
+
+
+class Int8Linear:
+    """A linear map with weights in 8 bits, a scale for each output; inputs are quantised as met.
+
+    The kernels are torch's own (fbgemm); what goes in and comes out is fp32.
+
+    Args:
+        weight: O×I.
+        bias: O, or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        weight = weight.float().contiguous()
+        scales = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        whole = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(
+            whole, None if bias is None else bias.float()
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)
+        return out
+
+
+# How a weight lies in memory; see join.
+Form = Literal["plain", "columns", "packed", "int8"]
+Map = Linear | PackedLinear | Int8Linear
+
+
 class Layer(NamedTuple):
     """One decoder layer's weights."""
 
     heads: int
     pre_norm: bool
     self_norm: Norm
-    qkv: Linear  # query, key and value in one matrix, 3D×D
-    self_out: Linear
+    qkv: Map  # query, key and value in one matrix, 3D×D
+    self_out: Map
     cross_norm: Norm
-    cross_query: Linear
-    cross_out: Linear
+    cross_query: Map
+    cross_out: Map
     ffn_norm: Norm
-    fc1: Linear
-    fc2: Linear
+    fc1: Map
+    fc2: Map
     activation: Any
 
 
@@ -74,37 +126,62 @@ def gather_norm(norm: Any) -> Norm:
     return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
-def join(linears: Sequence[Any], by_columns: bool = False) -> Linear:
+def join(linears: Sequence[Any], form: Form = "plain") -> Map:
     """Make one linear map of several that have the same input.
 
     Args:
         linears: modules with weight and bias.
-        by_columns: copy the weight so that a column of it lies together in memory. In fp32 on a
-            CPU, products with the few rows of a chunk then take about half as long.
+        form: how the weight is kept. ``plain``: as it is; ``columns``: a copy in which a column of
+            it lies together in memory (in fp32 on a CPU, products with the few rows of a chunk then
+            take about half as long); ``packed``: see PackedLinear; ``int8``: see Int8Linear.
     """
     weights = [linear.weight.detach() for linear in linears]
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-    if by_columns:
-        weight = weight.t().contiguous().t()
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-    return Linear(weight, torch.cat(biases) if biases else None)
+    return make_map(weight, torch.cat(biases) if biases else None, form)
 
 
-def gather_layer(layer: Any, by_columns: bool = False) -> Layer:
+def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
+    """Make a linear map of its weight, O×I, and bias; see join for its forms."""
+    if form == "packed":
+        return PackedLinear(weight, bias)
+    if form == "int8":
+        return Int8Linear(weight, bias)
+    if form == "columns":
+        weight = weight.t().contiguous().t()
+    return Linear(weight, bias)
+
+
+def best_form(dtype: torch.dtype, device: torch.device, lasting: bool) -> Form:
+    """Return the form in which weights serve chunks best, without a change of their values.
+
+    Args:
+        dtype: of the weights.
+        device: where they are.
+        lasting: whether they will not change; otherwise a copy is not worth its time.
+    """
+    if not lasting or device.type != "cpu":
+        return "plain"
+    if dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "packed"
+    return "columns" if dtype in (torch.float32, torch.float64) else "plain"
+
+
+def gather_layer(layer: Any, form: Form = "plain") -> Layer:
     """Take one decoder layer's weights; see join."""
     attention, cross = layer.self_attn, layer.encoder_attn
     return Layer(
         heads=attention.num_heads,
         pre_norm=layer.normalize_before,
         self_norm=gather_norm(layer.self_attn_layer_norm),
-        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj], by_columns),
-        self_out=join([attention.out_proj], by_columns),
+        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj], form),
+        self_out=join([attention.out_proj], form),
         cross_norm=gather_norm(layer.encoder_attn_layer_norm),
-        cross_query=join([cross.q_proj], by_columns),
-        cross_out=join([cross.out_proj], by_columns),
+        cross_query=join([cross.q_proj], form),
+        cross_out=join([cross.out_proj], form),
         ffn_norm=gather_norm(layer.final_layer_norm),
-        fc1=join([layer.fc1], by_columns),
-        fc2=join([layer.fc2], by_columns),
+        fc1=join([layer.fc1], form),
+        fc2=join([layer.fc2], form),
         activation=layer.activation_fn,
     )
 

@@ -32,10 +32,13 @@ from ..decoding.config import (
     BEAM_DECODINGS,
     CHOICES,
     DECODINGS,
+    ENGINE_FLAGS,
+    FLAGS_OF_AUTO,
     FLAGS_OF_METHOD,
     STOCK_DECODINGS,
     TRAINED_BLOCKS,
     DecodingConfig,
+    flag,
 )
 from ..decoding.config import check_fairseq_options as check_options
 from ..decoding.hypotheses import empty_hypothesis
@@ -69,7 +72,8 @@ class ParallelDecodingOptions(FairseqDataclass):
         "Transformer of --path verifies, with greedy's output; gad_pp: the same in fewer passes, "
         "with an output near greedy's; nat: the block_nat model of --path alone; blockwise: heads "
         "of the Transformer itself look ahead (--arch blockwise_transformer), with its greedy "
-        "output unless a flag accepts more",
+        "output unless a flag accepts more; auto_fast: whichever of these is fastest here with "
+        "greedy's output, found out on the first sentences",
         "auto",
     )
     block_size: Optional[int] = _flag(
@@ -120,9 +124,38 @@ class ParallelDecodingOptions(FairseqDataclass):
     hybrid_length: Optional[int] = _flag(
         "hgj: decode this many positions in blocks and the rest one by one (default: all in blocks)"
     )
+    adaptive_block: bool = _flag(
+        "gad, gad_pp, blockwise, and pgj and hgj with a sliding window: let a sentence's block be "
+        "as long as its last passes accepted, and a little more; --block-size is then the most",
+        False,
+    )
+    drafter_shortlist: Optional[int] = _flag(
+        "gad, gad_pp, blockwise: draft only tokens among so many first ones of the dictionary, "
+        "which fairseq-preprocess sorts by frequency (default: all); cheaper drafts, and greedy's "
+        "output all the same"
+    )
+    speed_profile: Optional[str] = _flag(
+        "auto_fast: a JSON file with what earlier runs measured on this machine; what is measured "
+        "now is added (default: measure anew in each run)"
+    )
+    latency_budget_ms: Optional[float] = _flag(
+        "auto_fast: take the decoder of the best quality whose sentences take at most so many "
+        "milliseconds, fairseq's beam search and gad_pp among them (default: the fastest with "
+        "greedy's output)"
+    )
     deduplicate_ngrams: Optional[int] = _flag(
         "multiword_beam, double_token_beam: drop immediate repetitions of up to this many tokens "
         "from the outputs (default: none); words written in one step do not know of each other"
+    )
+    compile: bool = _flag(
+        "compile this plugin's passes for this machine (torch.compile; the first run of a model "
+        "takes a minute or two longer, later ones find it on the disk)",
+        False,
+    )
+    engine_dtype: Optional[str] = _flag(
+        "dtype of the weights in this plugin's passes: " + ", ".join(CHOICES["engine_dtype"]) + " "
+        "(default: the model's own); int8 is dynamic quantisation, on the CPU. Below fp32 the "
+        "output is no longer greedy's to the last token: --audit says how often"
     )
     audit: bool = _flag(
         "compare every output with fairseq's own beam-1 search and report where they part", False
@@ -385,13 +418,12 @@ class ParallelDecodingMixin:
         extra = dict(extra_gen_cls_kwargs or {})
         own = own_decoding(models)
         is_auto = config.decoding == "auto"
-        if is_auto:  # comes without other flags
-            sizes = (getattr(options, "block_size", None) for options in asked)
-            size = next((size for size in sizes if size is not None), None)
+        if is_auto:  # comes without other flags than these
+            wanted = {name: _first(name, asked) for name in FLAGS_OF_AUTO}
             if own is None:
-                _check_block_size(size)
+                _check_auto(wanted)
             else:
-                asked = [Namespace(decoding=own, block_size=size)]
+                asked = [Namespace(decoding=own, **wanted)]
                 config = DecodingConfig.from_options(*asked)
         check_models(config.decoding, models, config.drafter_path)
         if is_auto and own != "nat" and getattr(args, "score_reference", False):
@@ -462,7 +494,7 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
             given = type(criterion).__name__
             raise option_error("--criterion", given, f"{names[0]} with --arch {names[1]}")
     if cfg.decoding == "auto" and own_decoding([model]) is None:
-        _check_block_size(cfg.block_size)
+        _check_auto({name: getattr(cfg, name) for name in FLAGS_OF_AUTO})
     if isinstance(model, ReorderedTransformer):
         for name in ("left_pad_target", "load_alignments"):
             if getattr(cfg, name):
@@ -480,14 +512,22 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
         raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
 
 
-def _check_block_size(size: int | None) -> None:
-    """Refuse ``--block-size`` for a model that has no blocks."""
-    if size is not None:
-        raise option_error(
-            "--block-size", size,
-            "nothing with --decoding auto and this model, which has no blocks; or a method that "
-            "has: " + ", ".join(m for m, names in FLAGS_OF_METHOD.items() if "block_size" in names),
-        )  # fmt: skip
+def _first(name: str, sources: Sequence[Any]) -> Any:
+    """Return an option from the first source that gives it; None if none does."""
+    values = (getattr(source, name, None) for source in sources)
+    return next((value for value in values if value not in (None, False)), None)
+
+
+def _check_auto(given: dict[str, Any]) -> None:
+    """Refuse what ``--decoding auto`` would ignore with a model that has no way of its own."""
+    for name, value in given.items():
+        if value not in (None, False):
+            users = [m for m, flags in FLAGS_OF_METHOD.items() if name in (*flags, *ENGINE_FLAGS)]
+            raise option_error(
+                flag(name), value,
+                "nothing with --decoding auto and this model, which fairseq's own search decodes; "
+                "or a method that reads it: " + ", ".join(users),
+            )  # fmt: skip
 
 
 def _set_beam(args: Any) -> None:
