@@ -33,7 +33,7 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
-    package_data={"fairseq_paradec.cli": ["benchmark.schema.json"]},
+    package_data={"fairseq_paradec.cli": ["benchmark.schema.json", "passes.schema.json"]},
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
@@ -63,6 +63,7 @@ setup(
             "paradec-training-speed=fairseq_paradec.cli.training_speed:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-order=fairseq_paradec.cli.order:main",
+            "paradec-passes=fairseq_paradec.cli.passes:main",
             "paradec-results=fairseq_paradec.cli.results:main",
             "paradec-trace=fairseq_paradec.cli.trace:main",
         ]

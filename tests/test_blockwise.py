@@ -928,6 +928,7 @@ def test_accepted_tokens_meet_their_rule(kind: str, flags: dict[str, Any], tmp_p
         assert [words[token] for token in output] == record["output"]
         asked = {"accept_topk": 1, "accept_distance": None, "min_block": 1} | flags
         asked |= {"drafter_path": given.path, "block_size": TRAINED}
+        asked |= {"adaptive_block": False, "drafter_shortlist": None}
         assert record["flags"] == asked
     assert met > 0 and rejected > 0
     assert (forced > 0) == ("min_block" in flags)

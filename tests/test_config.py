@@ -11,10 +11,13 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_paradec.decoding.config import (
     BEAM_DECODINGS,
+    COMMON_FLAGS,
     DECODINGS,
+    ENGINE_FLAGS,
     FLAGS_OF_AUTO,
     FLAGS_OF_METHOD,
     METHOD_FLAGS,
+    SWITCHES,
     DecodingConfig,
     flag,
 )
@@ -36,16 +39,23 @@ GOOD = {
     "accept_margin": 2.5,
     "accept_distance": 2,
     "min_block": 2,
+    "adaptive_block": True,
+    "drafter_shortlist": 100,
+    "speed_profile": "profile.json",
+    "latency_budget_ms": 20.0,
     "deduplicate_ngrams": 2,
 }
+ENGINE = {"compile": True, "engine_dtype": "bf16"}
 
 
 def config(**options):
     return DecodingConfig.from_options(argparse.Namespace(**options))
 
 
-def needed(decoding, drafter="drafter.pt"):
-    """The flags without which a method cannot run."""
+def needed(decoding, drafter="drafter.pt", name=None):
+    """The flags without which a method cannot run, or not with the flag of this name."""
+    if name == "adaptive_block" and decoding in ("pgj", "hgj"):
+        return {"jacobi_window": "sliding"}
     return {"drafter_path": drafter} if decoding in ("gad", "gad_pp") else {}
 
 
@@ -54,7 +64,7 @@ def test_every_method_is_registered_and_offered():
     assert set(DECODINGS) == {"auto", "beam", *METHODS}
     assert set(GOOD) == set(METHOD_FLAGS)
     fields = ParallelTranslationConfig.__dataclass_fields__
-    for name in (*METHOD_FLAGS, "decoding", "audit", "stats_file", "trace_file"):
+    for name in (*METHOD_FLAGS, *COMMON_FLAGS, "decoding"):
         assert fields[name].metadata["help"]
 
 
@@ -87,13 +97,56 @@ def test_one_file_cannot_hold_both_reports(tmp_path):
 @pytest.mark.parametrize("decoding", DECODINGS)
 @pytest.mark.parametrize("name", METHOD_FLAGS)
 def test_a_flag_is_used_or_refused(decoding, name):
-    options = {"decoding": decoding, **needed(decoding), name: GOOD[name]}
+    options = {"decoding": decoding, **needed(decoding, name=name), name: GOOD[name]}
     own_flags = FLAGS_OF_AUTO if decoding == "auto" else FLAGS_OF_METHOD.get(decoding, ())
     if name in own_flags:
         assert getattr(config(**options), name) == GOOD[name]
     else:
         with pytest.raises(UsageError, match=f"{flag(name)}.*--decoding {decoding}"):
             config(**options)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_flag_of_the_engine_is_every_methods(decoding, name):
+    """But not of fairseq's own search, which `auto` may turn out to be."""
+    assert set(ENGINE) == set(ENGINE_FLAGS)
+    options = {"decoding": decoding, **needed(decoding), name: ENGINE[name]}
+    if decoding == "beam":
+        with pytest.raises(UsageError, match=f"{flag(name)}: got .*--decoding beam does not use"):
+            config(**options)
+    else:
+        assert getattr(config(**options), name) == ENGINE[name]
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_plain_model_has_no_engine_under_auto(name):
+    task, model = built("default")
+    said = f"{flag(name)}: got {ENGINE[name]!r}; .*nothing with --decoding auto.*greedy"
+    for models in ([model], [model, model]):
+        with pytest.raises(UsageError, match=said):
+            task.build_generator(models, argparse.Namespace(**{name: ENGINE[name]}))
+        task.build_generator(models, argparse.Namespace(**{name: None}))
+
+
+def test_a_switch_that_is_off_is_not_given():
+    off = {"adaptive_block": False, "compile": False, "audit": False}
+    assert set(off) == set(SWITCHES)
+    for decoding in ("auto", "beam", "greedy"):
+        assert config(decoding=decoding, **off) == DecodingConfig(decoding)
+    task = argparse.Namespace(decoding="greedy", compile=True)
+    assert not DecodingConfig.from_options(argparse.Namespace(compile=False), task).compile
+    for decoding in ("gad", "blockwise"):
+        with pytest.raises(UsageError, match="--drafter-shortlist: got False; .* from 1 up"):
+            config(**needed(decoding), decoding=decoding, drafter_shortlist=False)
+
+
+@pytest.mark.parametrize("decoding", ["pgj", "hgj"])
+@pytest.mark.parametrize("window", [None, "block"])
+def test_only_a_sliding_window_adapts(decoding, window):
+    """A block of the paper ends where it was to end."""
+    with pytest.raises(UsageError, match="--adaptive-block: got True; .*--jacobi-window sliding"):
+        config(decoding=decoding, adaptive_block=True, jacobi_window=window)
 
 
 @pytest.mark.parametrize("decoding", ["gad", "gad_pp"])
@@ -111,9 +164,9 @@ def test_blockwise_needs_no_drafter_and_accepts_only_the_verifiers_token():
     assert config(decoding="blockwise", accept_distance=0).accept_distance == 0
 
 
-def test_auto_takes_the_block_size_and_no_other_flag():
+def test_auto_takes_the_block_size_and_no_other_flag_of_a_method():
     """Whether the model has blocks is only known when there is one."""
-    assert FLAGS_OF_AUTO == ("block_size",)
+    assert FLAGS_OF_AUTO == ("block_size", *ENGINE_FLAGS)
     assert config(block_size=3).block_size == 3
     with pytest.raises(UsageError, match="--block-size: got 0; allowed: .* from 1"):
         config(block_size=0)
@@ -123,7 +176,7 @@ def test_auto_takes_the_block_size_and_no_other_flag():
             args = argparse.Namespace(block_size=4 if source == "call" else None)
             task.cfg.block_size = 4 if source == "task" else None
             try:
-                with pytest.raises(UsageError, match="--block-size: got 4; .*no blocks"):
+                with pytest.raises(UsageError, match="--block-size: got 4; .*with --decoding auto"):
                     task.build_generator(models, args)
             finally:
                 task.cfg.block_size = None
@@ -171,6 +224,9 @@ def test_reports_need_a_method(name, tmp_path):
             {"decoding": "blockwise", "accept_topk": 2, "accept_distance": 2},
             ["--accept-distance", "2", "--accept-topk"],
         ),
+        ({"decoding": "gad", "drafter_shortlist": 0}, ["--drafter-shortlist", "0", "from 1"]),
+        ({"decoding": "gad", "drafter_shortlist": 9.5}, ["--drafter-shortlist", "9.5", "from 1"]),
+        ({"decoding": "greedy", "engine_dtype": "fp8"}, ["--engine-dtype", "fp8", "fp32", "int8"]),
         ({"decoding": "nat", "audit": True}, ["--audit", "True", "nat"]),
         ({"decoding": "pj", "jacobi_init": "zero"}, ["--jacobi-init", "zero", "source-copy"]),
         ({"decoding": "pj", "jacobi_length": "ref"}, ["--jacobi-length", "ref", "oracle"]),

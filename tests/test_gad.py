@@ -107,8 +107,8 @@ class ScriptedScorer(BlockScorer):
         self.script = script
         self.sources: list[list[int]] = []
 
-    def start(self, encoder_out: dict[str, Any]) -> None:
-        super().start(encoder_out)
+    def _start(self, encoder_out: dict[str, Any]) -> None:
+        super()._start(encoder_out)
         self.rows = list(range(len(self.sources)))
 
     def reorder(self, index: Sequence[int]) -> None:
@@ -121,10 +121,11 @@ class ScriptedScorer(BlockScorer):
         self.scores = torch.stack(scores)
         return super().fill(prefixes, size)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        real = super().logits(hidden)
-        assert real.shape == self.scores.shape
-        return self.scores.to(real)
+    def logits(self, hidden: Tensor, whole: bool = False) -> Tensor:
+        real = super().logits(hidden, whole)
+        scores = self.scores[:, : real.size(1)]
+        assert real.shape == scores.shape
+        return scores.to(real)
 
 
 @dataclass(frozen=True)
@@ -1193,6 +1194,7 @@ def test_interactive_drafts(tmp_path: Path) -> None:
     assert "audit: 2 of 2 sentences identical" in result.stderr
     records = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
     want = {"drafter_path": path, "block_size": 4, "accept_topk": 1, "accept_margin": 2.5}
+    want |= {"adaptive_block": False, "drafter_shortlist": None}
     assert [record["flags"] for record in records] == [want] * 2
     assert all(record["num_drafted"][0] in (1, 2, 3, 4) for record in records)
 

@@ -16,7 +16,7 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from helpers_cli import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 from omegaconf import OmegaConf
 
-from fairseq_paradec.decoding.config import METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
+from fairseq_paradec.decoding.config import COMMON_FLAGS, METHOD_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.tasks.parallel_translation import (
     ParallelTranslationConfig,
@@ -324,7 +324,7 @@ def test_a_missing_dictionary_is_named(tmp_path):
 @pytest.mark.parametrize("command", ["generate", "train"])
 def test_help_teaches_the_flags(command):
     result = succeed(fairseq(command, "--user-dir", PLUGIN, "--help"))
-    for name in (*METHOD_FLAGS, *REPORT_FLAGS, "decoding"):
+    for name in (*METHOD_FLAGS, *COMMON_FLAGS, "decoding"):
         assert f"\n  {flag(name)} " in result.stdout
     assert "each pass predicts a whole block" in " ".join(result.stdout.split())
 

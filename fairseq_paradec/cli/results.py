@@ -18,6 +18,7 @@ from typing import Any
 
 import jsonschema
 
+from ..analysis import pass_costs
 from ..analysis.benchmark_tables import markdown, tables
 from ..errors import UsageError, option_error
 from . import measure
@@ -41,8 +42,9 @@ FIELDS: dict[str, type] = {
     "rows": list,
 }
 
-# The other kind of file: a benchmark, which holds several tables and what they are made from.
+# The other kinds of file hold several tables and what they are made from: a benchmark, and passes.
 BENCHMARK = "fairseq_paradec.benchmark"
+PASSES = "fairseq_paradec.passes"
 
 # Lines of the difference that --check shows.
 DIFF_LINES = 20
@@ -58,16 +60,63 @@ def check_benchmark(document: Any, name: str) -> None:
     Raises:
         UsageError: it does not fit.
     """
-    schema = json.loads(Path(__file__).with_name("benchmark.schema.json").read_text("utf-8"))
+    _check_schema(document, name, "benchmark.schema.json")
+    problem = contradiction(document)
+    if problem is None and document["tables"] != tables(document):
+        problem = _OTHER_TABLES
+    if problem is not None:
+        raise UsageError(f"{name}: {problem}")
+
+
+_OTHER_TABLES = "its tables are not what its raw samples say"
+
+
+def _check_schema(document: Any, name: str, schema_file: str) -> None:
+    """Check a document against a schema that lies beside this module."""
+    schema = json.loads(Path(__file__).with_name(schema_file).read_text("utf-8"))
     errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
     worst = jsonschema.exceptions.best_match(errors)
     if worst is not None:
         raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
-    problem = contradiction(document)
-    if problem is None and document["tables"] != tables(document):
-        problem = "its tables are not what its raw samples say"
+
+
+def check_passes(document: Any, name: str) -> None:
+    """Check what ``paradec-passes`` wrote, as ``check_benchmark`` does a benchmark.
+
+    Args:
+        document: the JSON.
+        name: of its file, for the message.
+
+    Raises:
+        UsageError: it does not fit.
+    """
+    _check_schema(document, name, "passes.schema.json")
+    problem = passes_contradiction(document)
+    if problem is None and document["tables"] != pass_costs.tables(document):
+        problem = _OTHER_TABLES
     if problem is not None:
         raise UsageError(f"{name}: {problem}")
+
+
+def passes_contradiction(document: dict[str, Any]) -> str | None:
+    """Return what does not fit together in a file of passes, or None."""
+    setting, passes = document["setting"], document["passes"]
+    if list(dict.fromkeys(one["engine"] for one in passes)) != setting["engines"]:
+        return "its passes are not of the engines that the setting names"
+    for engine in setting["engines"]:
+        own = [one for one in passes if one["engine"] == engine]
+        chunks = [one["chunk"] for one in own if one["part"] == "decoder"]
+        if chunks != setting["chunks"] or [one["part"] for one in own].count("encoder") != 1:
+            return f"the passes of {engine} are not one of each chunk, and the encoder"
+    needed = {"large", *map(pass_costs.dtype_of, setting["engines"])}
+    names = [one["name"] for one in document["bandwidth"]]
+    if set(names) != needed or len(set(names)) < len(names):
+        return "its bandwidths are not those of a large tensor and of each engine's weights"
+    timed = [*document["bandwidth"], *document["peak"], *passes, *document["searches"]]
+    timed += [piece for one in passes for piece in one["pieces"] if "seconds" in piece]
+    if any(len(one["seconds"]) != setting["rounds"] for one in timed):
+        return "other numbers of samples than rounds"
+    return None
 
 
 def contradiction(document: dict[str, Any]) -> str | None:
@@ -102,16 +151,16 @@ def contradiction(document: dict[str, Any]) -> str | None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read a table or a benchmark and check that it is one.
+    """Read a table, a benchmark or passes, and check that it is one.
 
     Args:
-        path: a file that ``measure.save`` or ``paradec-benchmark`` wrote.
+        path: a file that ``measure.save``, ``paradec-benchmark`` or ``paradec-passes`` wrote.
 
     Returns:
-        The document; a benchmark as well as a table has ``tables``.
+        The document; each kind has ``tables``.
 
     Raises:
-        UsageError: it is no JSON, neither of the two, of another version, or names a path that
+        UsageError: it is no JSON, none of the three, of another version, or names a path that
             exists on one machine only.
     """
     try:
@@ -122,6 +171,8 @@ def read_document(path: Path) -> dict[str, Any]:
     given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
     if given == [BENCHMARK, 1]:
         check_benchmark(table, str(path))
+    elif given == [PASSES, 1]:
+        check_passes(table, str(path))
     elif given == [measure.SCHEMA, measure.VERSION]:
         _check_table(table, path)
         table |= {"tables": [{"title": "", "notes": table["notes"], "rows": table["rows"]}]}
@@ -129,7 +180,8 @@ def read_document(path: Path) -> dict[str, Any]:
     else:
         raise UsageError(
             f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
-            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}, or {BENCHMARK!r}, version 1"
+            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}, or {BENCHMARK!r} or "
+            f"{PASSES!r}, version 1"
         )
     said = [table["command"], table["title"], *table["notes"]]
     said += [str(value) for value in table.get("setting", {}).values()]

@@ -31,10 +31,12 @@ class BlockScorer(ChunkScorer):
         """Raise a UsageError for layers or embeddings that are not stock ones."""
         refuse_unknown(model, [type(model.decoder)])
 
-    def start(self, encoder_out: dict[str, Any]) -> None:
+    def _start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output; see ChunkScorer.start."""
-        super().start(encoder_out)
+        super()._start(encoder_out)
         self.caches_prefix = self.decoder.attention == "prefix_causal"
+        if self.decoder.copy_sharpness is not None:
+            self._run = None  # masks are made of the whole source, which comes in any length
 
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
         """Predict the block behind each row's prefix, in one pass.
@@ -67,14 +69,23 @@ class BlockScorer(ChunkScorer):
         where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
         return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Project B×K×D hidden states to B×K×V scores that are not normalised, in fp32 or fp64."""
-        logits: Tensor = self.projection(hidden)
+    def logits(self, hidden: Tensor, whole: bool = False) -> Tensor:
+        """Project B×K×D hidden states to scores that are not normalised, in fp32 or fp64.
+
+        Args:
+            hidden: of masks.
+            whole: whether all tokens are wanted, or those of the shortlist, if there is one.
+
+        Returns:
+            B×K×V, or B×K×N for a shortlist of N tokens.
+        """
+        project = self.projection if whole else self.draft_projection
+        logits: Tensor = project(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
+    def _gather(self, lasting: bool) -> None:
         """As ChunkScorer; the mask vector stands behind the embeddings, as one more token."""
-        super()._gather(kind)
+        super()._gather(lasting)
         table, vector = self.decoder.embed_tokens.weight, self.decoder.mask_vector
         self.mask_token = table.size(0)
         self.vectors = torch.cat((self.decoder.embed_scale * table, vector[None])).detach()

@@ -51,6 +51,8 @@ REPORT_FLAGS = ("audit", "stats_file", "trace_file")
 ENGINE_FLAGS = ("compile", "engine_dtype")
 # Flags of this package's methods, whichever it is.
 COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
+# False where nobody asked for them.
+SWITCHES = ("adaptive_block", "compile", "audit")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "jacobi_init": ("pad", "bos", "source-copy", "ngram"),
@@ -136,7 +138,7 @@ class DecodingConfig:
                 kept = () if named in STOCK_DECODINGS else COMMON_FLAGS
                 options = {name: options[name] for name in kept}
             given = {name: v for name, v in options.items() if v is not None} | given
-        given = {n: v for n, v in given.items() if v is not False}
+        given = {n: v for n, v in given.items() if v is not False or n not in SWITCHES}
         _check_given(given)
         return cls(**DEFAULTS_OF_METHOD.get(given.get("decoding", "auto"), {}) | given)
 
@@ -189,6 +191,13 @@ def _check_given(given: dict[str, Any]) -> None:
             given.get("drafter_path"),
             f"a checkpoint of --arch block_nat, which --decoding {decoding} needs",
         )
+    if given.get("latency_budget_ms"):
+        for name, why in (("audit", "judge"), ("trace_file", "trace")):
+            if given.get(name):
+                raise option_error(
+                    flag(name), given[name],
+                    f"it without --latency-budget-ms, whose decoders it may not be able to {why}",
+                )  # fmt: skip
     if decoding in UNAUDITED and given.get("audit"):
         raise option_error(
             "--audit", True, f"it with a --decoding that verifies; {decoding} does not"
@@ -207,6 +216,8 @@ def _check_given(given: dict[str, Any]) -> None:
     for name in ("stats_file", "trace_file"):
         if name in given:
             _check_writable(flag(name), given[name])
+    if "speed_profile" in given:
+        _check_folder("--speed-profile", given["speed_profile"])
     paths = [os.path.abspath(given[n]) for n in ("stats_file", "trace_file") if n in given]
     if len(paths) == 2 and paths[0] == paths[1]:
         raise option_error("--trace-file", given["trace_file"], "another file than --stats-file's")
@@ -228,6 +239,13 @@ def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
 
 def _check_writable(name: str, path: str) -> None:
     """Find out before decoding, not after, that a report cannot be written."""
+    _check_folder(name, path)
+    if not is_report(path):
+        raise option_error(name, path, "a new file, or an earlier report; this holds other data")
+
+
+def _check_folder(name: str, path: str) -> None:
+    """Refuse a path at which no file can be written."""
     folder = os.path.dirname(os.path.abspath(path))
     if path == "" or os.path.isdir(path):
         raise option_error(name, path, "a file, not a folder or nothing")
@@ -235,8 +253,6 @@ def _check_writable(name: str, path: str) -> None:
         raise option_error(name, path, f"a file in a folder that exists; {folder} does not")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise option_error(name, path, "a file that may be written")
-    if not is_report(path):
-        raise option_error(name, path, "a new file, or an earlier report; this holds other data")
 
 
 # fairseq's generation options that a greedy method cannot honour, and their idle values.
@@ -260,16 +276,17 @@ _REFUSED = {
 }
 
 
-def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
+def check_fairseq_options(config: DecodingConfig, options: dict[str, Any]) -> None:
     """Refuse what fairseq's search can do and a greedy method cannot.
 
     Args:
-        decoding: the method's name, for the message.
+        config: how to decode.
         options: fairseq's generation options by name.
 
     Raises:
         UsageError: one of them is set.
     """
+    decoding = config.decoding
     for name, (idle, allowed) in _REFUSED.items():
         value = options.get(name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
@@ -282,11 +299,14 @@ def check_fairseq_options(decoding: str, options: dict[str, Any]) -> None:
             )
     # fairseq's default is 5, so a 5 may mean that nothing was said.
     beam = options.get("beam")
-    if decoding in BEAM_DECODINGS:
+    if decoding in BEAM_DECODINGS or config.latency_budget_ms is not None:
         if beam is not None and beam < 1:
             raise option_error("--beam", beam, "a whole number from 1 up")
     elif beam not in (None, 1, 5):
-        raise option_error("--beam", beam, f"1 with --decoding {decoding}, which is greedy")
+        allowed = f"1 with --decoding {decoding}, which is greedy"
+        if decoding == "auto_fast":
+            allowed += ", or a --latency-budget-ms"
+        raise option_error("--beam", beam, allowed)
     temperature = options.get("temperature")
     if temperature is not None and not temperature > 0:
         raise option_error("--temperature", temperature, "a number above 0")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .acceptance import ExactMatch
+from .adaptive import AdaptiveBlock
 from .scorer import Scorer
 from .token_rules import TokenRules
 from .trace import PassDetails, PassRecord
@@ -30,6 +31,7 @@ class Row:
         prefix: tokens that its output must begin with; ``<pad>`` leaves a position free.
         tokens: what is committed so far.
         scores: the verifier's log-probability of each committed token.
+        block: how many tokens may be drafted in its next pass; None: as many as the drafter likes.
         passes: one record per decoder pass that this row took part in.
         finished: whether the last committed token is ``</s>``.
     """
@@ -40,6 +42,7 @@ class Row:
     prefix: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    block: int | None = None
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
 
@@ -95,8 +98,8 @@ class Drafter(Protocol):
 def proposal(drafts: list[list[int]], rows: Sequence[Row], eos: int) -> Proposal:
     """Propose drafts as far as they are of use, each with a row for the bonus token.
 
-    What follows ``</s>`` is no use, nor is what has no room before a row's limit. After ``</s>``
-    there is no bonus token.
+    What follows ``</s>`` is no use, nor is what has no room before a row's limit or in its block.
+    After ``</s>`` there is no bonus token.
 
     Args:
         drafts: B lists.
@@ -105,9 +108,14 @@ def proposal(drafts: list[list[int]], rows: Sequence[Row], eos: int) -> Proposal
     """
     cut = []
     for draft, row in zip(drafts, rows, strict=True):
-        draft = draft[: row.room - 1]
+        draft = draft[: of_use(row, len(draft))]
         cut.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
     return Proposal(cut, [len(d) + (not d or d[-1] != eos) for d in cut])
+
+
+def of_use(row: Row, size: int) -> int:
+    """Return how many of ``size`` drafted tokens have room in a row and in its block."""
+    return min(row.room - 1, size if row.block is None else min(size, row.block))
 
 
 @torch.inference_mode()
@@ -118,6 +126,7 @@ def draft_and_verify(
     acceptance: ExactMatch,
     rules: TokenRules,
     record_tokens: bool = False,
+    adaptive: AdaptiveBlock | None = None,
 ) -> None:
     """Decode all rows to their end; fills in their tokens, scores and pass records.
 
@@ -128,7 +137,10 @@ def draft_and_verify(
         acceptance: says how much of a proposal holds.
         rules: what may be chosen at a position (limits, forced tokens), and the first input.
         record_tokens: keep each pass's tokens and probabilities, for a trace.
+        adaptive: says how many tokens may be drafted for a row; None: as many as the drafter likes.
     """
+    for row in rows:
+        row.block = None if adaptive is None else adaptive.first()
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens to follow the committed ones.
@@ -160,6 +172,8 @@ def draft_and_verify(
             row.passes.append(record)
             if details is not None:
                 record.tokens = details.of_row(b, proposal.tokens[b], told[b])
+            if adaptive is not None and drafted > 0:
+                row.block = adaptive.after(accepted[b])
         drafter.observe(live, told, accepted, hidden)
         # 5. Finished rows leave the batch.
         scorer.keep([len(row.tokens) for row in live])

@@ -16,7 +16,10 @@ import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
-from .weights import Layer, best_form, gather_layer, gather_norm, join, refuse_unknown
+from .compiled import Compiled, chunk_bucket, source_bucket
+from .encoder import lean_encoder
+from .engine import Engine
+from .weights import Layer, gather_layer, gather_norm, join, make_map, refuse_unknown
 
 # The first cache holds this many tokens; it doubles whenever a chunk does not fit.
 INITIAL_CAPACITY = 32
@@ -44,13 +47,16 @@ class Scorer(Protocol):
         """Pick rows."""
 
 
-def build_scorer(models: Sequence[Any]) -> Scorer:
+PLAIN = Engine()
+
+
+def build_scorer(models: Sequence[Any], engine: Engine = PLAIN) -> Scorer:
     """Make the scorer of one model, or of an ensemble.
 
     Raises:
         UsageError: a model is not a Transformer that ChunkScorer knows; it is named.
     """
-    scorers = [ChunkScorer(model) for model in models]
+    scorers = [ChunkScorer(model, engine) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
 
 
@@ -66,18 +72,30 @@ class ChunkScorer:
 
     Args:
         model: a stock fairseq Transformer in evaluation mode.
+        engine: how to compute; by default in the model's dtype, not compiled.
 
     Raises:
         UsageError: the model is not one that this class knows.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
         self._refuse_unknown(model)
-        self.model = model
-        self.decoder = model.decoder
-        self.block_heads = getattr(model, "block_heads", None)
+        self.engine = engine
+        self.given = model
+        self.model = engine.model(model)
+        self.decoder = self.model.decoder
+        self.block_heads = getattr(self.model, "block_heads", None)
+        # Drafts may be of the dictionary's first tokens only; set before anything is encoded.
+        self.shortlist: int | None = None
         self.lengths: list[int] = []
         self._gathered_from: tuple[torch.dtype, torch.device] | None = None
+        self._encoder = lean_encoder(self.model)
+        self._run: Compiled | None = None
+        self._run_encoder: Compiled | None = None
+        if engine.compile:
+            self._run = Compiled(f"decoder {type(self.decoder).__name__}", self._pass)
+            if self._encoder is not None:
+                self._run_encoder = Compiled("encoder", self._encoder.layers)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
@@ -90,33 +108,45 @@ class ChunkScorer:
     # ---- weights -------------------------------------------------------------------------------
 
     def _gather_weights(self) -> None:
-        """Put the decoder's weights into the form that a pass wants."""
-        decoder = self.decoder
-        weight = decoder.embed_tokens.weight
+        """Put the weights into the form that a pass wants."""
+        weight = self.given.decoder.embed_tokens.weight
         kind = (weight.dtype, weight.device)
-        if self._gathered_from == kind and getattr(self.model, "_is_generation_fast", False):
+        lasting = getattr(self.given, "_is_generation_fast", False)
+        if self._gathered_from == kind and lasting:
             return
         self._gathered_from = kind
-        self._gather(kind)
+        if self.model is not self.given:
+            self.model.to(weight.device)
+            if not lasting:
+                self.model.load_state_dict(self.given.state_dict())
+        self._gather(lasting)
 
-    def _gather(self, kind: tuple[torch.dtype, torch.device]) -> None:
-        """Gather them, in the model's dtype and on its device."""
+    def _gather(self, lasting: bool) -> None:
+        """Gather them, in the model's dtype and on its device; for good if they are lasting."""
         decoder = self.decoder
-        lasting = getattr(self.model, "_is_generation_fast", False)
-        form = best_form(*kind, lasting)
+        weight = decoder.embed_tokens.weight
+        read = sum(p.numel() for p in decoder.parameters())
+        form = self.engine.form(weight.dtype, weight.device, lasting, read)
+        if self._encoder is not None:
+            self._encoder.gather(form)
         self.layers = [gather_layer(layer, form) for layer in decoder.layers]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
         attentions = [layer.encoder_attn for layer in decoder.layers]
-        self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)])  # L·2·D×C
-        projection = decoder.output_projection
+        self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)], form)  # L·2·D×C
+        projection = decoder.output_projection  # D -> V; None with an adaptive softmax
+        self.projection = projection
         if type(projection) is nn.Linear:
-            projection = join([projection], form)
-        self.projection = projection  # D -> V; None with an adaptive softmax
+            self.projection = join([projection], form)
+        self.draft_projection = self.projection
+        if self.shortlist is not None:
+            bias = None if projection.bias is None else projection.bias[: self.shortlist].detach()
+            short = projection.weight[: self.shortlist].detach()
+            self.draft_projection = make_map(short, bias, form)
         self.final_norm = None if decoder.layer_norm is None else gather_norm(decoder.layer_norm)
         self.positions = self._position_table(0)
-        self.future = torch.empty(0, 0, dtype=kind[0], device=kind[1])
+        self.future = weight.new_empty(0, 0).detach()
 
     def _position_table(self, size: int) -> Tensor | None:
         """Position vectors from position 0 on: at least ``size`` of them, or all that exist."""
@@ -139,11 +169,38 @@ class ChunkScorer:
         Args:
             net_input: fairseq's, with ``src_tokens`` B×S and ``src_lengths`` B.
         """
-        self.start(self.model.encoder.forward_torchscript(net_input))
+        self._gather_weights()
+        self._start(self._encode(net_input))
+
+    def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
+        """Run the encoder; its output is laid out as fairseq's."""
+        tokens = net_input["src_tokens"]
+        compiled = self._run_encoder if len(tokens) == 1 else None
+        if compiled is not None:
+            blank = source_bucket(tokens.size(1)) - tokens.size(1)
+            tokens = F.pad(tokens, (0, blank), value=self.model.encoder.padding_idx)
+        if self._encoder is None:
+            out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
+            return out
+        x, bias, padding, embedding = self._encoder.embed(tokens)
+        if compiled is None:
+            states = self._encoder.layers(x, bias)
+        else:
+            bias = x.new_zeros(1, 1, 1, x.size(1)) if bias is None else bias
+            states = compiled((x.size(1), x.dtype, x.device), x.contiguous(), bias)
+        return {
+            "encoder_out": [states.transpose(0, 1)],
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [embedding],
+        }
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, as fairseq's encoders give it, and forget what was cached."""
         self._gather_weights()
+        self._start(encoder_out)
+
+    def _start(self, encoder_out: dict[str, Any]) -> None:
+        """Make keys and values of the source, and an empty cache."""
         self.encoder_out = encoder_out
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
         batch, source = states.shape[:2]
@@ -155,6 +212,8 @@ class ChunkScorer:
         if len(padding) > 0 and bool(padding[0].any()):
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
             self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
+        elif self._run is not None:
+            self.source_bias = states.new_zeros(batch, 1, 1, source)
         self.lengths = [0] * batch
         self.cache = self._empty_cache(batch, INITIAL_CAPACITY, states)
 
@@ -197,6 +256,10 @@ class ChunkScorer:
         batch, width = tokens.shape
         starts = self.lengths
         end = max(starts) + width
+        if self._run is not None and batch == 1:
+            filled = chunk_bucket(width)
+            if filled is not None:
+                return self._step_compiled(self._run, tokens, positions, mask, filled)
         self._make_room(end)
         ragged = min(starts) + width != end
         slots = None  # B×K: where each token goes in its row's cache
@@ -205,9 +268,87 @@ class ChunkScorer:
             slots = first[:, None] + torch.arange(width, device=tokens.device)
         x = self._embed(tokens, positions, starts[0], slots)
         bias = self._self_bias(starts, slots, width, end, mask)
-        rows = torch.arange(batch, device=tokens.device)[:, None] if ragged else None
+        where: Any = (slice(None), slice(starts[0], end))
+        if slots is not None:
+            where = (torch.arange(batch, device=tokens.device)[:, None], slots)
+        for cache, cross, layer in zip(self.cache, self.cross, self.layers, strict=True):
+            x = self._layer(layer, x, cache, where, end, bias, cross, self.source_bias)
+        return self._finish(x)
+
+    def _step_compiled(
+        self,
+        run: Compiled,
+        tokens: Tensor,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        filled: int,
+    ) -> Tensor:
+        """Run the decoder over one row's chunk, filled up to a length that is compiled for."""
+        width, start = tokens.size(1), self.lengths[0]
+        self._make_room(start + filled)
+        blank = filled - width
+        bias = None
+        if mask is not None:
+            # What fills the chunk up sees all, and nobody sees it.
+            bias = tokens.new_zeros((filled, self.cache.size(2)), dtype=self.cache.dtype)
+            seen = self._self_bias([start], None, width, start + width, mask)
+            if seen is not None:
+                bias[:width, : start + width] = seen.view(width, start + width)
+            bias[:, start + width :] = -math.inf
+        if blank:
+            tokens = F.pad(tokens, (0, blank))
+            positions = None if positions is None else F.pad(positions, (0, blank))
+        key = (
+            filled, *self.cache.shape, self.cross.size(4), bias is None, positions is None,
+            0 if self.positions is None else self.positions.size(0),
+            self.cache.dtype, self.cache.device,
+        )  # fmt: skip
+        first = torch.tensor([start], device=tokens.device)
+        x: Tensor = run(
+            key, tokens.contiguous(), first, positions, bias, self.cache, self.cross,
+            self.source_bias,
+        )  # fmt: skip
+        return x[:, :width]
+
+    def _pass(
+        self,
+        tokens: Tensor,
+        first: Tensor,
+        positions: Tensor | None,
+        bias: Tensor | None,
+        cache: Tensor,
+        cross: Tensor,
+        source_bias: Tensor | None,
+    ) -> Tensor:
+        """Run the decoder over a chunk as a function of tensors, for torch.compile.
+
+        Args:
+            tokens: B×K.
+            first: B, where each row's chunk begins in its cache.
+            positions: B×K; None: as the slots.
+            bias: K×T, for self-attention; None: causal.
+            cache: L×B×T×2×H×Dh, written to.
+            cross: L×2×B×H×S×Dh.
+            source_bias: B×1×1×S, or None.
+
+        Returns:
+            B×K×D.
+        """
+        batch, width = tokens.shape
+        slots = first[:, None] + torch.arange(width, device=tokens.device)
+        if bias is None:
+            later = torch.arange(cache.size(2), device=tokens.device) > slots[:, :, None]
+            blank = torch.zeros(later.shape, dtype=cache.dtype, device=cache.device)
+            bias = blank.masked_fill(later, -math.inf).unsqueeze(1)  # B×1×K×T
+        where = (torch.arange(batch, device=tokens.device)[:, None], slots)
+        x = self._embed(tokens, positions, 0, slots)
         for index, layer in enumerate(self.layers):
-            x = self._layer(index, layer, x, starts[0], end, rows, slots, bias)
+            part = cache[index]
+            x = self._layer(layer, x, part, where, part.size(1), bias, cross[index], source_bias)
+        return self._finish(x)
+
+    def _finish(self, x: Tensor) -> Tensor:
+        """Normalise and project what the last layer returned, as fairseq's decoder does."""
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.decoder.project_out_dim is not None:
@@ -276,27 +417,34 @@ class ChunkScorer:
 
     def _layer(
         self,
-        index: int,
         layer: Layer,
         x: Tensor,
-        start: int,
+        cache: Tensor,
+        where: tuple[Any, Any],
         end: int,
-        rows: Tensor | None,
-        slots: Tensor | None,
         bias: Tensor | None,
+        cross: Tensor,
+        source_bias: Tensor | None,
     ) -> Tensor:
-        """One decoder layer over a chunk, B×K×D -> B×K×D."""
+        """Run one decoder layer over a chunk, B×K×D -> B×K×D.
+
+        Args:
+            layer: its weights.
+            x: B×K×D.
+            cache: B×T×2×H×Dh, of this layer; written to.
+            where: rows and slots of the chunk in it.
+            end: how many of its slots are in use.
+            bias: for self-attention; see _self_bias.
+            cross: 2×B×H×S×Dh, the source's keys and values.
+            source_bias: B×1×1×S, or None.
+        """
         batch, width, dim = x.shape
         # 1. Self-attention over the cache and the chunk.
         residual = x
         if layer.pre_norm:
             x = layer.self_norm(x)
         qkv = layer.qkv(x).view(batch, width, 3, self.heads, self.head_dim)
-        cache = self.cache[index]  # B×T×2×H×Dh
-        if slots is None:
-            cache[:, start:end] = qkv[:, :, 1:]
-        else:
-            cache[rows, slots] = qkv[:, :, 1:]
+        cache[where] = qkv[:, :, 1:]
         past = cache[:, :end].permute(2, 0, 3, 1, 4)  # 2×B×H×T×Dh
         query = qkv[:, :, 0].transpose(1, 2)  # B×H×K×Dh
         x = F.scaled_dot_product_attention(query, past[0], past[1], attn_mask=bias)
@@ -308,8 +456,7 @@ class ChunkScorer:
         if layer.pre_norm:
             x = layer.cross_norm(x)
         query = layer.cross_query(x).view(batch, width, self.heads, self.head_dim).transpose(1, 2)
-        key, value = self.cross[index]
-        x = F.scaled_dot_product_attention(query, key, value, attn_mask=self.source_bias)
+        x = F.scaled_dot_product_attention(query, cross[0], cross[1], attn_mask=source_bias)
         x = residual + layer.cross_out(x.transpose(1, 2).reshape(batch, width, dim))
         if not layer.pre_norm:
             x = layer.cross_norm(x)
@@ -358,7 +505,7 @@ class ChunkScorer:
         self.lengths = [self.lengths[i] for i in index]
         used, capacity = max(self.lengths), self.cache.size(2)
         chosen = self.cache[:, :, :used].index_select(1, picked)
-        if len(index) > self.cache.size(1):
+        if len(index) > self.cache.size(1) or self._run is not None:  # contiguous, for the latter
             self.cache = self._empty_cache(len(index), capacity, chosen)
         self.cache = self.cache[:, : len(index)]
         self.cache[:, :, :used] = chosen

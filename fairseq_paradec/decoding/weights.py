@@ -5,8 +5,10 @@ Also: which models have such weights, and which are refused by name.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -52,10 +54,38 @@ class Linear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
-class PackedLinear:
-    """A linear map in bfloat16 on a CPU, its weight laid out once as oneDNN's kernels want it.
+class Opaque:
+    """A linear map with weights in a form of a library's own, which torch.compile cannot look into.
 
-    torch's own ``F.linear`` lays it out anew in every call, which takes as long as the product.
+    In a compiled pass it is one operator, called by number.
+
+    Args:
+        width: O, of its output.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.number = next(_NUMBERS)
+        _MAPS[self.number] = self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        if torch.compiler.is_compiling():
+            out: Tensor = _OPERATOR(x, self.number, self.width)
+            return out
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Map the last dimension, by the library."""
+        raise NotImplementedError
+
+
+class PackedLinear(Opaque):
+    """A linear map in fp32 or bfloat16 on a CPU, its weight laid out once as oneDNN wants it.
+
+    In bfloat16, torch's own ``F.linear`` lays it out anew in every call, which takes as long as the
+    product. In fp32 it is the form for several rows and weights that do not fit into the cache; one
+    row is served as well by the weight as it is, and packing waits for the first chunk.
 
     Args:
         weight: O×I.
@@ -63,18 +93,24 @@ class PackedLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-        self.bias = bias
+        super().__init__(weight.size(0))
+        self.plain = Linear(weight, bias)
+        self.packed: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
+        if x.dtype == torch.float32 and x.numel() == x.size(-1):
+            return self.plain(x)
+        if self.packed is None:
+            weight = self.plain.weight.contiguous()
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, "none", [], ""
+            x, self.packed, self.plain.bias, "none", [], ""
         )
         return out
 
 
-class Int8Linear:
+class Int8Linear(Opaque):
     """A linear map with weights in 8 bits, a scale for each output; inputs are quantised as met.
 
     The kernels are torch's own (fbgemm); what goes in and comes out is fp32.
@@ -85,6 +121,7 @@ class Int8Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight.size(0))
         weight = weight.float().contiguous()
         scales = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127
         zeros = torch.zeros(len(scales), dtype=torch.long)
@@ -93,15 +130,25 @@ class Int8Linear:
             whole, None if bias is None else bias.float()
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
         out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)
         return out
 
 
+_NUMBERS = itertools.count()
+_MAPS: WeakValueDictionary[int, Opaque] = WeakValueDictionary()
+# The package may be imported twice, as itself and as a user dir: each time with its own operator.
+_LIBRARY = torch.library.Library(__name__.replace(".", "_"), "FRAGMENT")
+_LIBRARY.define("product(Tensor x, int number, int width) -> Tensor")
+_LIBRARY.impl("product", lambda x, number, width: _MAPS[number].product(x), "CPU")
+_LIBRARY.impl("product", lambda x, number, width: x.new_empty(*x.shape[:-1], width), "Meta")
+_OPERATOR = getattr(torch.ops, __name__.replace(".", "_")).product.default
+
+
 # How a weight lies in memory; see join.
 Form = Literal["plain", "columns", "packed", "int8"]
-Map = Linear | PackedLinear | Int8Linear
+Map = Linear | Opaque
 
 
 class Layer(NamedTuple):
@@ -132,8 +179,9 @@ def join(linears: Sequence[Any], form: Form = "plain") -> Map:
     Args:
         linears: modules with weight and bias.
         form: how the weight is kept. ``plain``: as it is; ``columns``: a copy in which a column of
-            it lies together in memory (in fp32 on a CPU, products with the few rows of a chunk then
-            take about half as long); ``packed``: see PackedLinear; ``int8``: see Int8Linear.
+            it lies together in memory (in fp32 on a CPU, products of the few rows of a chunk with
+            weights in the cache then take about half as long); ``packed``: see PackedLinear;
+            ``int8``: see Int8Linear.
     """
     weights = [linear.weight.detach() for linear in linears]
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
@@ -152,17 +200,27 @@ def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
     return Linear(weight, bias)
 
 
-def best_form(dtype: torch.dtype, device: torch.device, lasting: bool) -> Form:
+# Weights of more bytes than this are read from memory in every pass.
+CACHED_BYTES = 16 * 2**20
+
+
+def best_form(
+    dtype: torch.dtype, device: torch.device, lasting: bool = True, count: int = 0
+) -> Form:
     """Return the form in which weights serve chunks best, without a change of their values.
 
     Args:
         dtype: of the weights.
         device: where they are.
         lasting: whether they will not change; otherwise a copy is not worth its time.
+        count: how many numbers a pass reads.
     """
     if not lasting or device.type != "cpu":
         return "plain"
-    if dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    packs = torch.backends.mkldnn.is_available()
+    if dtype == torch.bfloat16 and packs and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "packed"
+    if dtype == torch.float32 and packs and count * dtype.itemsize > CACHED_BYTES:
         return "packed"
     return "columns" if dtype in (torch.float32, torch.float64) else "plain"
 

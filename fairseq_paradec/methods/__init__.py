@@ -1,5 +1,6 @@
 """One file per method; ``METHODS`` says which ``--decoding`` is which class."""
 
+from .auto_fast import AutoFastGenerator
 from .base import MethodGenerator
 from .blockwise import BlockwiseGenerator
 from .double_token_beam import DoubleTokenBeamGenerator
@@ -19,4 +20,5 @@ METHODS: dict[str, type[MethodGenerator]] = {
     "blockwise": BlockwiseGenerator,
     "multiword_beam": MultiwordBeamGenerator,
     "double_token_beam": DoubleTokenBeamGenerator,
+    "auto_fast": AutoFastGenerator,
 }

@@ -15,9 +15,12 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
+from ..decoding.adaptive import AdaptiveBlock
 from ..decoding.audit import Audit
+from ..decoding.compiled import Compiled
 from ..decoding.config import DecodingConfig
 from ..decoding.draft_verify import Drafter, Row, draft_and_verify
+from ..decoding.engine import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.scorer import Scorer, build_scorer
 from ..decoding.token_rules import TokenRules
@@ -57,6 +60,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.beam_size = min(beam_size, self.vocab_size - 1)
         self.config = config
         self.src_dict = src_dict
+        self.engine = Engine(config.engine_dtype, config.compile)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
         self.reports: dict[str, Any] = {}
@@ -70,7 +74,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models whose output is promised."""
-        return build_scorer(list(models))
+        return build_scorer(list(models), self.engine)
 
     @property
     def lossless(self) -> bool:
@@ -122,9 +126,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         rows = self._make_rows(net_input, prefix_tokens)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
         prepared = self._prepare(rows, net_input, rules)
-        begin = time.perf_counter()
+        compiling, begin = Compiled.seconds, time.perf_counter()
         hypos = self._decode(net_input, rows, rules, prepared)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin - (Compiled.seconds - compiling)
         self._refuse_nan(rows)
         self.stats.seconds += seconds
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
@@ -277,7 +281,8 @@ class ParallelGenerator(MethodGenerator):
         """Encode and run the loop."""
         self._encode(net_input)
         accept = self.acceptance()
-        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens)
+        adaptive = AdaptiveBlock(self.config.block_size) if self.config.adaptive_block else None
+        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens, adaptive)
         return self._hypotheses(rows, rules)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:

@@ -75,7 +75,7 @@ class BeamGenerator(MethodGenerator):
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models."""
-        scorers = [StepScorer(model) for model in models]
+        scorers = [StepScorer(model, self.engine) for model in models]
         return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
 
     @property

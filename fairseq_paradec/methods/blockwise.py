@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
-from ..decoding.draft_verify import Proposal, Row, proposal
+from ..decoding.draft_verify import Proposal, Row, of_use, proposal
 from ..decoding.scorer import ChunkScorer
+from ..decoding.shortlist import set_shortlist
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
 from .base import ParallelGenerator, nan_error
@@ -58,7 +59,11 @@ class HeadsDrafter:
         states = self.states
         if len(rows) < len(self.indices):
             states = states[[self.indices.index(row.index) for row in rows]]
-        logits = self.scorer.projection(self.heads(states, self.ahead))  # B×(k-1)×V
+        ahead = self.ahead[: max(of_use(row, len(self.ahead)) for row in rows)]
+        # A forced token need not be in the shortlist.
+        forced = self.rules.forced_len > 0
+        project = self.scorer.projection if forced else self.scorer.draft_projection
+        logits = project(self.heads(states, ahead))  # B×(up to k-1)×V
         if self.rules.temperature != 1.0:
             logits = logits / self.rules.temperature
         best, tokens = self.rules.choose(logits, rows)
@@ -108,6 +113,8 @@ class BlockwiseGenerator(ParallelGenerator):
             raise option_error(
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
+        assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
+        set_shortlist(self.scorer, config.drafter_shortlist, tgt_dict)
         self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
 
     @property
@@ -139,7 +146,10 @@ class BlockwiseGenerator(ParallelGenerator):
             self.heads.to(dtype=like.dtype, device=like.device)
         if self.numbers is not None:
             self.numbers = self.numbers.to(like.device)
-        return HeadsDrafter(self.scorer, self.heads, rules, self.config.block_size)
+        heads = self.scorer.block_heads
+        if heads is None:
+            heads = self.engine.model(self.heads).to(like.device)
+        return HeadsDrafter(self.scorer, heads, rules, self.config.block_size)
 
 
 def _numbers(words: Any, config: Any) -> Tensor:

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.block_scorer import BlockScorer
-from ..decoding.draft_verify import Proposal, Row, proposal
+from ..decoding.draft_verify import Proposal, Row, of_use, proposal
 from ..decoding.scorer import ChunkScorer
+from ..decoding.shortlist import set_shortlist
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassDetails, PassRecord
 from ..errors import option_error
@@ -59,7 +60,10 @@ class BlockDrafter:
             return Proposal([[] for _ in rows], [1] * len(rows))
         # Always k masks, for they see each other: how much room is left must not change a draft.
         hidden = self.scorer.fill([row.tokens for row in rows], self.block_size)
-        best, tokens = self.rules.choose(self.scorer.logits(hidden), rows)  # B×K each
+        count = max(of_use(row, self.block_size) for row in rows)
+        # A forced token need not be in the shortlist.
+        logits = self.scorer.logits(hidden[:, :count], whole=self.rules.forced_len > 0)
+        best, tokens = self.rules.choose(logits, rows)  # B×count each
         if bool(torch.isnan(best).any()):
             raise nan_error("--drafter-path", [self.scorer.model])
         return proposal(tokens.tolist(), rows, self.rules.eos)
@@ -97,8 +101,9 @@ class GadGenerator(ParallelGenerator):
         super().__init__(models, tgt_dict, config, **kwargs)
         drafter.eval()  # of one that is prepared for inference, eval() returns nothing
         self.drafter = drafter
-        self.draft_scorer = BlockScorer(drafter)
+        self.draft_scorer = BlockScorer(drafter, self.engine)
         check_block_size(config.block_size, drafter)
+        set_shortlist(self.draft_scorer, config.drafter_shortlist, tgt_dict)
         if drafter.shares_encoder:
             check_shared_encoder(models, drafter, config.drafter_path)
 
@@ -161,7 +166,7 @@ class NatGenerator(MethodGenerator):
         if len(models) > 1 or not hasattr(models[0], "shares_encoder"):
             given = name if len(models) == 1 else f"{len(models)} models"
             raise option_error("--path", given, "one model of --arch block_nat, with nat")
-        return BlockScorer(models[0])
+        return BlockScorer(models[0], self.engine)
 
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any

@@ -90,6 +90,7 @@ class JacobiDrafter:
         for row in rows:
             guess = self.guesses[row.index]
             size = min(self._block_end(row, guess) - len(row.tokens), row.room)
+            guess.tokens = guess.tokens[:size]  # a block may have become shorter
             guess.tokens += self._first_guess(row, guess, size - len(guess.tokens))
             tokens.append(list(guess.tokens))
         return Proposal(tokens, [max(1, len(t)) for t in tokens])
@@ -120,7 +121,7 @@ class JacobiDrafter:
         if last is not None and done >= last:
             return done
         if self.config.jacobi_window == "sliding":
-            end = done + size
+            end = done + (size if row.block is None else min(size, row.block))
         else:
             end = (done // size + 1) * size
         return end if last is None else min(end, last)

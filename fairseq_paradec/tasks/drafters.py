@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fairseq import utils
+from fairseq import checkpoint_utils, utils
 
-from ..checkpoint_errors import load_beside
+from ..checkpoint_errors import load_beside, named
 from ..decoding.step_scorer import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel
@@ -36,6 +36,8 @@ class Drafters:
         Raises:
             UsageError: it is none for this method, or belongs to other data or models.
         """
+        if decoding == "auto_fast":
+            decoding = self._kind(path, models)
         if decoding == "blockwise":
             loaded = self.heads.setdefault(models[0], {})
             if path not in loaded:
@@ -58,6 +60,30 @@ class Drafters:
                 f"{positions}",
             )  # fmt: skip
         return drafter
+
+    def _kind(self, path: str, models: Sequence[Any]) -> str:
+        """Return the method that a drafter's checkpoint is for: ``gad`` or ``blockwise``.
+
+        Raises:
+            UsageError: it is for neither, or these models cannot have its heads.
+        """
+        decoding = "gad"
+        if path in self.heads.get(models[0], {}):
+            decoding = "blockwise"
+        elif not any(path == known for known, *_ in self.block_models):
+            with named("--drafter-path"):
+                weights = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
+            if any(name.startswith("decoder.heads.") for name in weights):
+                decoding = "blockwise"
+            elif "decoder.mask_vector" not in weights:
+                raise option_error(
+                    "--drafter-path", path,
+                    "a checkpoint of --arch block_nat, or heads of --arch blockwise_transformer; "
+                    "this holds another model",
+                )  # fmt: skip
+        if decoding == "blockwise":
+            _check_blockwise(models, path)
+        return decoding
 
     def _read(self, path: str) -> BlockNatModel:
         """Read a drafter's checkpoint.

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -443,22 +443,53 @@ class ParallelDecodingMixin:
         given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
         given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
         given |= {name: extra.get(name) for name in ("lm_model", "tokens_to_suppress")}
-        check_options(config.decoding, given)
-        if config.decoding not in BEAM_DECODINGS:
+        check_options(config, given)
+        if config.decoding not in BEAM_DECODINGS and config.latency_budget_ms is None:
             _set_beam(args)
         extra |= {
             "config": config,
             "src_dict": self.source_dictionary,  # type: ignore[attr-defined]
             "keep_history": given.get("retain_iter_history", False),
         }
+        if config.decoding == "auto_fast":
+            extra["build"] = self._builder(models, args, extra)
         return super().build_generator(  # type: ignore[misc]
             models, args, METHODS[config.decoding], extra
         )
+
+    def _builder(
+        self, models: Sequence[Any], args: Any, extra: dict[str, Any]
+    ) -> Callable[[DecodingConfig], Any]:
+        """Return what builds one of auto_fast's candidates; see AutoFastGenerator.
+
+        Args:
+            models: as in ``build_generator``.
+            args: the same.
+            extra: what the generator of ``--decoding auto_fast`` itself is given.
+        """
+        original = super().build_generator  # type: ignore[misc]
+        common = dict(extra)
+        drafter = common.pop("drafter", None)
+
+        def build(config: DecodingConfig) -> Any:
+            own = common | {"config": config}
+            if config.decoding == "beam":
+                own = {n: v for n, v in own.items() if n not in _OUR_ARGUMENTS}
+                return original(models, args, None, own)
+            if config.drafter_path is not None:
+                own["drafter"] = drafter
+            return original(models, args, METHODS[config.decoding], own)
+
+        return build
 
     @functools.cached_property
     def drafters(self) -> Drafters:
         """What ``--drafter-path`` has named so far."""
         return Drafters(self)
+
+
+# Of a generator of this package, beside fairseq's.
+_OUR_ARGUMENTS = ("config", "src_dict", "keep_history")
 
 
 def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str, Any]:

@@ -1,0 +1,356 @@
+"""What a pass costs, how little it could cost, and what a sentence would: paradec-passes' tables.
+
+A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r, repetition i.
+
+The least that a pass can take is its floor, the larger of two times: that of reading what it must
+read (its weights, and the keys and values that it attends to) at the measured bandwidth, and that
+of its products and attention at the measured peak. The bandwidth is that of as many bytes as a
+decoder's pass of the engine reads, which may lie in a cache. The distance is measured over floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .timing import Rounds
+
+Row = dict[str, Any]
+
+# Below this many seconds a floor is no measure: a call alone takes longer.
+LEAST = 1e-6
+# The engine of the searches.
+PLAIN = "fp32"
+MIB = 2**20
+
+
+class Floor(NamedTuple):
+    """The least seconds that a pass can take: for what it reads, and for what it computes.
+
+    Attributes:
+        reading: of weights, keys and values.
+        computing: of products and attention; None where a peak was not measured.
+    """
+
+    reading: float
+    computing: float | None
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two."""
+        return max(self.reading, self.computing or 0.0)
+
+    @property
+    def by(self) -> str:
+        """Which of the two it is."""
+        return "reading" if self.seconds == self.reading else "computing"
+
+
+def middle(seconds: Rounds) -> float:
+    """Return the median of all samples."""
+    return float(np.median(np.concatenate([np.asarray(times) for times in seconds])))
+
+
+def quartiles(seconds: Rounds) -> tuple[float, float]:
+    """Return the first and the third quartile of all samples."""
+    low, high = np.percentile(np.concatenate([np.asarray(times) for times in seconds]), [25, 75])
+    return float(low), float(high)
+
+
+def dtype_of(engine: str) -> str:
+    """Return an engine's dtype: ``bf16`` of ``bf16:compile``."""
+    return engine.partition(":")[0]
+
+
+def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
+    """Return the least seconds for some pieces of a pass.
+
+    Args:
+        document: with ``bandwidth`` and ``peak``.
+        engine: of the pass.
+        pieces: with ``bytes``, ``cache_bytes``, ``flops`` and ``dtype``.
+    """
+    (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
+    bandwidth = memory["bytes"] / middle(memory["seconds"])
+    peaks = {one["dtype"]: one["flops"] / middle(one["seconds"]) for one in document["peak"]}
+    reading = sum(piece["bytes"] + piece["cache_bytes"] for piece in pieces) / bandwidth
+    if any(piece["flops"] and piece["dtype"] not in peaks for piece in pieces):
+        return Floor(reading, None)
+    computing = sum(piece["flops"] / peaks[piece["dtype"]] for piece in pieces if piece["flops"])
+    return Floor(reading, computing)
+
+
+def tables(document: Row) -> list[Row]:
+    """Return the tables, each with ``title``, ``notes`` and ``rows``.
+
+    Args:
+        document: what ``paradec-passes`` wrote; its own ``tables`` are not read.
+    """
+    engines = document["setting"]["engines"]
+    found = [_machine_table(document), _pass_table(document)]
+    found += [t for t in (_piece_table(document, engine) for engine in engines) if t["rows"]]
+    found.append(_search_table(document))
+    if document["acceptance"] is not None:
+        found.append(_estimate_table(document))
+    return found
+
+
+# ---- what was measured ----------------------------------------------------------------------
+
+
+def _machine_table(document: Row) -> Row:
+    """What the machine can do."""
+    rows = []
+    for one in document["bandwidth"]:
+        what = "a large tensor" if one["name"] == "large" else f"a pass's weights, {one['name']}"
+        amounts = [one["bytes"] / s / 1e9 for s in (middle(one["seconds"]), *_slow_and_fast(one))]
+        size = f"{one['bytes'] / MIB:.4g} MiB"
+        rows.append(_amount(f"reading: {what}", size, "GB/s", amounts))
+    for one in document["peak"]:
+        amounts = [one["flops"] / s / 1e9 for s in (middle(one["seconds"]), *_slow_and_fast(one))]
+        size = f"{one['flops'] / 1e9:.3g} GFLOP"
+        rows.append(_amount(f"product of matrices: {one['dtype']}", size, "GFLOP/s", amounts))
+    notes = [
+        "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
+        "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
+        "pass has that bandwidth.",
+    ]
+    return {"title": "The machine", "notes": notes, "rows": rows}
+
+
+def _slow_and_fast(one: Row) -> tuple[float, float]:
+    """Return the third and the first quartile: of amounts per second, low and high."""
+    low, high = quartiles(one["seconds"])
+    return high, low
+
+
+def _amount(what: str, size: str, unit: str, amounts: Sequence[float]) -> Row:
+    median, low, high = amounts
+    return {
+        "what": what,
+        "size": size,
+        "median": round(median, 1),
+        "unit": unit,
+        "quartiles": f"{low:.1f}-{high:.1f}",
+    }
+
+
+def _pass_table(document: Row) -> Row:
+    """Every pass with its floor and its distance from it."""
+    rows = []
+    for one in document["passes"]:
+        low, high = quartiles(one["seconds"])
+        least = floor(document, one["engine"], one["pieces"])
+        read = sum(piece["bytes"] + piece["cache_bytes"] for piece in one["pieces"])
+        rows.append(
+            {
+                "pass": pass_name(one),
+                "engine": one["engine"],
+                "ms": _ms(middle(one["seconds"])),
+                "quartiles": f"{_ms(low)}-{_ms(high)}",
+                "MiB read": round(read / MIB, 2),
+                "MFLOP": round(sum(piece["flops"] for piece in one["pieces"]) / 1e6, 1),
+                "floor, ms": _ms(least.seconds),
+                "floor by": least.by,
+                "distance": _times(middle(one["seconds"]), least.seconds),
+            }
+        )
+    notes = [
+        "Floor: the larger of what is read (weights, keys and values) over the bandwidth for as "
+        "many bytes as a pass of the engine reads, and FLOPs over the peak of the products' dtype. "
+        "Distance: measured over floor.",
+        "A decoder's pass: chunk, log-probabilities and argmax. A drafter's: new tokens and masks, "
+        "logits of the masks and argmax.",
+    ]
+    if any(floor(document, p["engine"], p["pieces"]).computing is None for p in document["passes"]):
+        notes.append("Where a peak could not be measured, the floor is by reading alone.")
+    return {"title": "Passes", "notes": notes, "rows": rows}
+
+
+def pass_name(one: Row) -> str:
+    """Name a pass, for example ``decoder, 5 tokens``."""
+    if one["part"] == "decoder":
+        return f"decoder, {one['chunk']} token{'s' if one['chunk'] > 1 else ''}"
+    if one["part"] == "drafter":
+        return f"drafter, {one['chunk']} masks"
+    return str(one["part"])
+
+
+def _piece_table(document: Row, engine: str) -> Row:
+    """A decoder's passes by piece, for one engine; without rows if pieces were not timed."""
+    passes = [
+        one
+        for one in document["passes"]
+        if one["part"] == "decoder" and one["engine"] == engine and "seconds" in one["pieces"][0]
+    ]
+    names = [piece["name"] for piece in passes[0]["pieces"]] if passes else []
+    rows: list[Row] = [{"piece": name} for name in (*names, "other", "whole pass")]
+    for one in passes:
+        times = [middle(piece["seconds"]) for piece in one["pieces"]]
+        floors = [floor(document, engine, [piece]).seconds for piece in one["pieces"]]
+        whole = middle(one["seconds"])
+        times += [whole - sum(times), whole]
+        floors += [0.0, floor(document, engine, one["pieces"]).seconds]
+        for row, seconds, least in zip(rows, times, floors, strict=True):
+            row[f"{one['chunk']}: ms"] = _ms(seconds)
+            row[f"{one['chunk']}: %"] = round(100 * seconds / whole, 1)
+            row[f"{one['chunk']}: distance"] = _times(seconds, least if least > LEAST else 0.0)
+    notes = [
+        "The number in front is the chunk's length in tokens. Each piece runs alone through the "
+        "weights of all layers, the pieces in turn as in a pass. Self-attention writes the cache; "
+        "residuals are nobody's. Distance: of a piece from its own floor; that of the whole pass "
+        "is not a mean of these, for reading and computing overlap between pieces; `-`: below a "
+        "microsecond.",
+        "Other: what the pieces do not explain. It may be negative: pieces that run alone lose "
+        "what a whole pass keeps in the nearest cache, and each is timed with its own call.",
+    ]
+    return {
+        "title": f"A decoder's pass by piece: {engine}",
+        "notes": notes,
+        "rows": rows if passes else [],
+    }
+
+
+def _search_table(document: Row) -> Row:
+    """Decoders as a whole, in milliseconds a token."""
+    rows = []
+    for one in document["searches"]:
+        low, high = (seconds / one["passes"] for seconds in quartiles(one["seconds"]))
+        rows.append(
+            {
+                "decoder": one["name"],
+                "ms per token": _ms(middle(one["seconds"]) / one["passes"]),
+                "quartiles": f"{_ms(low)}-{_ms(high)}",
+                "encoder, ms": _ms(middle(one["encoder_seconds"])),
+            }
+        )
+    tokens = document["searches"][0]["passes"] - 1
+    notes = [
+        f"Whole searches in {PLAIN}, forced to {tokens} tokens and </s>; without the encoder, "
+        "divided by passes, which is one a token.",
+    ]
+    loop = loop_seconds(document)
+    if loop is not None:
+        notes.append(
+            f"This package's loop around a pass: {_ms(loop)} ms, of greedy search: the time "
+            "outside encoder and decoder, divided by passes."
+        )
+    return {"title": "Searches of today, for comparison", "notes": notes, "rows": rows}
+
+
+# ---- an estimate ----------------------------------------------------------------------------
+
+
+def loop_seconds(document: Row) -> float | None:
+    """Return what the loop around a pass costs; None if no search of this package was timed."""
+    found = [one for one in document["searches"] if "loop_seconds" in one]
+    return middle(found[0]["loop_seconds"]) / found[0]["passes"] if found else None
+
+
+def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float | None, float]:
+    """Return seconds and floor of a pass between those measured; None beyond them."""
+    found = sorted(
+        (one for one in document["passes"] if (one["part"], one["engine"]) == (part, engine)),
+        key=lambda one: one["chunk"],
+    )
+    chunks = [one["chunk"] for one in found]
+    if not chunks or not chunks[0] <= chunk <= chunks[-1]:
+        return None, 0.0
+    seconds = np.interp(chunk, chunks, [middle(one["seconds"]) for one in found])
+    floors = [floor(document, engine, one["pieces"]).seconds for one in found]
+    return float(seconds), float(np.interp(chunk, chunks, floors))
+
+
+def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | None:
+    """Estimate the seconds that a sentence takes, and their floor.
+
+    Args:
+        document: with the passes of this machine.
+        engine: that would run them.
+        system: of ``acceptance``: passes per sentence, chunk and masks of a pass.
+
+    Returns:
+        None where a pass was not measured.
+    """
+    cycle, least = _between(document, "decoder", engine, system["chunk"])
+    once = [one for one in document["passes"] if one["engine"] == engine]
+    parts = ["encoder"]
+    if cycle is None:
+        return None
+    if system["masks"] is not None:
+        drafting, drafting_floor = _between(document, "drafter", engine, system["masks"])
+        if drafting is None:
+            return None
+        cycle, least = cycle + drafting, least + drafting_floor
+        parts.append("drafter's encoder")
+    before = [one for one in once if one["part"] in parts]
+    seconds = sum(middle(one["seconds"]) for one in before)
+    floors = sum(floor(document, engine, one["pieces"]).seconds for one in before)
+    cycle += loop_seconds(document) or 0.0
+    return seconds + system["passes"] * cycle, floors + system["passes"] * least
+
+
+def _estimate_table(document: Row) -> Row:
+    """What sentences would take with the passes of another pair."""
+    given = document["acceptance"]
+    baselines: dict[str, float] = {}
+    rows: list[Row] = []
+    missing = []
+    for system in given["systems"]:
+        searches = [one for one in document["searches"] if one["name"] == system["search"]]
+        for one in searches:
+            each = middle(one["seconds"]) / one["passes"]
+            seconds = middle(one["encoder_seconds"]) + system["passes"] * each
+            baselines[system["search"]] = seconds
+            rows.append(_estimate_row("fairseq", system, seconds, None))
+    for engine in document["setting"]["engines"]:
+        for system in given["systems"]:
+            if system["search"]:
+                continue
+            found = sentence(document, engine, system)
+            if found is None:
+                missing.append(f"`{system['label']}` in {engine}: its passes were not measured")
+            else:
+                rows.append(_estimate_row(engine, system, *found))
+    for row in rows:
+        for name, seconds in baselines.items():
+            row[f"speed of {name}'s"] = _times(1000 * seconds, row["ms per sentence"])
+    loop = loop_seconds(document)
+    notes = [
+        f"An ESTIMATE, nothing here was decoded: passes per sentence are those of {given['file']} "
+        "(another pair of models, or another run), times are this machine's. How much of a draft "
+        "holds is not known for the models measured here.",
+        "Of this package: encoder + passes × (drafting + verifying + loop), verifying a chunk of "
+        "k + 1 tokens, between measured chunks by a straight line; of fairseq's: encoder + passes "
+        "× time a token. Batching and detokenising are in neither.",
+        "The loop around a pass: "
+        + ("not measured, and left out." if loop is None else f"{_ms(loop)} ms, as of greedy."),
+        *(f"Not estimated: {left}." for left in (*given["left_out"], *missing)),
+    ]
+    if given["assumed"]:
+        names = ", ".join(f"`{name}`" for name in given["assumed"])
+        notes.append(f"k = {given['block_size']} is assumed of {names}: the file does not say it.")
+    return {"title": "Estimate: milliseconds a sentence", "notes": notes, "rows": rows}
+
+
+def _estimate_row(engine: str, system: Row, seconds: float, least: float | None) -> Row:
+    return {
+        "decoder": system["label"],
+        "engine": engine,
+        "passes per sentence": round(system["passes"], 2),
+        "ms per sentence": _ms(seconds),
+        "floor, ms": "-" if least is None else _ms(least),
+        "distance": "-" if least is None else _times(seconds, least),
+    }
+
+
+def _ms(seconds: float) -> float:
+    """Return milliseconds, to a tenth of a microsecond."""
+    return round(1000 * seconds, 4)
+
+
+def _times(seconds: float, least: float) -> str:
+    """Return a ratio as text, ``-`` where there is none."""
+    return f"{seconds / least:.2f}x" if least > 0 else "-"

@@ -1,0 +1,262 @@
+"""LeanEncoder: a stock fairseq Transformer encoder without the cost of calling its modules.
+
+With one sentence at a time fairseq's encoder spends most of its time between the products. Here
+the weights are taken once, in the form that suits the machine, and query, key and value come from
+one product.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
+from fairseq.modules import (
+    LayerDropModuleList,
+    LearnedPositionalEmbedding,
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+    layer_norm,
+)
+from fairseq.modules.fairseq_dropout import FairseqDropout
+from fairseq.modules.transformer_layer import (
+    TransformerEncoderLayer,
+    TransformerEncoderLayerBase,
+)
+from fairseq.utils import make_positions
+from torch import Tensor, nn
+
+from .weights import Form, Map, Norm, gather_norm, join
+
+
+class EncoderLayer(NamedTuple):
+    """One encoder layer's weights."""
+
+    heads: int
+    pre_norm: bool
+    self_norm: Norm
+    qkv: Map  # query, key and value in one matrix, 3D×D
+    self_out: Map
+    ffn_norm: Norm
+    fc1: Map
+    fc2: Map
+    activation: Any
+
+    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Run the layer, B×S×D -> B×S×D; bias as in LeanEncoder.layers."""
+        batch, width, dim = x.shape
+        # 1. Self-attention.
+        residual = x
+        if self.pre_norm:
+            x = self.self_norm(x)
+        qkv = self.qkv(x).view(batch, width, 3, self.heads, dim // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # B×H×S×Dh each
+        x = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        x = residual + self.self_out(x.transpose(1, 2).reshape(batch, width, dim))
+        if not self.pre_norm:
+            x = self.self_norm(x)
+        # 2. Feed-forward.
+        residual = x
+        if self.pre_norm:
+            x = self.ffn_norm(x)
+        x = residual + self.fc2(self.activation(self.fc1(x)))
+        return x if self.pre_norm else self.ffn_norm(x)
+
+
+class LeanEncoder:
+    """Computes what a stock fairseq encoder does in evaluation mode; made by ``lean_encoder``.
+
+    The weights are those of the last ``gather``: it must be called again when they have changed.
+
+    Args:
+        encoder: a TransformerEncoder that ``lean_encoder`` has checked.
+        form: see ``weights.join``.
+    """
+
+    def __init__(self, encoder: Any, form: Form = "plain") -> None:
+        self.encoder = encoder
+        self.gather(form)
+
+    def gather(self, form: Form) -> None:
+        """Take the encoder's weights, in its dtype and on its device; see ``weights.join``."""
+        encoder = self.encoder
+        self.vectors = encoder.embed_tokens.weight.detach()  # V×D
+        self.scale, self.pad = encoder.embed_scale, encoder.padding_idx
+        norm, final = encoder.layernorm_embedding, encoder.layer_norm
+        self.embedding_norm = None if norm is None else gather_norm(norm)
+        # children(): layerdrop's own list draws random numbers whenever it is iterated over.
+        self.stack = [_gather_layer(layer, form) for layer in encoder.layers.children()]
+        self.final_norm = None if final is None else gather_norm(final)
+        self.positions: Tensor | None = None  # vectors by fairseq's position numbers, P×D
+        places = encoder.embed_positions
+        if places is not None:
+            sinusoids = isinstance(places, SinusoidalPositionalEmbedding)
+            table = places.weights if sinusoids else places.weight
+            self.positions = table.detach().to(self.vectors)
+
+    def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        """Encode a batch.
+
+        Args:
+            net_input: fairseq's, with ``src_tokens`` B×S, padded on either side.
+
+        Returns:
+            What this package reads of fairseq's encoder output, laid out as there:
+            ``encoder_out`` [S×B×D], ``encoder_padding_mask`` [B×S, True at padding], and
+            ``encoder_embedding`` [B×S×D], the scaled embeddings.
+
+        Raises:
+            IndexError: a source is longer than the model has positions for.
+        """
+        x, bias, padding, embedding = self.embed(net_input["src_tokens"])
+        return {
+            "encoder_out": [self.layers(x, bias).transpose(0, 1)],
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [embedding],
+        }
+
+    def embed(self, tokens: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Embed a batch and find its padding.
+
+        On a GPU there is one wait, for the answer whether anything is padded; it comes first, when
+        nothing but the tokens' copy is under way.
+
+        Args:
+            tokens: B×S.
+
+        Returns:
+            The input of ``layers``, B×S×D, zero at padding, and its bias; the padding, B×S; the
+            scaled embeddings alone, B×S×D.
+        """
+        padding = tokens.eq(self.pad)
+        padded = bool(padding.any())
+        embedding = x = self.scale * F.embedding(tokens, self.vectors)
+        if self.positions is not None:
+            x = x + self._position_vectors(self.positions, tokens, padded)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        if not padded:
+            return x, None, padding, embedding
+        x = x.masked_fill(padding[:, :, None], 0.0)
+        blank = x.new_zeros(len(tokens), 1, 1, tokens.size(1))
+        return x, blank.masked_fill_(padding[:, None, None], -math.inf), padding, embedding
+
+    def _position_vectors(self, table: Tensor, tokens: Tensor, padded: bool) -> Tensor:
+        """Vectors of the tokens' positions, S×D or B×S×D; padding takes no position."""
+        first, end = self.pad + 1, self.pad + 1 + tokens.size(1)
+        places = self.encoder.embed_positions
+        if len(table) < end and isinstance(places, SinusoidalPositionalEmbedding):
+            table = places.get_embedding(end, places.embedding_dim, self.pad).to(table)
+            self.positions = table
+        if padded:
+            return F.embedding(make_positions(tokens, self.pad), table)
+        if len(table) < end:
+            raise IndexError(f"a source of {end - first} tokens: longer than the model's positions")
+        return table[first:end]
+
+    def layers(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Run the layers and the final norm: a pure function of tensors.
+
+        Args:
+            x: B×S×D from ``embed``.
+            bias: what is added to attention's scores, B×1×1×S: -inf at padding. None if there is
+                no padding.
+
+        Returns:
+            B×S×D.
+        """
+        for layer in self.stack:
+            x = layer(x, bias)
+        return x if self.final_norm is None else self.final_norm(x)
+
+
+def _gather_layer(layer: Any, form: Form) -> EncoderLayer:
+    """Take one encoder layer's weights."""
+    attention = layer.self_attn
+    return EncoderLayer(
+        heads=attention.num_heads,
+        pre_norm=layer.normalize_before,
+        self_norm=gather_norm(layer.self_attn_layer_norm),
+        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj], form),
+        self_out=join([attention.out_proj], form),
+        ffn_norm=gather_norm(layer.final_layer_norm),
+        fc1=join([layer.fc1], form),
+        fc2=join([layer.fc2], form),
+        activation=layer.activation_fn,
+    )
+
+
+def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
+    """Make the lean encoder of a model; None if its encoder is not stock: run fairseq's then.
+
+    Args:
+        model: a fairseq model in evaluation mode.
+        form: see ``weights.join``.
+    """
+    encoder = getattr(model, "encoder", None)
+    return LeanEncoder(encoder, form) if _is_stock(encoder, _ENCODERS) else None
+
+
+# What a stock encoder is made of: the types that each part of a module may have.
+_ENCODERS = (TransformerEncoder, TransformerEncoderBase)
+_LAYERS = (TransformerEncoderLayer, TransformerEncoderLayerBase)
+_LISTS = (nn.ModuleList, LayerDropModuleList)
+_LINEAR, _DROPOUT = (nn.Linear,), (FairseqDropout,)
+_NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
+_ENCODER_PARTS: dict[str, tuple[type, ...]] = {
+    "embed_tokens": (nn.Embedding,),
+    "embed_positions": (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+    "layernorm_embedding": _NORMS,
+    "dropout_module": _DROPOUT,
+    "layers": _LISTS,
+    "layer_norm": _NORMS,
+}
+_LAYER_PARTS: dict[str, tuple[type, ...]] = {
+    "self_attn": (MultiheadAttention,),
+    "self_attn_layer_norm": _NORMS,
+    "dropout_module": _DROPOUT,
+    "activation_dropout_module": _DROPOUT,
+    "fc1": _LINEAR,
+    "fc2": _LINEAR,
+    "final_layer_norm": _NORMS,
+}
+_ATTENTION_PARTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), _LINEAR),
+    "dropout_module": _DROPOUT,
+}
+_PARTS = {
+    **dict.fromkeys(_ENCODERS, _ENCODER_PARTS),
+    **dict.fromkeys(_LAYERS, _LAYER_PARTS),
+    MultiheadAttention: _ATTENTION_PARTS,
+}
+
+
+def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether LeanEncoder computes what this module of a stock encoder does.
+
+    Types are compared exactly: a subclass may compute something else under the same names. So may
+    hooks, and a ``forward`` put into a module.
+
+    Args:
+        module: the module; its parts are looked at, too.
+        kinds: the types that it may have.
+    """
+    kind = type(module)
+    if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if "forward" in vars(module) and not hasattr(module, "precheckpoint_forward"):
+        return False
+    if kind in (nn.Linear, *_NORMS) and module.bias is None:
+        return False
+    # Quant noise, adapters, NormFormer's extras, extra keys and xFormers are parts or weights that
+    # a stock module does not have; these are flags:
+    flags = ("return_fc", "add_zero_attn", "skip_embed_dim_check", "apply_during_inference")
+    if any(getattr(module, flag, False) for flag in flags):
+        return False
+    if kind in _PARTS and next(module.parameters(recurse=False), None) is not None:
+        return False
+    if kind in _LISTS:
+        return all(_is_stock(layer, _LAYERS) for layer in module.children())
+    parts = _PARTS.get(kind, {})
+    return all(_is_stock(part, parts.get(name, ())) for name, part in module.named_children())

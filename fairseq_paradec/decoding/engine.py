@@ -1,0 +1,65 @@
+"""How passes are computed: in which dtype, and compiled or not."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from ..errors import option_error
+from .weights import Form, best_form
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# What was copied into another dtype, by model; it goes when the model does.
+_COPIES: WeakKeyDictionary[nn.Module, dict[torch.dtype, Any]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a scorer computes.
+
+    Attributes:
+        dtype: ``fp32``, ``bf16``, ``fp16`` or ``int8``; None: the model's own. With ``int8`` the
+            products have weights in 8 bits, and all else is fp32.
+        compile: run passes as torch.compile makes them.
+    """
+
+    dtype: str | None = None
+    compile: bool = False
+
+    def model(self, model: Any) -> Any:
+        """Return a module in this dtype: itself, or a copy of which there is one per module."""
+        if self.dtype is None:
+            return model
+        wanted = DTYPES.get(self.dtype, torch.float32)
+        if next(model.parameters()).dtype == wanted:
+            return model
+        copies = _COPIES.setdefault(model, {})
+        if wanted not in copies:
+            copies[wanted] = copy.deepcopy(model).to(wanted)
+        return copies[wanted]
+
+    def form(self, dtype: torch.dtype, device: torch.device, lasting: bool, count: int) -> Form:
+        """Return the form in which a decoder's weights are to be kept.
+
+        Args:
+            dtype: of the weights.
+            device: where they are.
+            lasting: whether they will not change.
+            count: how many numbers a pass reads.
+
+        Raises:
+            UsageError: int8 on a device that has no kernels for it.
+        """
+        if self.dtype != "int8":
+            return best_form(dtype, device, lasting, count)
+        if device.type != "cpu":
+            raise option_error(
+                "--engine-dtype", "int8", f"fp32, bf16 or fp16 on {device.type}; int8 on the CPU"
+            )
+        return "int8"

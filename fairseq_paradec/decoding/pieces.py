@@ -1,0 +1,268 @@
+"""A decoder's pass in pieces: what each of them reads and computes, and what runs it alone.
+
+It reads a ChunkScorer's gathered weights, whatever form they are in, so that a pass can be profiled
+(``paradec-passes``) without a clock inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor, nn
+
+from ..errors import option_error
+from .encoder import LeanEncoder
+from .weights import Int8Linear
+
+# The pieces, in the order of a pass.
+PIECES = (
+    "embedding", "self-attention", "cross-attention", "feed-forward", "norms", "projection",
+    "log-softmax and argmax",
+)  # fmt: skip
+NAMES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
+    torch.int8: "int8",
+}  # fmt: skip
+
+Call = Callable[[], object]
+
+
+def refuse_unknown(model: Any) -> None:
+    """Refuse a model whose pass is not made of PIECES.
+
+    Raises:
+        UsageError: it is one.
+    """
+    problem = ""
+    if not isinstance(model, TransformerModelBase):
+        problem = ", which is no Transformer"
+    elif getattr(model, "block_heads", None) is not None:
+        problem = " with heads for blockwise decoding"
+    elif model.decoder.adaptive_softmax is not None:
+        problem = " with an adaptive softmax"
+    if problem:
+        raise option_error("--path", f"a {type(model).__name__}{problem}", "a plain Transformer")
+
+
+def _dtype(product: Any) -> torch.dtype:
+    """Return the dtype that a linear map's weights are kept in, whatever its form."""
+    if isinstance(product, Int8Linear):
+        return torch.int8
+    dtype: torch.dtype = getattr(product, "plain", product).weight.dtype
+    return dtype
+
+
+class Counter:
+    """Counts what the pieces of a pass read and compute.
+
+    Args:
+        rows: tokens that go through the layers, of all sentences.
+        states: the dtype of what goes through them; norms, biases and embeddings have it too.
+    """
+
+    def __init__(self, rows: int, states: torch.dtype) -> None:
+        self.rows, self.states = rows, states
+        self.pieces: dict[str, dict[str, Any]] = {}
+
+    def _piece(self, name: str) -> dict[str, Any]:
+        blank = {"name": name, "weights": 0, "bytes": 0, "cache_bytes": 0, "flops": 0}
+        return self.pieces.setdefault(name, blank | {"dtype": NAMES[self.states]})
+
+    def product(
+        self, name: str, modules: Sequence[Any], dtype: torch.dtype, rows: int | None = None
+    ) -> None:
+        """Count linear modules.
+
+        Args:
+            name: of the piece.
+            modules: with weight and bias.
+            dtype: of the weight, as it is kept.
+            rows: that go through them, if not all.
+        """
+        piece = self._piece(name)
+        piece["dtype"] = NAMES[dtype]
+        rows = self.rows if rows is None else rows
+        for module in modules:
+            count = module.weight.numel()
+            piece["weights"] += count
+            piece["bytes"] += count * dtype.itemsize
+            piece["flops"] += 2 * rows * count
+            if module.bias is not None:
+                self.numbers(name, module.bias.numel())
+
+    def numbers(self, name: str, count: int) -> None:
+        """Count weights of no product."""
+        piece = self._piece(name)
+        piece["weights"] += count
+        piece["bytes"] += count * self.states.itemsize
+
+    def norm(self, name: str, module: Any) -> None:
+        """Count a layer norm, if there is one."""
+        if module is not None:
+            self.numbers(name, sum(p.numel() for p in module.parameters()))
+
+    def attention(self, name: str, batch: int, keys: int, width: int) -> None:
+        """Count reading keys and values, and the products with them.
+
+        Args:
+            name: of the piece.
+            batch: sentences.
+            keys: of a sentence.
+            width: of a key, all heads together.
+        """
+        piece = self._piece(name)
+        piece["cache_bytes"] += 2 * batch * keys * width * self.states.itemsize
+        piece["flops"] += 4 * self.rows * keys * width
+
+
+def decoder_pieces(
+    scorer: Any, source: int, width: int, seen: int, masks: int | None = None
+) -> list[dict[str, Any]]:
+    """Count what a decoder's pass reads and computes, by piece.
+
+    Of the embedding and of positions as many rows are read as tokens go in.
+
+    Args:
+        scorer: a ChunkScorer that has encoded.
+        source: length of the sources.
+        width: of the chunk.
+        seen: keys that a row of it attends to: the cached tokens and the chunk.
+        masks: how many of the chunk's tokens are projected to the vocabulary; None for all.
+
+    Returns:
+        For each of PIECES ``name``, ``weights`` (their number), ``bytes``, ``cache_bytes`` (of keys
+        and values), ``flops`` and ``dtype`` (of its products).
+    """
+    decoder, batch = scorer.decoder, scorer.cache.size(1)
+    dim = scorer.heads * scorer.head_dim
+    counter = Counter(batch * width, scorer.cache.dtype)
+    rows = batch * (width if masks is None else masks)
+    # 1. Rows of the embedding, and what they go through.
+    counter.numbers("embedding", counter.rows * decoder.embed_tokens.embedding_dim)
+    if decoder.embed_positions is not None:
+        counter.numbers("embedding", counter.rows * dim)
+    if decoder.project_in_dim is not None:
+        states = decoder.project_in_dim.weight.dtype
+        counter.product("embedding", [decoder.project_in_dim], states)
+    counter.norm("embedding", decoder.layernorm_embedding)
+    # 2. Layers.
+    for layer, own in zip(decoder.layers, scorer.layers, strict=True):
+        attention, cross = layer.self_attn, layer.encoder_attn
+        three = [attention.q_proj, attention.k_proj, attention.v_proj]
+        counter.product("self-attention", three, _dtype(own.qkv))
+        counter.product("self-attention", [attention.out_proj], _dtype(own.self_out))
+        counter.attention("self-attention", batch, seen, dim)
+        counter.product("cross-attention", [cross.q_proj], _dtype(own.cross_query))
+        counter.product("cross-attention", [cross.out_proj], _dtype(own.cross_out))
+        counter.attention("cross-attention", batch, source, dim)
+        counter.product("feed-forward", [layer.fc1], _dtype(own.fc1))
+        counter.product("feed-forward", [layer.fc2], _dtype(own.fc2))
+        norms = (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
+        for norm in norms:
+            counter.norm("norms", norm)
+    counter.norm("norms", decoder.layer_norm)
+    # 3. The vocabulary.
+    if decoder.project_out_dim is not None:
+        states = decoder.project_out_dim.weight.dtype
+        counter.product("projection", [decoder.project_out_dim], states)
+    projection = decoder.output_projection
+    counter.product("projection", [projection], _dtype(scorer.projection), rows)
+    counter.numbers("log-softmax and argmax", 0)
+    return [counter.pieces[name] for name in PIECES]
+
+
+def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[dict[str, Any]]:
+    """Count what ``encode`` reads and computes: the encoder, and the decoder's keys of the source.
+
+    Args:
+        scorer: a ChunkScorer that has encoded.
+        source: length of the sources.
+        own_encoder: False: the keys alone, of a drafter on the verifier's encoder.
+    """
+    decoder, encoder = scorer.decoder, scorer.model.encoder
+    batch = scorer.cache.size(1)
+    counter = Counter(batch * source, scorer.cache.dtype)
+    if own_encoder:
+        dim = encoder.embed_tokens.embedding_dim
+        counter.numbers("encoder", counter.rows * dim * (1 + (encoder.embed_positions is not None)))
+        lean = next((v for v in vars(scorer).values() if isinstance(v, LeanEncoder)), None)
+        for index, layer in enumerate(encoder.layers.children()):
+            linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
+            kept = linears[0].weight.dtype if lean is None else _dtype(lean.stack[index].qkv)
+            counter.product("encoder", linears, kept)
+            counter.attention("encoder", batch, source, dim)
+            counter.norm("encoder", layer.self_attn_layer_norm)
+            counter.norm("encoder", layer.final_layer_norm)
+        counter.norm("encoder", encoder.layernorm_embedding)
+        counter.norm("encoder", encoder.layer_norm)
+    crosses = [layer.encoder_attn for layer in decoder.layers]
+    both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
+    counter.product("keys of the source", both, _dtype(scorer.cross_kv))
+    return list(counter.pieces.values())
+
+
+def piece_calls(scorer: Any, tokens: Tensor, cached: int) -> dict[str, Call]:
+    """Return what computes each of PIECES alone, through the scorer's own weights.
+
+    Each ``encode`` makes a new cache; a whole pass must have made room in it before.
+
+    Args:
+        scorer: a ChunkScorer that has encoded and cached so many tokens.
+        tokens: B×K, the chunk.
+        cached: tokens in front of it.
+    """
+    batch, width = tokens.shape
+    end, heads, size = cached + width, scorer.heads, scorer.head_dim
+    x = torch.randn(batch, width, heads * size).to(scorer.cache.dtype)
+    decoder, layers = scorer.decoder, list(enumerate(scorer.layers))
+    bias = None if width == 1 else scorer.future[cached:end, :end]
+
+    def self_attention() -> None:
+        for index, layer in layers:
+            qkv = layer.qkv(x).view(batch, width, 3, heads, size)
+            cache = scorer.cache[index]
+            cache[:, cached:end] = qkv[:, :, 1:]
+            past = cache[:, :end].permute(2, 0, 3, 1, 4)
+            query = qkv[:, :, 0].transpose(1, 2)
+            found = F.scaled_dot_product_attention(query, past[0], past[1], attn_mask=bias)
+            layer.self_out(found.transpose(1, 2).reshape(x.shape))
+
+    def cross_attention() -> None:
+        for index, layer in layers:
+            query = layer.cross_query(x).view(batch, width, heads, size).transpose(1, 2)
+            key, value = scorer.cross[index]
+            found = F.scaled_dot_product_attention(query, key, value)
+            layer.cross_out(found.transpose(1, 2).reshape(x.shape))
+
+    def feed_forward() -> None:
+        for _, layer in layers:
+            layer.fc2(layer.activation(layer.fc1(x)))
+
+    def norms() -> None:
+        for _, layer in layers:
+            for norm in (layer.self_norm, layer.cross_norm, layer.ffn_norm):
+                norm(x)
+        if scorer.final_norm is not None:
+            scorer.final_norm(x)
+
+    def projection() -> Tensor:
+        out = decoder.project_out_dim
+        logits: Tensor = scorer.projection(x if out is None else out(x))
+        return logits
+
+    logits = projection()
+
+    def choice() -> None:
+        F.log_softmax(logits, dim=-1, dtype=torch.float32).argmax(-1)
+
+    embedding = _embedding_call(scorer, tokens, cached)
+    calls = (embedding, self_attention, cross_attention, feed_forward, norms, projection, choice)
+    return dict(zip(PIECES, calls, strict=True))
+
+
+def _embedding_call(scorer: Any, tokens: Tensor, cached: int) -> Call:
+    return lambda: scorer._embed(tokens, None, cached, None)

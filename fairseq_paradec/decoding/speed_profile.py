@@ -1,0 +1,236 @@
+"""``--speed-profile``: what auto_fast measured, kept as JSON for later runs on the same machine.
+
+A file holds a list of profiles, each for one machine, one set of models and one set of candidates;
+a profile holds what was measured in each bin of batch size and source length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import option_error
+
+logger = logging.getLogger(__name__)
+
+SCHEMA, VERSION = "fairseq_paradec.speed_profile", 1
+FLAG = "--speed-profile"
+# What a profile must have been measured with, to be of use.
+KEYS = ("machine", "models", "drafter", "flags")
+
+
+class Bin(NamedTuple):
+    """Which batches are alike.
+
+    Attributes:
+        sentences: at most so many in a batch, and more than half as many; a power of two.
+        source: at most so many tokens in its longest source, in the same way.
+    """
+
+    sentences: int
+    source: int
+
+    def __str__(self) -> str:
+        return f"batch {_span(self.sentences)}, sources of {_span(self.source)} tokens"
+
+
+@dataclass
+class Measured:
+    """What was measured in one bin, by candidate.
+
+    Attributes:
+        batches: how many batches were measured.
+        seconds: what that took beyond greedy search.
+        ratios: the median of a candidate's time over greedy's for the same batch.
+        ms: the 90th percentile of a candidate's milliseconds per sentence.
+    """
+
+    batches: int
+    seconds: float
+    ratios: dict[str, float]
+    ms: dict[str, float]
+
+
+class SpeedProfile:
+    """A profile file.
+
+    Args:
+        path: the file; it need not exist.
+
+    Raises:
+        UsageError: there is a file, and it is damaged or something else.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.key: dict[str, Any] = {}
+        self._entries = _read(path)
+
+    def open(self, key: dict[str, Any]) -> dict[Bin, Measured]:
+        """Return what the file holds for this key; warn if it is for others only.
+
+        Args:
+            key: machine, models, drafter and flags, as JSON.
+        """
+        self.key = json.loads(json.dumps(key))
+        own = self._own(self._entries)
+        if own is not None:
+            return _bins(own)
+        if self._entries:
+            differ = [[n for n in KEYS if entry[n] != self.key[n]] for entry in self._entries]
+            nearest = min(differ, key=lambda names: len(names))
+            logger.warning(
+                "%s %s: what it holds was measured with another %s; measuring anew, and keeping "
+                "both", FLAG, self.path, ", ".join(nearest),
+            )  # fmt: skip
+        return {}
+
+    def save(self, found: dict[Bin, Measured]) -> None:
+        """Add what was measured; the file is whole at every moment.
+
+        A file that cannot be written costs a warning and no translation.
+        """
+        entries = _read(self.path)  # another process may have added to it
+        own = self._own(entries)
+        if own is None:
+            own = self.key | {"bins": []}
+            entries.append(own)
+        own["bins"] = [
+            {**where._asdict(), **asdict(measured)}
+            for where, measured in sorted((_bins(own) | found).items())
+        ]
+        document = {"schema": SCHEMA, "version": VERSION, "profiles": entries}
+        part = f"{self.path}.{os.getpid()}.part"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                json.dump(document, file, indent=1, allow_nan=False)
+            os.replace(part, self.path)
+        except OSError as error:
+            logger.warning("%s %s: cannot be written (%s)", FLAG, self.path, error.strerror)
+
+    def _own(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the profile of the key among others."""
+        return next((e for e in entries if all(e[n] == self.key[n] for n in KEYS)), None)
+
+
+def this_machine(device: torch.device) -> dict[str, Any]:
+    """Describe what speed depends on besides the models: processor, threads, torch, device."""
+    cuda = device.type == "cuda"
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
+    }
+
+
+def fingerprint(model: Any, with_weights: bool = False) -> dict[str, Any]:
+    """Tell a model from others of other sizes.
+
+    Args:
+        model: any module.
+        with_weights: tell it from others of the same size, too, by a few of each of its weights.
+    """
+    parameters = list(model.named_parameters())
+    digest = hashlib.sha256()
+    for name, weight in parameters:
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+        if with_weights:
+            few = weight.detach().reshape(-1)[:8].float().cpu()
+            digest.update(few.numpy().tobytes())
+    return {
+        "kind": type(model).__name__,
+        "parameters": sum(weight.numel() for _, weight in parameters),
+        "dtype": str(parameters[0][1].dtype).removeprefix("torch."),
+        "digest": digest.hexdigest()[:16],
+    }
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    """Read a file's profiles; none if there is no file.
+
+    Raises:
+        UsageError: it is damaged or something else.
+    """
+    if not os.path.exists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
+        return []
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        if document["schema"] != SCHEMA or document["version"] != VERSION:
+            raise ValueError("another schema or version")
+        entries: list[dict[str, Any]] = document["profiles"]
+        for entry in entries:
+            if any(name not in entry for name in KEYS):
+                raise ValueError("a profile that does not say what it is for")
+            names = set(entry["flags"]["candidates"])
+            if not all(names.issuperset(one.ratios) for one in _bins(entry).values()):
+                raise ValueError("a bin with other candidates than the profile's")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise option_error(
+            FLAG, path,
+            f"a new file, or one that this flag wrote; this is neither ({type(error).__name__}: "
+            f"{error})",
+        ) from error  # fmt: skip
+    return entries
+
+
+def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
+    """Read the bins of a profile.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is damaged.
+    """
+    found = {}
+    for one in entry["bins"]:
+        ratios, ms = _numbers(one["ratios"]), _numbers(one["ms"])
+        if "greedy" not in ratios or ratios.keys() != ms.keys():
+            raise ValueError("a bin whose candidates do not agree")
+        where = Bin(int(one["sentences"]), int(one["source"]))
+        found[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms)
+    return found
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    """Read numbers above 0 by name."""
+    numbers = {str(name): float(value) for name, value in values.items()}
+    if not all(0 < number < math.inf for number in numbers.values()):
+        raise ValueError("a time that is none")
+    return numbers
+
+
+def _span(most: int) -> str:
+    """Write the numbers of a bin: 1, 2, 3-4, 5-8, ..."""
+    return str(most) if most <= 2 else f"{most // 2 + 1}-{most}"
+
+
+def bin_of(sources: Iterable[Sequence[int]]) -> Bin:
+    """Return the bin of a batch, by its sources."""
+    lengths = [len(source) for source in sources]
+    return Bin(_power(len(lengths)), _power(max(lengths)))
+
+
+def _power(number: int) -> int:
+    """Return the smallest power of two that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _processor() -> str:
+    """Return the processor's name, as well as this system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,487 @@
+"""LeanEncoder against fairseq's own encoder: every kind of Transformer, padding on either side.
+
+And in low precision, with bounds that a wrong layer breaks; and what is left to fairseq.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from builders import (
+    VARIANTS,
+    batch,
+    built,
+    collate,
+    demo,
+    task_for,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+    tiny_reordered,
+    tiny_task,
+)
+from fairseq.modules.quant_noise import quant_noise
+from torch.nn.utils import prune
+
+from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.encoder import LeanEncoder, lean_encoder
+from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.decoding.weights import best_form
+
+TOLERANCE = 1e-10  # float64, two layers: far under any real difference
+STOCK = [name for name in VARIANTS if name != "quant_noise"]
+BATCHES = {"alone": [7], "one token": [1], "ragged": [9, 6, 3, 1], "equal": [5, 5]}
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def both(model, net_input, form="plain"):
+    """What fairseq's encoder and the lean one return."""
+    lean = lean_encoder(model, form)
+    assert isinstance(lean, LeanEncoder)
+    return model.encoder.forward_torchscript(net_input), lean(net_input)
+
+
+def difference(want, got):
+    """The largest difference, at padding too; masks and embeddings must be the same."""
+    for name in ("encoder_padding_mask", "encoder_embedding"):
+        assert torch.equal(want[name][0], got[name][0]), name
+    theirs, ours = want["encoder_out"][0].detach(), got["encoder_out"][0]  # S×B×D
+    assert theirs.std() > 0.5, "the model is too flat to show an error"
+    assert theirs.shape == ours.shape and theirs.dtype == ours.dtype
+    return float((theirs - ours).abs().max())
+
+
+# ---- float64: the same -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", STOCK)
+@pytest.mark.parametrize("left_pad", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+def test_equal_to_fairseq(variant, lengths, left_pad):
+    task, model = built(variant)
+    net_input = batch(task, lengths, left_pad=left_pad)["net_input"]
+    for form in ("plain", "columns"):
+        want, got = both(model, net_input, form)
+        assert difference(want, got) < TOLERANCE
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "gelu_accurate", "tanh", "linear"])
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_activations(activation, pre_norm):
+    task = task_for("default")
+    options = {"activation_fn": activation, "encoder_normalize_before": pre_norm}
+    model = tiny_model(task, **options)
+    assert difference(*both(model, batch(task, [6, 4])["net_input"])) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder_layers": 5, "encoder_attention_heads": 8},
+        {"encoder_layers": 0, "encoder_normalize_before": True},
+        {
+            "encoder_normalize_before": True,
+            "layernorm_embedding": True,
+            "encoder_learned_pos": True,
+        },
+        {"no_scale_embedding": True, "no_token_positional_embeddings": True},
+        {"checkpoint_activations": True},
+        {"encoder_embed_dim": 15, "encoder_attention_heads": 3, "decoder_embed_dim": 16},
+    ],
+    ids=str,
+)
+def test_other_shapes(options):
+    task = task_for("default")
+    model = tiny_model(task, **options)
+    assert difference(*both(model, batch(task, [6, 4, 2])["net_input"])) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        tiny_blockwise,
+        tiny_drafter,
+        tiny_reordered,
+        lambda task: tiny_blockwise(task, "prenorm"),
+        lambda task: tiny_drafter(task, soft_copy=True),
+        lambda task: tiny_drafter(task, verifier=tiny_model(task, "learned_positions")),
+    ],
+)
+@pytest.mark.parametrize("lengths", [[6], [9, 5, 1]], ids=str)
+def test_this_packages_own_models(build, lengths):
+    task = tiny_task()
+    model = build(task)
+    assert difference(*both(model, batch(task, lengths)["net_input"])) < TOLERANCE
+
+
+def test_every_layer_counts():
+    """The bound is broken by a layer in the place of another, and by any one weight."""
+    task = task_for("default")
+    model = tiny_model(task, encoder_layers=3)
+    net_input = batch(task, [9, 6, 3, 1])["net_input"]
+    want = model.encoder.forward_torchscript(net_input)
+    lean = lean_encoder(model)
+    lean.stack = [lean.stack[i] for i in (0, 2, 1)]
+    assert difference(want, lean(net_input)) > 0.1
+    for name, weight in model.encoder.named_parameters():
+        kept = weight.clone()
+        weight.mul_(1.01).add_(0.01 * torch.randn_like(weight))
+        changed = lean_encoder(model)(net_input)
+        weight.copy_(kept)
+        real = ~want["encoder_padding_mask"][0].t()
+        gap = (changed["encoder_out"][0] - want["encoder_out"][0])[real].abs().max()
+        # Keys with a bias in common have the same softmax.
+        assert (gap > 1e-4) == (not name.endswith("k_proj.bias")), name
+
+
+def test_a_row_does_not_see_its_padding():
+    """Rows of a padded batch are what they are alone, whatever the vector of <pad>."""
+    task = task_for("default")
+    model = tiny_model(task)
+    model.encoder.embed_tokens.weight[task.source_dictionary.pad()] = 100.0
+    lean = lean_encoder(model)
+    sample = batch(task, [9, 6, 3, 1])
+    assert difference(*both(model, sample["net_input"])) < TOLERANCE
+    states = lean(sample["net_input"])["encoder_out"][0]
+    for row, tokens in enumerate(sample["net_input"]["src_tokens"]):
+        real = tokens.ne(task.source_dictionary.pad())
+        alone = lean({"src_tokens": tokens[real][None]})["encoder_out"][0][:, 0]
+        assert float((states[real, row] - alone).abs().max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("left_pad", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("lengths", [[70], [90, 65]], ids=str)
+def test_sinusoids_grow(lengths, left_pad):
+    task = task_for("default")
+    model = tiny_model(task)
+    places = model.encoder.embed_positions
+    places.weights = places.weights[:20].clone()
+    lean = lean_encoder(model)
+    net_input = batch(task, lengths, left_pad=left_pad)["net_input"]
+    got = lean(net_input)
+    assert len(places.weights) == 20, "the model's own table is not touched"
+    assert difference(model.encoder.forward_torchscript(net_input), got) < TOLERANCE
+    short = batch(task, [4, 2])["net_input"]
+    assert difference(model.encoder.forward_torchscript(short), lean(short)) < TOLERANCE
+
+
+@pytest.mark.parametrize("lengths", [[65], [65, 4]], ids=str)
+def test_a_source_beyond_the_learned_positions(lengths):
+    """An error as in fairseq; padding that reaches beyond them is none."""
+    task = task_for("learned_positions")
+    model = tiny_model(task, "learned_positions", max_source_positions=64)
+    net_input = batch(task, lengths)["net_input"]
+    for encode in (model.encoder.forward_torchscript, lean_encoder(model)):
+        with pytest.raises(IndexError):
+            encode(net_input)
+    tokens = torch.nn.functional.pad(net_input["src_tokens"][:, -4:], (0, 70), value=1)
+    wide = {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(1)}
+    assert difference(*both(model, wide)) < TOLERANCE
+
+
+def test_weights_are_gathered_again():
+    task = task_for("default")
+    model = tiny_model(task)
+    net_input = batch(task, [6, 4])["net_input"]
+    lean = lean_encoder(model, "columns")
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+    want = model.encoder.forward_torchscript(net_input)
+    lean.gather("columns")
+    assert difference(want, lean(net_input)) < TOLERANCE
+    model.float()
+    lean.gather("plain")
+    assert difference(model.encoder.forward_torchscript(net_input), lean(net_input)) < 1e-5
+
+
+def test_layerdrop_draws_no_random_numbers():
+    """fairseq's list of layers draws some for every pass, and drops layers while training."""
+    task = task_for("layerdrop")
+    model = tiny_model(task, "layerdrop", encoder_layerdrop=0.9)
+    net_input = batch(task, [6, 4])["net_input"]
+    before = torch.random.get_rng_state()
+    lean = lean_encoder(model)
+    lean(net_input)
+    assert torch.equal(before, torch.random.get_rng_state())
+    model.train()
+    lean.gather("plain")
+    model.eval()
+    assert difference(model.encoder.forward_torchscript(net_input), lean(net_input)) < TOLERANCE
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("lengths", [[7], [9, 6, 3, 1]], ids=str)
+def test_the_ways_in_which_fairseq_and_torch_take_short_cuts(mode, prepared, lengths):
+    """Without gradients some versions of fairseq fuse whole layers (can_use_fastpath).
+
+    The one that is pinned does not. Where a layer holds weights of its own for that, its encoder is
+    left to fairseq.
+    """
+    task = task_for("default")
+    model = tiny_model(task)
+    if prepared:
+        model.make_generation_fast_()
+    with mode():
+        want, got = both(model, batch(task, lengths)["net_input"])
+        assert difference(want, got) < TOLERANCE
+    assert not got["encoder_out"][0].requires_grad
+
+
+# ---- who takes its output ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["default", "other_dims", "bart"])
+def test_scorer_and_decoder_take_its_output(variant):
+    task, model = built(variant)
+    net_input = batch(task, [9, 6, 3])["net_input"]
+    inputs = torch.randint(4, 40, (3, 7), generator=torch.Generator().manual_seed(1))
+    want, got = both(model, net_input)
+    hidden = []
+    for output in (want, got):
+        scorer = ChunkScorer(model)
+        scorer.start(output)
+        hidden.append(scorer.step(inputs))
+    assert float((hidden[0] - hidden[1]).abs().max()) < TOLERANCE
+    theirs, ours = (model.decoder(inputs, encoder_out=output)[0] for output in (want, got))
+    assert float((theirs - ours).abs().max()) < 1e-5  # its cross-attention is fp32 at best
+
+
+@pytest.mark.parametrize("soft_copy", [True, False])
+def test_a_drafter_takes_its_output(soft_copy):
+    task = tiny_task()
+    drafter = tiny_drafter(task, soft_copy=soft_copy)
+    blocks = []
+    for output in both(drafter, batch(task, [9, 6, 3])["net_input"]):
+        scorer = BlockScorer(drafter)
+        scorer.start(output)
+        scorer.reorder([2, 0])
+        blocks.append(scorer.logits(scorer.fill([[5, 6], [7]], 4)))
+    assert float((blocks[0] - blocks[1]).abs().max()) < TOLERANCE
+
+
+def test_layers_are_a_function_of_tensors():
+    """torch.compile follows it in one piece, and so does its result at another length."""
+    task, model = built("default", torch.float32)
+    for form in ("plain", "columns"):
+        lean = lean_encoder(model, form)
+        layers = torch.compile(lean.layers, backend="eager", fullgraph=True, dynamic=True)
+        for lengths in ([7], [5], [6, 4], [9, 3]):
+            x, bias, *_ = lean.embed(batch(task, lengths)["net_input"]["src_tokens"])
+            assert (bias is None) == (len(lengths) == 1)
+            assert torch.allclose(layers(x, bias), lean.layers(x, bias), atol=1e-6)
+
+
+# ---- lower precision ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", STOCK)
+def test_single_precision(variant):
+    task, model = built(variant, torch.float32)
+    for lengths in BATCHES.values():
+        for form in ("plain", "columns"):
+            net_input = batch(task, lengths)["net_input"]
+            assert difference(*both(model, net_input, form)) < 1e-5
+
+
+def relative_error(want, got):
+    """Length of the error by length of what is right, over real positions."""
+    real = ~want["encoder_padding_mask"][0].t()
+    theirs, ours = want["encoder_out"][0][real].float(), got["encoder_out"][0][real].float()
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+#: dtype, form -> how far from fairseq's in fp32 it may be. Measured on the demo: 0.006, 0.006,
+#: 0.0006 and 0.023; with two layers in each other's place it is 0.25 and more.
+BOUNDS = {
+    (torch.bfloat16, "packed"): 0.02,
+    (torch.bfloat16, "plain"): 0.02,
+    (torch.float16, "plain"): 0.003,
+    (torch.float32, "int8"): 0.05,
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's notices that quantisation moves elsewhere
+@pytest.mark.parametrize(("dtype", "form"), BOUNDS, ids=str)
+def test_low_precision_on_a_trained_model(dtype, form):
+    if form == "packed" and best_form(dtype, torch.device("cpu"), True) != "packed":
+        pytest.skip("no bfloat16 kernels on this processor")
+    if form == "int8" and "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("no 8-bit kernels on this processor")
+    task, model, sentences = demo()
+    low = copy.deepcopy(model).to(dtype)
+    lean = lean_encoder(low, form)
+    wrong = lean_encoder(low, form)
+    wrong.stack = [wrong.stack[i] for i in (0, 2, 1, 3)]
+    for rows in (sentences[:1], sentences[1:2], sentences[:8]):
+        net_input = collate(task, rows)["net_input"]
+        want = model.encoder.forward_torchscript(net_input)
+        got = lean(net_input)
+        assert got["encoder_out"][0].dtype == dtype
+        assert relative_error(want, got) < BOUNDS[dtype, form]
+        assert relative_error(want, wrong(net_input)) > 4 * BOUNDS[dtype, form]
+
+
+# ---- what is left to fairseq -------------------------------------------------------------------
+
+
+def subclass(module):
+    """Make a module one of a subclass of its class, as a plugin might."""
+    module.__class__ = type("Own", (type(module),), {})
+
+
+def spoil_encoder(encoder):
+    subclass(encoder)
+
+
+def spoil_layer(encoder):
+    subclass(encoder.layers[1])
+
+
+def spoil_list(encoder):
+    subclass(encoder.layers)
+
+
+def spoil_attention(encoder):
+    subclass(encoder.layers[0].self_attn)
+
+
+def spoil_projection(encoder):
+    subclass(encoder.layers[0].self_attn.out_proj)
+
+
+def spoil_fc(encoder):
+    subclass(encoder.layers[1].fc1)
+
+
+def spoil_norm(encoder):
+    subclass(encoder.layers[1].final_layer_norm)
+
+
+def spoil_embedding(encoder):
+    subclass(encoder.embed_tokens)
+
+
+def spoil_positions(encoder):
+    subclass(encoder.embed_positions)
+
+
+def spoil_positions_without_padding(encoder):
+    encoder.embed_positions = torch.nn.Embedding(64, 16)
+
+
+def spoil_tokens_with_positions(encoder):
+    encoder.embed_tokens = encoder.embed_positions
+
+
+def spoil_last_layer(encoder):
+    encoder.layers[1] = torch.nn.Linear(16, 16)
+
+
+def spoil_norm_by_a_map(encoder):
+    encoder.layers[1].final_layer_norm = torch.nn.Linear(16, 16)
+
+
+def spoil_activation(encoder):
+    encoder.layers[0].activation_fn = torch.nn.GELU()  # a module, with what it may hold
+
+
+def spoil_by_normformer(encoder):
+    encoder.layers[0].c_attn = torch.nn.Parameter(torch.ones(2))
+
+
+def spoil_by_normformer_norm(encoder):
+    encoder.layers[0].attn_ln = torch.nn.LayerNorm(16)
+
+
+def spoil_by_adapter(encoder):
+    encoder.layers[0].adapter = torch.nn.Linear(16, 16)
+
+
+def spoil_by_part_of_encoder(encoder):
+    encoder.project_in = torch.nn.Linear(16, 16)
+
+
+def spoil_by_quant_noise(encoder):
+    quant_noise(encoder.layers[0].fc1, 0.1, 8)
+
+
+def spoil_by_return_fc(encoder):
+    encoder.return_fc = True
+
+
+def spoil_by_return_fc_of_a_layer(encoder):
+    encoder.layers[1].return_fc = True
+
+
+def spoil_by_extra_keys(encoder):
+    encoder.layers[0].self_attn.bias_k = torch.nn.Parameter(torch.ones(1, 1, 16))
+
+
+def spoil_by_zero_attention(encoder):
+    encoder.layers[0].self_attn.add_zero_attn = True
+
+
+def spoil_by_pruned_heads(encoder):
+    attention = encoder.layers[0].self_attn
+    with torch.enable_grad():
+        attention._adaptive_prune_heads([(0, 8)])
+    attention._set_skip_embed_dim_check()
+
+
+def spoil_by_xformers(encoder):
+    attention = encoder.layers[0].self_attn
+    attention.use_xformers, attention.attention = True, torch.nn.Identity()
+
+
+def spoil_by_weight_norm(encoder):
+    torch.nn.utils.parametrizations.weight_norm(encoder.layers[0].fc2)
+
+
+def spoil_by_pruning(encoder):
+    prune.random_unstructured(encoder.layers[0].fc2, "weight", 0.5)
+
+
+def spoil_by_hook(encoder):
+    encoder.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def spoil_by_forward(encoder):
+    encoder.layers[0].forward = lambda x, encoder_padding_mask: x
+
+
+def spoil_by_dropout(encoder):
+    encoder.layers[0].dropout_module.make_generation_fast_("", retain_dropout=True)
+
+
+def spoil_by_no_bias(encoder):
+    encoder.layers[0].fc1.bias = None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [value for name, value in sorted(globals().items()) if name.startswith("spoil_")],
+    ids=lambda spoil: spoil.__name__,
+)
+def test_strange_encoders_are_left_to_fairseq(spoil):
+    model = tiny_model(task_for("default"))
+    assert lean_encoder(model) is not None
+    with torch.enable_grad():
+        spoil(model.encoder)
+    assert lean_encoder(model) is None
+
+
+def test_quant_noise_is_left_to_fairseq():
+    assert lean_encoder(built("quant_noise")[1]) is None
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), None])
+def test_what_has_no_encoder_has_no_lean_one(model):
+    assert lean_encoder(model) is None

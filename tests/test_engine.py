@@ -1,0 +1,419 @@
+"""Compiled, fused and plain passes agree, whatever form the weights are in; --engine-dtype."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import (
+    VARIANTS,
+    Limits,
+    batch,
+    built,
+    collate,
+    decode,
+    demo,
+    lend,
+    lend_heads,
+    task_for,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+    tiny_reordered,
+)
+from test_methods_exact import METHODS, check, name
+from test_scorer import TOKENS, difference, full_forward, inputs_for
+
+from fairseq_paradec.decoding import compiled, weights
+from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
+from fairseq_paradec.decoding.engine import Engine
+from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.decoding.weights import Int8Linear, Linear, PackedLinear, best_form
+from fairseq_paradec.errors import UsageError
+
+COMPILE = Engine(compile=True)
+DEMO_DRAFTER = "data-bin/demo.en-de/drafter.pt"
+WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
+
+
+@pytest.fixture
+def exact_oracle(monkeypatch):
+    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
+    monkeypatch.setattr(
+        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
+    )
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """What would be compiled runs as it is: filled-up chunks, long masks and all, but quickly."""
+    calls = []
+
+    def function_itself(self, key):
+        calls.append(key)
+        return self.function
+
+    monkeypatch.setattr(Compiled, "_compile", function_itself)
+    return calls
+
+
+def run_chunks(scorer, sample, inputs, widths):
+    """Log-probs of all inputs, in chunks of these widths, B×T×V."""
+    scorer.encode(sample["net_input"])
+    done, parts = 0, []
+    for width in widths:
+        parts.append(scorer.log_probs(scorer.step(inputs[:, done : done + width])))
+        done += width
+        scorer.keep([done] * len(inputs))
+    return torch.cat(parts, dim=1)
+
+
+# ---- buckets -----------------------------------------------------------------------------------
+
+
+def test_buckets():
+    assert [chunk_bucket(n) for n in (1, 2, 4, 11, 13, 64, 65)] == [1, 4, 4, 12, 16, 64, None]
+    assert [source_bucket(n) for n in (1, 32, 33, 129)] == [32, 32, 64, 256]
+    assert list(CHUNKS) == sorted(set(CHUNKS))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_oracle):
+    """All kinds of models, through what torch.compile is given."""
+    task, model = built(variant)
+    for length in (9, 1):
+        sample, inputs = batch(task, [length]), inputs_for(task)[:1]
+        with torch.inference_mode():
+            want = full_forward(model, sample, inputs)
+            for widths in WIDTHS:
+                got = run_chunks(ChunkScorer(model, COMPILE), sample, inputs, widths)
+                assert difference(got, want) < 1e-9
+    assert uncompiled
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+def test_methods_on_filled_up_chunks(flags, uncompiled):
+    """A ragged batch, whose last row is left alone, and one sentence, against fairseq's beam 1."""
+    task, model = built("default")
+    for lengths in ((3, 7, 5, 9, 2, 4), (9,)):
+        check(task, [model], batch(task, lengths), flags | {"compile": True}, Limits())
+    assert uncompiled
+
+
+@pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
+def test_drafter_on_filled_up_chunks(attention, uncompiled):
+    """Masks between prefix and filling: the same states as without."""
+    task = task_for("default")
+    drafter = tiny_drafter(task, attention=attention)
+    sample = batch(task, [7])
+    plain, filled = BlockScorer(drafter), BlockScorer(drafter, COMPILE)
+    with torch.inference_mode():
+        for scorer in (plain, filled):
+            scorer.encode(sample["net_input"])
+        for prefix in ([], [7, 9], [7, 9, 8, 5, 6], [7, 9, 8, 5, 6, 11, 12, 13]):
+            want, got = plain.fill([prefix], 5), filled.fill([prefix], 5)
+            assert want.std() > 0.1
+            assert difference(got, want) < 1e-10
+    assert uncompiled
+
+
+def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
+    task, model = built("default")
+    scorer, plain = ChunkScorer(model, COMPILE), ChunkScorer(model)
+    inputs = torch.randint(4, 20, (1, CHUNKS[-1] + 1))
+    sample = batch(task, [5])
+    with torch.inference_mode():
+        got = run_chunks(scorer, sample, inputs, (inputs.size(1),))
+        want = run_chunks(plain, sample, inputs, (inputs.size(1),))
+    assert difference(got, want) < 1e-10
+    assert [len(key) for key in uncompiled] == [4], "the encoder alone"
+
+
+# ---- compiled indeed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["default", "prenorm"])
+def test_compiled_passes_equal_the_full_forward(variant, exact_oracle):
+    """The gate: float64 to 1e-9, by torch.compile indeed."""
+    assert variant in VARIANTS
+    task, model = built(variant)
+    sample, inputs = batch(task, [9]), inputs_for(task)[:1]
+    scorer = ChunkScorer(model, COMPILE)
+    with torch.inference_mode():
+        got = run_chunks(scorer, sample, inputs, (5, 1, 7))
+        want = full_forward(model, sample, inputs)
+    assert not Compiled.failed
+    assert len(scorer._run._compiled) == 2 and len(scorer._run_encoder._compiled) == 1
+    assert difference(got, want) < 1e-9
+
+
+def of_every_method(task, model):
+    """Flags of every method that is lossless, with what it drafts by."""
+    dtype = next(model.parameters()).dtype
+    drafter, heads = tiny_drafter(task, dtype=dtype), tiny_blockwise(task, dtype=dtype).block_heads
+    gad = {"drafter_path": lend(task, model, drafter)}
+    blockwise = {"drafter_path": lend_heads(task, model, heads)}
+    return [
+        {"decoding": "greedy"},
+        {"decoding": "pj"},
+        {"decoding": "pgj", "block_size": 4},
+        {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "adaptive_block": True},
+        {"decoding": "gad", **gad},
+        {"decoding": "gad", "adaptive_block": True, "drafter_shortlist": 20, **gad},
+        {"decoding": "gad_pp", "accept_topk": 1, **gad},
+        {"decoding": "blockwise", **blockwise},
+        {"decoding": "multiword_beam", "beam": 1},
+        {"decoding": "auto_fast", **gad},
+    ]
+
+
+def test_every_method_is_greedy_when_compiled():
+    """One sentence at a time, against fairseq's beam 1, float64."""
+    task = task_for("default")
+    model = tiny_model(task, "default")
+    for flags in of_every_method(task, model):
+        for length in (8, 3):
+            check(task, [model], batch(task, [length]), flags | {"compile": True}, Limits())
+    assert not Compiled.failed
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_compiled_tokens_on_the_demo(dtype):
+    """fp32: equal tokens on real sentences; int8's products are called out of compiled code."""
+    task, model, sources = demo()
+    few = [sources[i] for i in (3, 11, 40)]
+    plain = {"decoding": "greedy", "engine_dtype": dtype}
+    gad = {"decoding": "gad", "drafter_path": DEMO_DRAFTER, "engine_dtype": dtype}
+    limits = Limits(max_len_b=60)
+    for source in few:
+        sample = collate(task, [source])
+        want = decode(task, [model], sample, limits, **plain)
+        for flags in (plain, gad):
+            got = decode(task, [model], sample, limits, **flags, compile=True)
+            assert torch.equal(got[0]["tokens"], want[0]["tokens"])
+    assert not Compiled.failed
+
+
+def test_a_failing_compiler_costs_a_warning(monkeypatch, caplog):
+    def broken(*args, **kwargs):
+        def fail(*tensors):
+            raise RuntimeError("no C++ compiler\nand a long story")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(Compiled, "failed", False)
+    task, model = built("default")
+    flags = {"decoding": "greedy", "compile": True}
+    with caplog.at_level(logging.WARNING):
+        check(task, [model], batch(task, [9]), flags, Limits())
+    (record,) = [r for r in caplog.records if r.name == compiled.__name__]
+    assert record.message.endswith("passes run plain, for compiling failed: no C++ compiler")
+
+
+TWICE = """
+import sys, torch
+sys.path[:0] = ["tests", "."]
+from builders import batch, built
+from fairseq_paradec.decoding.engine import Engine
+from fairseq_paradec.decoding.scorer import ChunkScorer
+task, model = built("default")
+scorer = ChunkScorer(model, Engine(compile=True))
+with torch.inference_mode():
+    scorer.encode(batch(task, [6])["net_input"])
+    scorer.step(torch.tensor([[5]]))
+from torch._dynamo.utils import counters
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+def test_what_was_compiled_is_kept(tmp_path):
+    """The second process compiles nothing."""
+    env = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    env["XDG_CACHE_HOME"] = str(tmp_path)
+    found = []
+    for _ in range(2):
+        result = subprocess.run(
+            [sys.executable, "-c", TWICE], env=env, capture_output=True, text=True, check=True
+        )
+        found.append(tuple(map(int, result.stdout.split()[-2:])))
+    assert found == [(0, 2), (2, 0)], "the encoder and one pass"
+    assert os.listdir(tmp_path / "fairseq_paradec")
+
+
+# ---- forms of weights --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 11])
+@pytest.mark.parametrize("bias", [True, False])
+def test_forms_compute_the_same(rows, bias):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(48, 32, generator=generator)
+    shift = torch.randn(48, generator=generator) if bias else None
+    x = torch.randn(2, rows, 32, generator=generator)
+    want = F.linear(x, weight, shift)
+    columns = weights.make_map(weight, shift, "columns")
+    assert isinstance(columns, Linear) and columns.weight.stride() == (1, 48)
+    torch.testing.assert_close(columns(x), want, rtol=1e-5, atol=1e-5)
+    packed = PackedLinear(weight, shift)
+    torch.testing.assert_close(packed(x), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(packed(x[:1, :1]), want[:1, :1], rtol=1e-5, atol=1e-5)
+    whole = Int8Linear(weight, shift)(x)
+    error = (whole - want).norm() / want.norm()
+    assert 1e-4 < error < 0.03, "8 bits, and no fewer"
+    assert (Int8Linear(weight.roll(1, 0), shift)(x) - want).norm() / want.norm() > 1
+
+
+def test_packed_bfloat16():
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU has no bfloat16 products")
+    weight, x = torch.randn(48, 32).bfloat16(), torch.randn(1, 5, 32).bfloat16()
+    got, want = PackedLinear(weight, None)(x), F.linear(x.double(), weight.double())
+    assert (got - want).norm() / want.norm() < 0.01
+
+
+def test_packed_weights_wait_for_a_chunk():
+    """One row in fp32 is served by the weight as it is: greedy search holds no copy."""
+    layer = PackedLinear(torch.randn(8, 4), None)
+    layer(torch.randn(1, 1, 4))
+    assert layer.packed is None
+    layer(torch.randn(1, 2, 4))
+    assert layer.packed is not None
+
+
+def test_maps_are_let_go():
+    layer = Int8Linear(torch.randn(8, 4), None)
+    number = layer.number
+    assert weights._MAPS[number] is layer
+    del layer
+    assert number not in weights._MAPS
+
+
+def test_the_best_form():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    large = weights.CACHED_BYTES
+    assert best_form(torch.float32, cpu, True, 10) == "columns"
+    assert best_form(torch.float64, cpu, True, large) == "columns"
+    assert best_form(torch.float32, cpu, False, 10) == "plain"
+    assert best_form(torch.float16, cpu, True, 10) == "plain"
+    assert best_form(torch.float32, gpu, True, 10) == "plain"
+    if torch.backends.mkldnn.is_available():
+        assert best_form(torch.float32, cpu, True, large) == "packed"
+
+
+def test_large_models_are_exact(monkeypatch):
+    """Weights beyond the cache take another form; tokens stay fairseq's beam 1's."""
+    monkeypatch.setattr(weights, "CACHED_BYTES", 0)
+    task, model, sources = demo()
+    model = copy.deepcopy(model)
+    model.make_generation_fast_()
+    for flags in (
+        {"decoding": "greedy"},
+        {"decoding": "hgj", "jacobi_window": "sliding"},
+        {"decoding": "gad", "drafter_path": DEMO_DRAFTER},
+    ):
+        for rows in (sources[:3], sources[50:51]):
+            check(task, [model], collate(task, rows), flags, Limits(max_len_b=60))
+    scorer = ChunkScorer(model)
+    scorer.encode(collate(task, sources[:1])["net_input"])
+    assert isinstance(scorer.layers[0].qkv, PackedLinear)
+
+
+# ---- dtypes ------------------------------------------------------------------------------------
+
+# Measured on the demo model, relative to log-probs' spread: bf16 0.02, fp16 0.002, int8 0.05.
+BOUNDS = {"fp16": 0.01, "bf16": 0.06, "int8": 0.12}
+
+
+def relative_error(got, want):
+    """Error of log-probs, relative to their spread about the row's mean."""
+    return float((got - want).norm() / (want - want.mean(-1, keepdim=True)).norm())
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_dtypes_are_near(dtype):
+    """Near fp32, and not fp32; a model with two layers swapped is further away."""
+    task, given, sources = demo()
+    model = copy.deepcopy(given)
+    model.make_generation_fast_()
+    sample, inputs = collate(task, sources[20:21]), torch.randint(4, 2000, (1, TOKENS))
+    with torch.inference_mode():
+        want = run_chunks(ChunkScorer(model), sample, inputs, (5, 1, 7))
+        engine = Engine(dtype)
+        got = run_chunks(ChunkScorer(model, engine), sample, inputs, (5, 1, 7))
+        assert 1e-5 < relative_error(got, want) < BOUNDS[dtype]
+        layers = model.decoder.layers
+        layers[1], layers[2] = layers[2], layers[1]
+        wrong = copy.deepcopy(model)
+        other = run_chunks(ChunkScorer(wrong, engine), sample, inputs, (5, 1, 7))
+        assert relative_error(other, want) > 2 * BOUNDS[dtype]
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_one_copy_per_model_and_dtype():
+    _, model = built("default", torch.float32)
+    assert Engine().model(model) is model
+    assert Engine("fp32").model(model) is model and Engine("int8").model(model) is model
+    half = Engine("bf16").model(model)
+    assert half is not model and Engine("bf16").model(model) is half
+    assert next(half.parameters()).dtype == torch.bfloat16
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_model_in_training_is_copied_anew():
+    task = task_for("default")
+    model = tiny_model(task, "default", dtype=torch.float32)
+    sample, inputs = batch(task, [6]), inputs_for(task)[:1]
+    scorer = ChunkScorer(model, Engine("fp16"))
+    with torch.no_grad():
+        before = run_chunks(scorer, sample, inputs, (13,))
+        for p in model.parameters():
+            p.mul_(1.5)
+        after = run_chunks(scorer, sample, inputs, (13,))
+        want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
+    assert relative_error(before, want) > 0.2 > 0.05 > relative_error(after, want)
+
+
+def test_int8_is_for_cpus():
+    with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
+        Engine("int8").form(torch.float32, torch.device("cuda"), True, 10)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_every_method_runs_in_every_dtype(dtype):
+    """And the audit's judge stays in fp32; gad and greedy agree wherever rounding lets them."""
+    task = task_for("default")
+    model = tiny_model(task, "default", dtype=torch.float32)
+    model.make_generation_fast_()
+    sample = batch(task, (3, 7, 5))
+    for flags in of_every_method(task, model):
+        audit = {} if "beam" in flags["decoding"] else {"audit": True}
+        args = argparse.Namespace(**Limits().flags(), **flags, **audit, engine_dtype=dtype)
+        generator = task.build_generator([model], args)
+        hypos = task.inference_step(generator, [model], sample)
+        assert all(len(row[0]["tokens"]) > 0 for row in hypos)
+        scorer = getattr(generator, "scorer", None)
+        wanted = torch.bfloat16 if dtype == "bf16" else torch.float32
+        assert next(scorer.model.parameters()).dtype == wanted
+        if audit:
+            assert generator.audit.sentences == 3
+            assert next(generator.model.models[0].parameters()).dtype == torch.float32
+
+
+def test_reordered_models_run_in_int8():
+    """Each through its own way of decoding, near what fp32 says."""
+    task = task_for("default")
+    model = tiny_reordered(task, dtype=torch.float32)
+    sample = batch(task, (3, 7, 5))
+    want = decode(task, [model], sample, Limits(), decoding="auto")
+    got = decode(task, [model], sample, Limits(), decoding="auto", engine_dtype="int8")
+    for one, other in zip(got, want, strict=True):
+        assert abs(float(one["score"]) - float(other["score"])) < 0.3

@@ -1,0 +1,425 @@
+"""``paradec-passes``: what a pass reads and computes is counted right, and what comes of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import batch, built, task_for, tiny_drafter, tiny_model
+from helpers_cli import DEMO, ROOT
+
+from fairseq_paradec.analysis import pass_costs
+from fairseq_paradec.cli import passes, results
+from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.engine import Engine
+from fairseq_paradec.decoding.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
+from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.errors import UsageError
+
+#: The shortest run: random weights, one repetition in one round.
+QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
+         "--memory-mib", "1", "--matrix", "32", "--chunks", "1,5", "--block-sizes", "4",
+         "--busy"]  # fmt: skip
+BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
+
+
+def scorer_of(variant: str = "default", lengths: tuple[int, ...] = (7,), **engine: Any) -> Any:
+    """A scorer in fp32, behind an encoder, with 4 tokens cached."""
+    task = task_for(variant)
+    model = tiny_model(task, variant, torch.float32)
+    model.make_generation_fast_()
+    scorer = ChunkScorer(model, Engine(**engine))
+    with torch.inference_mode():
+        scorer.encode(batch(task, lengths)["net_input"])
+        scorer.step(torch.full((len(lengths), 12), 5))
+        scorer.keep([4] * len(lengths))
+    return scorer
+
+
+# ---- what is counted -----------------------------------------------------------------------------
+
+
+def test_pieces_counted_by_hand():
+    """2 layers, d=16, ffn 32, 40 words; 3 tokens for each of 2 sentences behind 4 cached ones."""
+    scorer = scorer_of(lengths=(7, 7))
+    pieces = {piece["name"]: piece for piece in decoder_pieces(scorer, 7, width=3, seen=7)}
+    assert tuple(pieces) == PIECES
+    assert {piece["dtype"] for piece in pieces.values()} == {"fp32"}
+    weights = {name: piece["weights"] for name, piece in pieces.items()}
+    assert weights == {
+        "embedding": 6 * 16 + 6 * 16,  # a row of words and one of positions for each token
+        "self-attention": 2 * (4 * 16 * 16 + 4 * 16),
+        "cross-attention": 2 * (2 * 16 * 16 + 2 * 16),  # keys and values are made by the encoder
+        "feed-forward": 2 * (2 * 16 * 32 + 32 + 16),
+        "norms": 2 * 3 * 2 * 16,
+        "projection": 40 * 16,
+        "log-softmax and argmax": 0,
+    }
+    assert all(piece["bytes"] == 4 * piece["weights"] for piece in pieces.values())
+    caches = {name: piece["cache_bytes"] for name, piece in pieces.items() if piece["cache_bytes"]}
+    assert caches == {
+        "self-attention": 2 * (2 * 2 * 7 * 16 * 4),
+        "cross-attention": 2 * (2 * 2 * 7 * 16 * 4),
+    }
+    flops = {name: piece["flops"] for name, piece in pieces.items() if piece["flops"]}
+    assert flops == {
+        "self-attention": 2 * (2 * 6 * 4 * 16 * 16 + 4 * 6 * 7 * 16),
+        "cross-attention": 2 * (2 * 6 * 2 * 16 * 16 + 4 * 6 * 7 * 16),
+        "feed-forward": 2 * (2 * 6 * 2 * 16 * 32),
+        "projection": 2 * 6 * 40 * 16,
+    }
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["default", "prenorm", "share_all", "layernorm_embedding", "learned_positions", "no_positions",
+     "output_dim", "other_dims", "separate"],
+)  # fmt: skip
+def test_pieces_hold_every_weight_once(variant: str):
+    scorer = scorer_of(variant)
+    decoder, width = scorer.model.decoder, 3
+    counted = {piece["name"]: piece["weights"] for piece in decoder_pieces(scorer, 7, width, 7)}
+    own = {id(p): p.numel() for p in decoder.parameters()}
+    # Rows of tables are read, and the tables' other rows are not.
+    rows = width * decoder.embed_tokens.embedding_dim
+    if decoder.embed_positions is not None:
+        rows += width * decoder.embed_dim
+        for table in decoder.embed_positions.parameters():
+            del own[id(table)]
+    if decoder.embed_tokens.weight is not decoder.output_projection.weight:
+        del own[id(decoder.embed_tokens.weight)]
+    keys = [p for layer in decoder.layers for m in (layer.encoder_attn.k_proj,
+            layer.encoder_attn.v_proj) for p in m.parameters()]  # fmt: skip
+    assert sum(counted.values()) - rows == sum(own.values()) - sum(p.numel() for p in keys)
+    # The rest of the model is what an encoder's pass reads.
+    encoder = scorer.model.encoder
+    before = sum(piece["weights"] for piece in encoder_pieces(scorer, 7))
+    tables = [encoder.embed_tokens, encoder.embed_positions]
+    table_weights = {id(p) for table in tables if table is not None for p in table.parameters()}
+    inner = [p.numel() for p in encoder.parameters() if id(p) not in table_weights]
+    read = 7 * encoder.embed_tokens.embedding_dim * (1 if tables[1] is None else 2)
+    assert before - read == sum(inner) + sum(p.numel() for p in keys)
+
+
+def test_a_drafters_pieces_hold_every_weight_once():
+    task, verifier = built("default", torch.float32)
+    drafter = tiny_drafter(task, dtype=torch.float32, verifier=verifier)
+    scorer = BlockScorer(drafter)
+    with torch.inference_mode():
+        scorer.encode(batch(task, [7])["net_input"])
+        pieces = decoder_pieces(scorer, 7, width=6, seen=8, masks=4)
+    decoder = drafter.decoder
+    assert decoder.embed_tokens.weight is decoder.output_projection.weight
+    apart = [decoder.mask_vector, *decoder.embed_positions.parameters()]  # counted by row
+    apart += [p for layer in decoder.layers for m in (layer.encoder_attn.k_proj,
+              layer.encoder_attn.v_proj) for p in m.parameters()]  # fmt: skip
+    whole = sum(p.numel() for p in decoder.parameters()) - sum(p.numel() for p in apart)
+    assert sum(piece["weights"] for piece in pieces) - 2 * 6 * 16 == whole
+    (projection,) = (piece for piece in pieces if piece["name"] == "projection")
+    assert projection["flops"] == 2 * 4 * 40 * 16  # of the masks alone
+    keys = encoder_pieces(scorer, 7, own_encoder=False)
+    assert [piece["name"] for piece in keys] == ["keys of the source"]
+    assert keys[0]["weights"] == 2 * 2 * (16 * 16 + 16)
+
+
+def test_a_dtype_changes_what_is_read():
+    plain, half = (decoder_pieces(scorer_of(dtype=dtype), 7, 3, 7) for dtype in (None, "bf16"))
+    assert [2 * piece["bytes"] for piece in half] == [piece["bytes"] for piece in plain]
+    assert {piece["dtype"] for piece in half} == {"bf16"}
+    eighth = {p["name"]: p for p in decoder_pieces(scorer_of(dtype="int8"), 7, 3, 7)}
+    # Weights of products in 8 bits; biases, and what is no product, in fp32.
+    assert eighth["projection"]["bytes"] == 40 * 16
+    assert eighth["projection"]["dtype"] == "int8"
+    assert eighth["self-attention"]["bytes"] == 2 * (4 * 16 * 16 + 4 * 4 * 16)
+    assert eighth["norms"]["bytes"] == 4 * 2 * 3 * 2 * 16
+
+
+class Counted:
+    """A linear map that counts how often it is used."""
+
+    def __init__(self, product: Any, name: str, uses: Counter[str]) -> None:
+        self.product, self.name, self.uses = product, name, uses
+        self.weight = getattr(product, "weight", None)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.uses[self.name] += 1
+        return self.product(x)
+
+
+def test_pieces_run_every_map_once():
+    scorer, uses = scorer_of("prenorm"), Counter[str]()
+    names = [name for name in scorer.layers[0]._fields if name.endswith(("norm", "out", "query"))]
+    names = [name for name in names if name != "pre_norm"] + ["qkv", "fc1", "fc2"]
+    scorer.layers = [
+        layer._replace(**{n: Counted(getattr(layer, n), f"{i} {n}", uses) for n in names})
+        for i, layer in enumerate(scorer.layers)
+    ]
+    scorer.projection = Counted(scorer.projection, "projection", uses)
+    scorer.final_norm = Counted(scorer.final_norm, "final norm", uses)
+    tokens = torch.full((1, 3), 5)
+    with torch.inference_mode():
+        scorer.log_probs(scorer.step(tokens))
+        of_a_pass = dict(uses)
+        calls = piece_calls(scorer, tokens, 4)
+        uses.clear()
+        for call in calls.values():
+            call()
+    assert tuple(calls) == PIECES
+    assert uses == of_a_pass
+    assert len(uses) == 2 * 9 + 2 and set(uses.values()) == {1}
+
+
+# ---- what comes of it ----------------------------------------------------------------------------
+
+
+def made(**changes: Any) -> dict[str, Any]:
+    """A document made by hand: bandwidth 1 GB/s, peak 10 GFLOP/s, passes of round numbers."""
+
+    def one(part: str, chunk: int | None, ms: float, read: int, flops: int) -> dict[str, Any]:
+        piece = {"name": "all", "weights": 0, "bytes": read, "cache_bytes": 0, "flops": flops}
+        seconds = [[ms / 1000, ms / 1000]]
+        return {"part": part, "engine": "fp32", "chunk": chunk, "seconds": seconds,
+                "pieces": [piece | {"dtype": "fp32"}]}  # fmt: skip
+
+    def search(name: str, passes: int, ms: float, encoder: float, **more: Any) -> dict[str, Any]:
+        return {"name": name, "passes": passes, "seconds": [[ms / 1000]],
+                "encoder_seconds": [[encoder / 1000]]} | more  # fmt: skip
+
+    document = {
+        "setting": {"engines": ["fp32"]},
+        "bandwidth": [
+            {"name": "large", "bytes": 10**9, "seconds": [[4.0]]},
+            {"name": "fp32", "bytes": 10**6, "seconds": [[0.0005], [0.001], [0.002]]},
+        ],
+        "peak": [{"dtype": "fp32", "flops": 10**9, "seconds": [[0.1, 0.1]]}],
+        "passes": [
+            one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
+            one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
+            one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
+            one("drafter's encoder", None, 0.5, 10**5, 1),
+            one("drafter", 4, 2.0, 10**6, 1),
+        ],
+        "searches": [
+            search("fairseq beam 5", 21, 21 * 10.0, 5.0),
+            search("fairseq greedy", 21, 21 * 8.0, 5.0),
+            search("greedy", 21, 21 * 4.5, 3.0, loop_seconds=[[21 * 0.0005]]),
+        ],
+        "acceptance": None,
+    }
+    return document | changes
+
+
+def test_the_floor_is_the_larger_of_reading_and_computing():
+    document = made()
+    first, second = document["passes"][1:3]
+    reading = pass_costs.floor(document, "fp32", first["pieces"])
+    assert reading.seconds == pytest.approx(0.002) and reading.by == "reading"
+    assert reading.computing == pytest.approx(0.0001)
+    computing = pass_costs.floor(document, "fp32:compile", second["pieces"])
+    assert computing.seconds == pytest.approx(0.005) and computing.by == "computing"
+    unknown = [second["pieces"][0] | {"dtype": "int8"}]
+    assert pass_costs.floor(document, "fp32", unknown) == (pytest.approx(0.002), None)
+    with_keys = [first["pieces"][0] | {"cache_bytes": 10**6}]
+    assert pass_costs.floor(document, "fp32", with_keys).seconds == pytest.approx(0.003)
+    rows = {row["pass"]: row for row in pass_costs.tables(document)[1]["rows"]}
+    assert rows["decoder, 1 token"]["distance"] == "2.00x"
+    assert rows["decoder, 5 tokens"] == {
+        "pass": "decoder, 5 tokens", "engine": "fp32", "ms": 6.0, "quartiles": "6.0-6.0",
+        "MiB read": 1.91, "MFLOP": 50.0, "floor, ms": 5.0, "floor by": "computing",
+        "distance": "1.20x",
+    }  # fmt: skip
+
+
+def system(label: str, passes: float, chunk: int = 1, masks: Any = None, search: Any = None) -> Any:
+    """One of an acceptance's systems."""
+    return {"label": label, "passes": passes, "tokens": 14.0, "chunk": chunk, "masks": masks,
+            "search": search}  # fmt: skip
+
+
+def test_an_estimate_by_hand():
+    systems = [
+        system("fairseq beam 5", 15.0, search="fairseq beam 5"),
+        system("fairseq greedy", 14.0, search="fairseq greedy"),
+        system("greedy", 14.0),
+        system("pgj", 12.0, chunk=4),
+        system("gad", 5.0, chunk=5, masks=4),
+        system("gad 9", 4.0, chunk=10, masks=9),
+    ]
+    given = {"file": "x.json", "systems": systems, "left_out": ["`pj`: unknown"],
+             "block_size": 4, "assumed": ["gad"]}  # fmt: skip
+    document = made(acceptance=given)
+    assert pass_costs.loop_seconds(document) == pytest.approx(0.0005)
+    table = pass_costs.tables(document)[-1]
+    assert table["title"].startswith("Estimate") and table["notes"][0].startswith("An ESTIMATE")
+    rows = {row["decoder"]: row for row in table["rows"]}
+    assert {name: row["ms per sentence"] for name, row in rows.items()} == {
+        "fairseq beam 5": 5 + 15 * 10,
+        "fairseq greedy": 5 + 14 * 8,
+        "greedy": 3 + 14 * (4 + 0.5),
+        "pgj": 3 + 12 * (5.5 + 0.5),  # between the chunks of 1 and 5
+        "gad": 3 + 0.5 + 5 * (2 + 6 + 0.5),
+    }
+    assert rows["gad"]["speed of fairseq beam 5's"] == "3.37x"  # 155 / 46
+    assert rows["gad"]["speed of fairseq greedy's"] == "2.54x"  # 117 / 46
+    assert rows["gad"]["floor, ms"] == 1 + 0.1 + 5 * (1 + 5)
+    assert rows["greedy"]["distance"] == "2.28x"  # 66 / (1 + 14 * 2)
+    assert "Not estimated: `gad 9` in fp32: its passes were not measured." in table["notes"]
+    assert "Not estimated: `pj`: unknown." in table["notes"]
+    assert "k = 4 is assumed of `gad`: the file does not say it." in table["notes"]
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        ("greedy", (1, None, None)),
+        ("beam --beam 5", (1, None, "fairseq beam 5")),
+        ("beam --beam 1", (1, None, "fairseq greedy")),
+        ("gad --drafter-path d.pt", (11, 10, None)),
+        ("gad_pp --drafter-path d.pt --block-size=7", (8, 7, None)),
+        ("pgj --block-size 5", (5, None, None)),
+        ("hgj --jacobi-window sliding --block-size 8", (8, None, None)),
+        ("hgj --hybrid-length 4 --block-size 8", "its passes differ (--hybrid-length)"),
+        ("gad --drafter-path d.pt --adaptive-block", "its passes differ (--adaptive-block)"),
+        ("nat --path d.pt", "another model"),
+        ("beam --beam 4", "not known"),
+        ("pj", "not known"),
+        ("blockwise --drafter-path h.pt", "not known"),
+    ],
+)
+def test_what_a_method_needs(command: str, needed: Any):
+    found = passes.what_passes_need(command, 10)
+    if isinstance(needed, str):
+        assert isinstance(found, str) and needed in found
+    else:
+        assert found == dict(zip(("chunk", "masks", "search"), needed, strict=True))
+
+
+def test_acceptance_is_read_from_a_benchmark():
+    found = passes.read_acceptance(BENCHMARK, 10)
+    systems = {one["label"]: one for one in found["systems"]}
+    assert systems["fairseq beam 5"]["passes"] == pytest.approx(15.412)
+    assert systems["gad"]["chunk"] == 11
+    assert "gad" in found["assumed"] and "pgj 5" not in found["assumed"]
+    assert found["left_out"] == ["`drafter alone`: another model"]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory) -> dict[str, Any]:
+    """What the shortest run writes."""
+    out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
+    argv = [*QUICK, "--engines", "fp32,bf16", "--acceptance", str(BENCHMARK), "--out", str(out)]
+    assert passes.main(argv) == 0
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    found["command"] = "as typed"  # the test's own paths are no checkout's
+    return found
+
+
+def test_the_document(document: dict[str, Any]):
+    assert (document["schema"], document["version"]) == ("fairseq_paradec.passes", 1)
+    setting = document["setting"]
+    assert setting["sizes"] == "4+4 layers, d=128, ffn 256, 4 heads"
+    assert setting["drafter sizes"] == "4+2 layers, d=128, ffn 256, 4 heads"
+    assert (setting["vocabulary"], setting["batch"], setting["threads"]) == (50, 1, 1)
+    assert setting["engines"] == ["fp32", "bf16"]
+    named = [(one["part"], one["chunk"]) for one in document["passes"] if one["engine"] == "bf16"]
+    assert named == [("encoder", None), ("decoder", 1), ("decoder", 5),
+                     ("drafter's encoder", None), ("drafter", 4)]  # fmt: skip
+    assert [one["passes"] for one in document["searches"]] == [21, 21, 21]
+    own = document["searches"][-1]
+    assert own["name"] == "greedy" and 0 < own["loop_seconds"][0][0] < own["seconds"][0][0]
+    assert [one["name"] for one in document["bandwidth"]] == ["large", "fp32", "bf16"]
+    titles = [table["title"] for table in document["tables"]]
+    assert titles == [
+        "The machine", "Passes", "A decoder's pass by piece: fp32",
+        "A decoder's pass by piece: bf16", "Searches of today, for comparison",
+        "Estimate: milliseconds a sentence",
+    ]  # fmt: skip
+    rows = document["tables"][2]["rows"]
+    assert [row["piece"] for row in rows] == [*PIECES, "other", "whole pass"]
+    for chunk in (1, 5):
+        *parts, whole = [row[f"{chunk}: ms"] for row in rows]
+        assert whole == pytest.approx(sum(parts), abs=0.002)
+
+
+def test_the_results_page_takes_it(document: dict[str, Any], tmp_path: Path):
+    (tmp_path / "passes-quick.json").write_text(json.dumps(document), encoding="utf-8")
+    page = results.render(tmp_path, tmp_path / "PAGE.md")
+    assert "## Passes of tiny, random weights (passes-quick)" in page
+    assert "### Estimate: milliseconds a sentence" in page and "ESTIMATE" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["passes"][1]["seconds"][0].__setitem__(0, 9.0), "raw samples"),
+        (lambda d: d["passes"][1].__setitem__("seconds", [[1.0], [1.0]]), "than rounds"),
+        (lambda d: d["setting"].__setitem__("engines", ["fp32"]), "engines"),
+        (lambda d: d["passes"].pop(1), "one of each chunk"),
+        (lambda d: d["bandwidth"].pop(), "bandwidths"),
+        (lambda d: d.pop("peak"), "'peak' is a required property"),
+        (lambda d: d["passes"][0].__setitem__("part", "decoders"), "'decoders'"),
+        (lambda d: d["setting"].__setitem__("model", "/home/me/model.pt"), "/home/me/model.pt"),
+    ],
+)
+def test_the_results_page_refuses_others(
+    document: dict[str, Any], tmp_path: Path, change: Any, words: str
+):
+    other, path = copy.deepcopy(document), tmp_path / "other.json"
+    change(other)
+    path.write_text(json.dumps(other), encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        results.read_document(path)
+    assert str(path) in str(error.value) and words in str(error.value)
+
+
+def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:]]
+    drafter = DEMO / "drafter.pt"
+    given = ["--drafter-path", str(drafter)] if drafter.is_file() else []
+    assert passes.main([*argv, *given, "--batch", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "vocabulary 7944" in printed and "### Passes" in printed
+    assert ("drafter, 4 masks" in printed) == bool(given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*QUICK, "--engines", "fp32,fp8"], ["--engines", "'fp8'", "int8", ":compile"]),
+        ([*QUICK, "--engines", "bf16:fast"], ["--engines", "'bf16:fast'"]),
+        (["--path", "model.pt"], ["DATA", "fairseq-preprocess"]),
+        (["no/such", "--path", "model.pt"], ["DATA", "'no/such'"]),
+        ([], ["--path", "--arch-size"]),
+        (["data", *QUICK], ["DATA", "none with --arch-size"]),
+        ([*QUICK, "--vocabulary", "4"], ["--vocabulary", "4"]),
+        ([*QUICK, "--out", "x.md"], ["--out", ".json"]),
+        ([*QUICK, "--cached", "2000"], ["--cached", "1024"]),
+        ([*QUICK, "--source-length", "2000"], ["--source-length", "2000", "1024"]),
+        ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], ["--batch", "--acceptance"]),
+        ([*QUICK, "--acceptance", "no.json"], ["no.json"]),
+        (
+            [*QUICK, "--acceptance", str(ROOT / "results" / "modules-tiny.json")],
+            ["--acceptance", "modules-tiny.json", "paradec-benchmark"],
+        ),
+        (
+            [str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]],
+            ["ReorderedTransformer"],
+        ),
+    ],
+)
+def test_a_mistake_is_named(arguments: list[str], words: list[str], capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert passes.main(arguments) == 2
+    captured = capsys.readouterr()
+    message = captured.err.strip().splitlines()[-1]
+    assert message.startswith("paradec-passes: error: ")
+    assert all(word in message for word in words), message
+    assert captured.out == ""
