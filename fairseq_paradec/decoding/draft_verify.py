@@ -148,21 +148,27 @@ def draft_and_verify(
         width = max(proposal.rows)
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         last = [row.tokens[-1] if row.tokens else rules.start for row in live]
-        draft = _rectangle(proposal.tokens, rules.pad, rules.device)  # B×K
-        first = torch.tensor(last, device=rules.device)[:, None]
-        chunk = torch.cat((first, draft), dim=1)[:, :width]
+        inputs = [[t, *draft][:width] for t, draft in zip(last, proposal.tokens, strict=True)]
+        chunk = _rectangle(inputs, rules.pad, rules.device)  # B×R
         hidden = scorer.step(chunk)  # B×R×D
         log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
         choice_scores, choices = rules.choose(log_probs, live)  # B×R each
         # 3. Accept.
-        num_accepted = acceptance.accept(draft, choices, log_probs)  # B
-        emitted = _emitted(draft, choices, num_accepted)  # B×R
-        accepted = num_accepted.tolist()
         told = choices.tolist()
         told = [c[:n] for c, n in zip(told, proposal.rows, strict=True)]
-        final = emitted.tolist()
-        scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
-        details = PassDetails(log_probs, choice_scores, draft) if record_tokens else None
+        details = None
+        if record_tokens or not acceptance.exact:
+            draft = _rectangle(proposal.tokens, rules.pad, rules.device)  # B×K
+        if record_tokens:
+            details = PassDetails(log_probs, choice_scores, draft)
+        if acceptance.exact:  # what is emitted are the verifier's choices, and they are here
+            accepted = list(map(_agreement, proposal.tokens, told))
+            final, scores = told, choice_scores.tolist()
+        else:
+            num_accepted = acceptance.accept(draft, choices, log_probs)  # B
+            emitted = _emitted(draft, choices, num_accepted)  # B×R
+            accepted, final = num_accepted.tolist(), emitted.tolist()
+            scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
         # 4. Commit what is final, and keep that much of the cache.
         for b, row in enumerate(live):
             drafted = len(proposal.tokens[b])
@@ -182,6 +188,16 @@ def draft_and_verify(
             live = [live[b] for b in stay]
             if live:
                 scorer.reorder(stay)
+
+
+def _agreement(draft: list[int], choices: list[int]) -> int:
+    """Count the drafted tokens before the first that is not the verifier's choice."""
+    count = 0
+    for drafted, chosen in zip(draft, choices, strict=False):
+        if drafted != chosen:
+            break
+        count += 1
+    return count
 
 
 def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tensor:

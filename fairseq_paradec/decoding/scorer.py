@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .compiled import Compiled, chunk_bucket, source_bucket
 from .encoder import lean_encoder
 from .engine import Engine
-from .weights import Layer, gather_layer, gather_norm, join, make_map, refuse_unknown
+from .weights import Layer, compiles, gather_layer, gather_norm, join, make_map, refuse_unknown
 
 # The first cache holds this many tokens; it doubles whenever a chunk does not fit.
 INITIAL_CAPACITY = 32
@@ -91,11 +91,8 @@ class ChunkScorer:
         self._gathered_from: tuple[torch.dtype, torch.device] | None = None
         self._encoder = lean_encoder(self.model)
         self._run: Compiled | None = None
-        self._run_encoder: Compiled | None = None
         if engine.compile:
-            self._run = Compiled(f"decoder {type(self.decoder).__name__}", self._pass)
-            if self._encoder is not None:
-                self._run_encoder = Compiled("encoder", self._encoder.layers)
+            self._run = Compiled(type(self.decoder).__name__, self._pass)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
@@ -126,7 +123,7 @@ class ChunkScorer:
         decoder = self.decoder
         weight = decoder.embed_tokens.weight
         read = sum(p.numel() for p in decoder.parameters())
-        form = self.engine.form(weight.dtype, weight.device, lasting, read)
+        form = self.form = self.engine.form(weight.dtype, weight.device, lasting, read)
         if self._encoder is not None:
             self._encoder.gather(form)
         self.layers = [gather_layer(layer, form) for layer in decoder.layers]
@@ -174,25 +171,10 @@ class ChunkScorer:
 
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder; its output is laid out as fairseq's."""
-        tokens = net_input["src_tokens"]
-        compiled = self._run_encoder if len(tokens) == 1 else None
-        if compiled is not None:
-            blank = source_bucket(tokens.size(1)) - tokens.size(1)
-            tokens = F.pad(tokens, (0, blank), value=self.model.encoder.padding_idx)
         if self._encoder is None:
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
-        x, bias, padding, embedding = self._encoder.embed(tokens)
-        if compiled is None:
-            states = self._encoder.layers(x, bias)
-        else:
-            bias = x.new_zeros(1, 1, 1, x.size(1)) if bias is None else bias
-            states = compiled((x.size(1), x.dtype, x.device), x.contiguous(), bias)
-        return {
-            "encoder_out": [states.transpose(0, 1)],
-            "encoder_padding_mask": [padding],
-            "encoder_embedding": [embedding],
-        }
+        return self._encoder(net_input)
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, as fairseq's encoders give it, and forget what was cached."""
@@ -212,10 +194,19 @@ class ChunkScorer:
         if len(padding) > 0 and bool(padding[0].any()):
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
             self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
-        elif self._run is not None:
-            self.source_bias = states.new_zeros(batch, 1, 1, source)
+        if self._run is not None:
+            self._fill_up_source(states)
         self.lengths = [0] * batch
         self.cache = self._empty_cache(batch, INITIAL_CAPACITY, states)
+
+    def _fill_up_source(self, states: Tensor) -> None:
+        """Let the source be as long as compiled passes take it; nobody sees what is added."""
+        batch, source = states.shape[:2]
+        blank = source_bucket(source) - source
+        self.cross = F.pad(self.cross, (0, 0, 0, blank))
+        if self.source_bias is None:
+            self.source_bias = states.new_zeros(batch, 1, 1, source)
+        self.source_bias = F.pad(self.source_bias, (0, blank), value=-math.inf)
 
     def _empty_cache(self, batch: int, capacity: int, like: Tensor) -> Tensor:
         """Return a blank cache, L×B×T×2×H×Dh; zeros, for 0·NaN in a masked slot would be NaN."""
@@ -258,7 +249,7 @@ class ChunkScorer:
         end = max(starts) + width
         if self._run is not None and batch == 1:
             filled = chunk_bucket(width)
-            if filled is not None:
+            if filled is not None and compiles(self.form, self.cache.dtype, filled):
                 return self._step_compiled(self._run, tokens, positions, mask, filled)
         self._make_room(end)
         ragged = min(starts) + width != end

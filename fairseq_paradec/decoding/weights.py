@@ -5,10 +5,8 @@ Also: which models have such weights, and which are refused by name.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
-from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -54,33 +52,7 @@ class Linear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
-class Opaque:
-    """A linear map with weights in a form of a library's own, which torch.compile cannot look into.
-
-    In a compiled pass it is one operator, called by number.
-
-    Args:
-        width: O, of its output.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.number = next(_NUMBERS)
-        _MAPS[self.number] = self
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map the last dimension."""
-        if torch.compiler.is_compiling():
-            out: Tensor = _OPERATOR(x, self.number, self.width)
-            return out
-        return self.product(x)
-
-    def product(self, x: Tensor) -> Tensor:
-        """Map the last dimension, by the library."""
-        raise NotImplementedError
-
-
-class PackedLinear(Opaque):
+class PackedLinear:
     """A linear map in fp32 or bfloat16 on a CPU, its weight laid out once as oneDNN wants it.
 
     In bfloat16, torch's own ``F.linear`` lays it out anew in every call, which takes as long as the
@@ -93,11 +65,10 @@ class PackedLinear(Opaque):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight.size(0))
         self.plain = Linear(weight, bias)
         self.packed: Tensor | None = None
 
-    def product(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
         if x.dtype == torch.float32 and x.numel() == x.size(-1):
             return self.plain(x)
@@ -110,7 +81,7 @@ class PackedLinear(Opaque):
         return out
 
 
-class Int8Linear(Opaque):
+class Int8Linear:
     """A linear map with weights in 8 bits, a scale for each output; inputs are quantised as met.
 
     The kernels are torch's own (fbgemm); what goes in and comes out is fp32.
@@ -121,7 +92,6 @@ class Int8Linear(Opaque):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight.size(0))
         weight = weight.float().contiguous()
         scales = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127
         zeros = torch.zeros(len(scales), dtype=torch.long)
@@ -130,25 +100,15 @@ class Int8Linear(Opaque):
             whole, None if bias is None else bias.float()
         )
 
-    def product(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
         out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)
         return out
 
 
-_NUMBERS = itertools.count()
-_MAPS: WeakValueDictionary[int, Opaque] = WeakValueDictionary()
-# The package may be imported twice, as itself and as a user dir: each time with its own operator.
-_LIBRARY = torch.library.Library(__name__.replace(".", "_"), "FRAGMENT")
-_LIBRARY.define("product(Tensor x, int number, int width) -> Tensor")
-_LIBRARY.impl("product", lambda x, number, width: _MAPS[number].product(x), "CPU")
-_LIBRARY.impl("product", lambda x, number, width: x.new_empty(*x.shape[:-1], width), "Meta")
-_OPERATOR = getattr(torch.ops, __name__.replace(".", "_")).product.default
-
-
 # How a weight lies in memory; see join.
 Form = Literal["plain", "columns", "packed", "int8"]
-Map = Linear | Opaque
+Map = Linear | PackedLinear | Int8Linear
 
 
 class Layer(NamedTuple):
@@ -198,6 +158,20 @@ def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
     if form == "columns":
         weight = weight.t().contiguous().t()
     return Linear(weight, bias)
+
+
+def compiles(form: Form, dtype: torch.dtype, rows: int) -> bool:
+    """Say whether torch.compile can look into products of weights in this form.
+
+    What libraries have laid out is closed to it, and a call from compiled code costs more than what
+    compiling saves.
+
+    Args:
+        form: of the weights.
+        dtype: of the states.
+        rows: of what is multiplied.
+    """
+    return form in ("plain", "columns") or (form == "packed" and rows == 1 and dtype.itemsize == 4)
 
 
 # Weights of more bytes than this are read from memory in every pass.
