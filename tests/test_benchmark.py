@@ -350,8 +350,8 @@ def test_all_that_a_user_waits_for_is_timed(clock, always, monkeypatch):
         return wrapped
 
     monkeypatch.setattr(greedy.dataset, "collater", slower(greedy.dataset.collater, 1))
-    encoder = greedy.models[0].encoder
-    monkeypatch.setattr(encoder, "forward", slower(encoder.forward, 10))
+    encoder = greedy.generator.scorer._encoder
+    monkeypatch.setattr(encoder, "layers", slower(encoder.layers, 10))
     scorer = greedy.generator.scorer
     monkeypatch.setattr(scorer, "log_probs", slower(scorer.log_probs, 100))
     monkeypatch.setattr(measure, "plain_text", slower(measure.plain_text, 10_000))

@@ -31,6 +31,7 @@ COLOURS = {
     "beam search": "#7f7f7f",
     "relaxed": "#d9822b",
     "other model": "#7a52a3",
+    "other dtype": "#b05c86",
     "peer": "#4c78a8",
 }
 WRONG = "#c0392b"

@@ -25,12 +25,13 @@ from omegaconf import OmegaConf
 
 from ..analysis.blocks import block_sizes
 from ..decoding.audit import Audit
-from ..decoding.config import BEAM_DECODINGS, METHOD_FLAGS, STOCK_DECODINGS
+from ..decoding.config import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
 from ..errors import UsageError, option_error
 from . import measure
 
 # Named by what a system promises. Only "exact" can be shown wrong, by one token.
-EXACT, BEAM, RELAXED, OTHER_MODEL, PEER = "exact", "beam search", "relaxed", "other model", "peer"
+EXACT, BEAM, RELAXED, PEER = "exact", "beam search", "relaxed", "peer"
+OTHER_MODEL, OTHER_DTYPE = "other model", "other dtype"
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -53,7 +54,10 @@ _OTHER_SEARCH = (
     "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
 )  # fmt: skip
 # The flags of fairseq-generate that a decoder here may have: those that building it reads.
-OF_A_DECODER = ("decoding", "path", "beam", "lenpen", "unnormalized", *_OTHER_SEARCH, *METHOD_FLAGS)
+OF_A_DECODER = (
+    "decoding", "path", "beam", "lenpen", "unnormalized", *_OTHER_SEARCH, *METHOD_FLAGS,
+    *ENGINE_FLAGS,
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -80,7 +84,8 @@ class System(Protocol):
     Attributes:
         label: its name in every table.
         command: what the user typed for it.
-        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL`` or ``PEER``.
+        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE``
+            or ``PEER``.
         parameters: of all its models.
         dtype: of its weights.
         threads: CPU threads of its own; None if it takes the run's.
@@ -164,7 +169,7 @@ class FairseqSystem:
         self.common = common
         self.files = self.options.path.split(os.pathsep)
         self.models, self.task = models.load(self.options.path)
-        self.dtype, self.device = models.dtype, models.device
+        self.dtype, self.device = self.options.engine_dtype or models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
         self.generator = self.task.build_generator(self.models, self.options)
         self.promise = self._promise(models, path)
@@ -189,6 +194,8 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if len(wanted) > 1 or not is_base_of(models.load(path)[0][0], self.models[0]):
                 return OTHER_MODEL
+        if self.options.engine_dtype not in (None, models.dtype):
+            return OTHER_DTYPE
         if self.options.decoding in STOCK_DECODINGS:
             if any(name in self.given for name in _OTHER_SEARCH):
                 return RELAXED

@@ -38,7 +38,7 @@ class Norm(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class Linear(NamedTuple):
