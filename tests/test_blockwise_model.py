@@ -1386,7 +1386,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         ("other loss", "--criterion: got 'LabelSm.*blockwise_loss with --arch blockwise_transfor"),
         ("other model", "--criterion: got 'blockwise_loss'.*--arch blockwise_transformer"),
         ("left pad", "--left-pad-target: got True"),
-        ("block size", "--block-size: got 3; .*no blocks"),
+        ("block size", "--block-size: got 3; .*fairseq's own search decodes"),
         ("other layers", "--encoder-layers: got 3; allowed: 4, as in --base-path .*model.pt"),
         ("other norms", "--decoder-normalize-before: got True; allowed: False, as in --base-path"),
         ("no base", "--base-path: got None; .*--fine-tune-base"),

@@ -19,12 +19,12 @@ class ExactMatch:
     commits one token more than it accepts, if the chunk has a row for it. Sources: Xia et al. 2022,
     section 3 (GAD's verification); Santilli et al. 2023, section 3.2 (a Jacobi iterate is final up
     to the first disagreement).
-
-    Attributes:
-        exact: whether nothing is accepted but the verifier's own choices.
     """
 
-    exact = True
+    @property
+    def exact(self) -> bool:
+        """Whether nothing but the verifier's own choices is accepted."""
+        return type(self).accept is ExactMatch.accept
 
     def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
         """Count the accepted tokens of each row.
@@ -67,8 +67,6 @@ class TopKMargin(ExactMatch):
         margin: tau, natural log.
     """
 
-    exact = False
-
     def __init__(self, topk: int, margin: float = math.inf) -> None:
         self.topk = topk
         self.margin = margin
@@ -94,8 +92,6 @@ class Distance(ExactMatch):
         numbers: V, the number that each token stands for; NaN if none: it must be chosen itself.
     """
 
-    exact = False
-
     def __init__(self, limit: int, numbers: Tensor) -> None:
         self.limit = limit
         self.numbers = numbers
@@ -119,8 +115,6 @@ class AtLeast(ExactMatch):
         least: l - 1; a shorter draft is accepted whole.
         pad: what fills up drafts.
     """
-
-    exact = False
 
     def __init__(self, rule: ExactMatch, least: int, pad: int) -> None:
         self.rule = rule
