@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -373,12 +374,14 @@ def test_who_breaks_the_promise_is_out(monkeypatch, caplog):
     costs = costs_of(0.9, gad=0.2)
     generator = build(task, [model], costs, drafter_path=path)
     run(task, [model], generator)
-    assert generator._broken == set(GAD)
+    assert generator._broken & set(generator.candidates) == set(GAD)
     assert generator._choices[Bin(1, 8)] in HGJ
     assert f"{GAD[0]} differs from greedy" in caplog.text and "NOT a tie" in caplog.text
 
 
-def test_a_tie_is_told_and_no_broken_promise(caplog):
+@pytest.mark.parametrize("is_tie", [True, False])
+def test_a_tie_is_told_and_no_broken_promise(is_tie, caplog):
+    """Equal scores are a tie only if both tokens can be of one distribution."""
     task, model, path = pair()
     generator = build(task, [model], costs_of(0.9, gad=0.2), drafter_path=path)
     inner = generator._decode_by
@@ -387,12 +390,30 @@ def test_a_tie_is_told_and_no_broken_promise(caplog):
         hypos = inner(label, net_input, rows, rules)
         if label == GAD[0]:
             rows[0].tokens[0] = 4 + (rows[0].tokens[0] + 1) % 30
+        rows[0].scores[0] = math.log(0.4 if is_tie else 0.9)
         return hypos
 
     generator._decode_by = tied
+    batches = BATCHES if is_tie else 1
+    for seed in range(batches):
+        task.inference_step(generator, [model], batch(task, [6], seed))
+    assert f"{GAD[0]} differs from greedy" in caplog.text
+    assert ("a tie, as rounding" in caplog.text) == is_tie
+    assert (GAD[0] in generator._broken) != is_tie
+
+
+def test_who_fails_is_out(monkeypatch, caplog):
+    """A drafter that breaks down costs a warning; greedy search goes on."""
+    task, model, path = pair()
+    generator = build(task, [model], costs_of(0.9, gad=0.2), drafter_path=path)
+
+    def fail(*args):
+        raise RuntimeError("out of something")
+
+    monkeypatch.setattr(BlockDrafter, "propose", fail)
     run(task, [model], generator)
-    assert f"{GAD[0]} differs from greedy" in caplog.text and "a tie, as rounding" in caplog.text
-    assert not generator._broken
+    assert set(GAD) <= generator._broken and "out of something" in caplog.text
+    assert generator._choices[Bin(1, 8)] in HGJ
 
 
 def test_audit_and_records(tmp_path):

@@ -155,6 +155,62 @@ def test_compiled_passes_equal_the_full_forward(variant, exact_oracle):
     assert difference(got, want) < 1e-9
 
 
+def test_compiled_passes_over_many_batches(exact_oracle):
+    """One scorer: a cache that grows, long sources, rows that leave, another model beside it."""
+    task = task_for("default")
+    model = tiny_model(task, "learned_positions", max_target_positions=100)
+    other = tiny_model(task, "learned_positions", seed=1, max_target_positions=100)
+    scorer, beside = ChunkScorer(model, COMPILE), ChunkScorer(other, COMPILE)
+    inputs = torch.randint(4, 30, (3, 52), generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        for length in (9, 40, 5):
+            sample = batch(task, [length])
+            for each, its in ((scorer, model), (beside, other)):
+                got = run_chunks(each, sample, inputs[:1], (4,) * 13)
+                assert difference(got, full_forward(its, sample, inputs[:1])) < 1e-9
+        # A ragged batch of which the last row is left, in what was its own part of the cache.
+        sample = batch(task, [9, 4, 7])
+        scorer.encode(sample["net_input"])
+        scorer.step(inputs[:, :4])
+        scorer.keep([3, 1, 4])
+        scorer.reorder([1])
+        got = scorer.log_probs(scorer.step(inputs[1:2, 1:5]))
+        want = full_forward(model, sample, inputs)[1:2, 1:5]
+    assert not Compiled.failed and len(scorer._run._compiled) >= 3
+    assert difference(got, want) < 1e-9
+
+
+@pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
+def test_compiled_drafter(attention):
+    task = task_for("default")
+    drafter = tiny_drafter(task, attention=attention)
+    plain, scorer = BlockScorer(drafter), BlockScorer(drafter, COMPILE)
+    with torch.inference_mode():
+        for length in (7, 4):
+            for each in (plain, scorer):
+                each.encode(batch(task, [length])["net_input"])
+            for prefix in ([], [7, 9], [7, 9, 8, 5]):
+                want = plain.fill([prefix], 3)
+                assert difference(scorer.fill([prefix], 3), want) < 1e-10
+    assert not Compiled.failed and scorer._run._compiled
+
+
+def test_autocast_and_changed_forms_are_told_apart(uncompiled):
+    """What was compiled for one form of the weights is not run on another; nor under autocast."""
+    task = task_for("default")
+    model = tiny_model(task, "default", dtype=torch.float32)
+    sample = batch(task, [6])
+    scorer = ChunkScorer(model, COMPILE)
+    with torch.inference_mode():
+        run_chunks(scorer, sample, inputs_for(task)[:1], (1,))
+        model.make_generation_fast_()
+        run_chunks(scorer, sample, inputs_for(task)[:1], (1,))
+        assert len(uncompiled) == 2, "by rows, and by columns"
+        with torch.autocast("cpu", torch.bfloat16):
+            run_chunks(scorer, sample, inputs_for(task)[:1], (4,))
+        assert len(uncompiled) == 2
+
+
 def of_every_method(task, model):
     """Flags of every method that is lossless, with what it drafts by."""
     dtype = next(model.parameters()).dtype
@@ -175,13 +231,17 @@ def of_every_method(task, model):
     ]
 
 
-def test_every_method_is_greedy_when_compiled():
+def test_every_method_is_greedy_when_compiled(monkeypatch):
     """One sentence at a time, against fairseq's beam 1, float64."""
+    made, inner = [], Compiled._compile
+    monkeypatch.setattr(Compiled, "_compile", lambda *args: made.append(args) or inner(*args))
     task = task_for("default")
     model = tiny_model(task, "default")
     for flags in of_every_method(task, model):
         for length in (8, 3):
+            before = len(made)
             check(task, [model], batch(task, [length]), flags | {"compile": True}, Limits())
+            assert len(made) > before, "something was compiled"
     assert not Compiled.failed
 
 
@@ -380,6 +440,25 @@ def test_a_model_in_training_is_copied_anew():
         after = run_chunks(scorer, sample, inputs, (13,))
         want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
     assert relative_error(before, want) > 0.2 > 0.05 > relative_error(after, want)
+
+
+def test_copies_are_in_evaluation_mode_and_fresh():
+    """Made while the model trains, with layer drop; and once more when it has changed for good."""
+    task = task_for("default")
+    model = tiny_model(task, "default", dtype=torch.float32, decoder_layerdrop=0.9, dropout=0.5)
+    sample, inputs = batch(task, [6]), inputs_for(task)[:1]
+    model.train()
+    scorer = ChunkScorer(model, Engine("fp16"))
+    model.eval()
+    with torch.no_grad():
+        got = run_chunks(scorer, sample, inputs, (13,))
+        assert relative_error(got, run_chunks(ChunkScorer(model), sample, inputs, (13,))) < 0.05
+        for p in model.parameters():
+            p.mul_(1.5)
+        model.make_generation_fast_()
+        want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
+        for one in (scorer, ChunkScorer(model, Engine("fp16"))):
+            assert relative_error(run_chunks(one, sample, inputs, (13,)), want) < 0.05
 
 
 def test_int8_is_for_cpus():

@@ -310,7 +310,7 @@ class Bench:
             "prev_output_tokens": start,
         }
         self.sample: dict[str, Any] = {"id": torch.arange(plan.batch), "net_input": inputs}
-        self.target = tokens(plan.cached + max(NEW_TOKENS, *plan.chunks), len(words))
+        self.target = tokens(plan.cached + max(NEW_TOKENS + 1, *plan.chunks), len(words))
         self.target[:, 0] = words.eos()
 
     # ---- passes ------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Compiled:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.function = function
-        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+        self._compiled: dict[tuple[Hashable, ...], Callable[..., Any]] = {}
 
     def __call__(self, key: tuple[Hashable, ...], *args: Tensor | None) -> Any:
         """Run the function.
@@ -85,7 +85,7 @@ class Compiled:
         logger.info("--compile: %s %s compiled or loaded in %.1f s", self.name, key, seconds)
         return run(*args)
 
-    def _compile(self, key: Hashable) -> Callable[..., Any]:
+    def _compile(self, key: tuple[Hashable, ...]) -> Callable[..., Any]:
         """Return a function that is compiled at its first call."""
         use_cache_folder()
         function = self.function
@@ -98,7 +98,7 @@ class Compiled:
         )
         own = own if bound is None else types.MethodType(own, bound)
         options: dict[str, Any] = {"guard_filter_fn": lambda guards: [False] * len(guards)}
-        if torch.cuda.is_available():
+        if "cuda" in key:
             options["triton.cudagraphs"] = True
         else:
             # The calls between the kernels in C++, too, and no checks in each.

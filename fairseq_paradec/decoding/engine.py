@@ -42,6 +42,7 @@ class Engine:
         copies = _COPIES.setdefault(model, {})
         if wanted not in copies:
             copies[wanted] = copy.deepcopy(model).to(wanted)
+            copies[wanted].eval()  # the model may be in training, and be asked between updates
         return copies[wanted]
 
     def form(self, dtype: torch.dtype, device: torch.device, lasting: bool, count: int) -> Form:

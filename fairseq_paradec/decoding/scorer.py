@@ -88,7 +88,7 @@ class ChunkScorer:
         # Drafts may be of the dictionary's first tokens only; set before anything is encoded.
         self.shortlist: int | None = None
         self.lengths: list[int] = []
-        self._gathered_from: tuple[torch.dtype, torch.device] | None = None
+        self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
         self._encoder = lean_encoder(self.model)
         self._run: Compiled | None = None
         if engine.compile:
@@ -107,15 +107,14 @@ class ChunkScorer:
     def _gather_weights(self) -> None:
         """Put the weights into the form that a pass wants."""
         weight = self.given.decoder.embed_tokens.weight
-        kind = (weight.dtype, weight.device)
         lasting = getattr(self.given, "_is_generation_fast", False)
+        kind = (weight.dtype, weight.device, lasting)
         if self._gathered_from == kind and lasting:
             return
         self._gathered_from = kind
         if self.model is not self.given:
-            self.model.to(weight.device)
-            if not lasting:
-                self.model.load_state_dict(self.given.state_dict())
+            # Not by fairseq's own method, which upgrades checkpoints and asks for their options.
+            nn.Module.load_state_dict(self.model.to(weight.device), self.given.state_dict())
         self._gather(lasting)
 
     def _gather(self, lasting: bool) -> None:
@@ -126,11 +125,13 @@ class ChunkScorer:
         form = self.form = self.engine.form(weight.dtype, weight.device, lasting, read)
         if self._encoder is not None:
             self._encoder.gather(form)
-        self.layers = [gather_layer(layer, form) for layer in decoder.layers]
+        # children(): a list with layer drop draws random numbers whenever it is iterated over.
+        stack: list[Any] = list(decoder.layers.children())
+        self.layers = [gather_layer(layer, form) for layer in stack]
         self.heads = self.layers[0].heads
         self.head_dim = decoder.embed_dim // self.heads
         # All layers' cross-attention keys and values come from one product.
-        attentions = [layer.encoder_attn for layer in decoder.layers]
+        attentions = [layer.encoder_attn for layer in stack]
         self.cross_kv = join([p for a in attentions for p in (a.k_proj, a.v_proj)], form)  # L·2·D×C
         projection = decoder.output_projection  # D -> V; None with an adaptive softmax
         self.projection = projection
@@ -247,7 +248,8 @@ class ChunkScorer:
         batch, width = tokens.shape
         starts = self.lengths
         end = max(starts) + width
-        if self._run is not None and batch == 1:
+        closed = torch.is_autocast_enabled(tokens.device.type)
+        if self._run is not None and batch == 1 and not closed:
             filled = chunk_bucket(width)
             if filled is not None and compiles(self.form, self.cache.dtype, filled):
                 return self._step_compiled(self._run, tokens, positions, mask, filled)
@@ -292,7 +294,7 @@ class ChunkScorer:
         key = (
             filled, *self.cache.shape, self.cross.size(4), bias is None, positions is None,
             0 if self.positions is None else self.positions.size(0),
-            self.cache.dtype, self.cache.device,
+            self.form, self.cache.dtype, self.cache.device.type,
         )  # fmt: skip
         first = torch.tensor([start], device=tokens.device)
         x: Tensor = run(

@@ -251,7 +251,7 @@ def refuse_unknown(
     elif type(decoder.embed_positions) not in positions:
         reason = f"its positions are a {type(decoder.embed_positions).__name__}"
     else:
-        reason = next(filter(None, map(_why_layer_unknown, decoder.layers)), None)
+        reason = next(filter(None, map(_why_layer_unknown, decoder.layers.children())), None)
     if reason is not None:
         raise UsageError(
             f"--decoding: {name} cannot be decoded in parallel: {reason}; "

@@ -249,6 +249,7 @@ class AutoFastGenerator(MethodGenerator):
             trial = self._trials[where] = _Trial(where, self._unbroken(plain))
         labels = list(dict.fromkeys((GREEDY, *trial.running)))
         self._warm_up(labels, net_input, rows, rules)
+        labels = self._unbroken(labels)
         # Forwards, backwards, and then from the next one on.
         turn = trial.batches // 2 % len(labels)
         labels = labels[turn:] + labels[:turn]
@@ -282,7 +283,13 @@ class AutoFastGenerator(MethodGenerator):
         cold = [label for label in labels if label not in self._warm]
         begin = self._now(rules.device)
         for label in cold:
-            self._decode_by(label, net_input, _twins(rows), rules)
+            try:
+                self._decode_by(label, net_input, _twins(rows), rules)
+            except Exception as error:  # of a drafter, say: greedy search can do without
+                if label == GREEDY:
+                    raise
+                logger.warning("auto_fast: %s fails and is out of the run: %s", label, error)
+                self._exclude(label)
         self._warm |= set(cold)
         if cold:
             seconds = self._now(rules.device) - begin
@@ -313,7 +320,7 @@ class AutoFastGenerator(MethodGenerator):
 
     def _exclude(self, label: str) -> None:
         """Take a candidate out of the run, also where it was chosen."""
-        self._broken.add(label)
+        self._broken |= {label, f"{label} --compile"}
         for trial in self._trials.values():
             trial.running = self._unbroken(trial.running)
         for where, choice in list(self._choices.items()):
@@ -365,7 +372,7 @@ class AutoFastGenerator(MethodGenerator):
         flags = {"compile": self.config.compile, "engine_dtype": self.config.engine_dtype}
         return {
             "machine": this_machine(device),
-            "models": [fingerprint(model) for model in self.model.models],
+            "models": [fingerprint(model, with_weights=True) for model in self.model.models],
             "drafter": None if helper is None else fingerprint(helper, with_weights=True),
             "flags": flags | {"candidates": list(self.candidates)},
         }
@@ -382,7 +389,10 @@ class AutoFastGenerator(MethodGenerator):
 
     def _choose(self, where: Bin, found: Measured, source: str) -> None:
         """Choose a bin's decoder by what was measured, and say so."""
-        ratios, ms = found.ratios, found.ms
+        ratios, ms = (
+            {label: x for label, x in figures.items() if label not in self._broken}
+            for figures in (found.ratios, found.ms)
+        )
         exact = [one for one in ratios if self.candidates[one].quality == LOSSLESS]
         others = [one for one in exact if one != GREEDY]
         rival = min(others, key=ratios.__getitem__, default=GREEDY)
@@ -508,10 +518,18 @@ def _twins(rows: Sequence[Row]) -> list[Row]:
 
 
 def _gap(ours: Row, other: Row) -> float:
-    """Return how far apart the scores are where two outputs part; inf where one just ends."""
+    """Return how far apart the scores are where two outputs part; inf where that is no tie.
+
+    Two tokens of one distribution cannot both have more than half of it: where both scores say so,
+    they are of different ones, and one of the outputs is wrong.
+    """
     pairs = zip(ours.tokens, other.tokens, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    return math.inf if at is None else abs(ours.scores[at] - other.scores[at])
+    if at is None:
+        return math.inf
+    gap = abs(ours.scores[at] - other.scores[at])
+    both = math.exp(ours.scores[at]) + math.exp(other.scores[at])
+    return gap if both <= 1 + gap else math.inf
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
