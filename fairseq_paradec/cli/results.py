@@ -122,15 +122,17 @@ def passes_contradiction(document: dict[str, Any]) -> str | None:
 def contradiction(document: dict[str, Any]) -> str | None:
     """Return what does not fit together in a benchmark, or None.
 
-    Above all: one dtype and one number of threads in a column, and as many samples for each system
-    as there were rounds and sentences.
+    Above all: one dtype and one number of threads in a column, but for what is labelled as of
+    another, and as many samples for each system as there were rounds and sentences.
     """
     setting, seconds = document["setting"], document["seconds"]
     names = [s["label"] for s in document["systems"]]
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     if len(set(names)) < len(names):
         return "two systems have the same label"
-    if any(s["dtype"] != setting["dtype"] or s["threads"] is not None for s in own):
+    if any((s["dtype"] != setting["dtype"]) != (s["promise"] == "other dtype") for s in own) or any(
+        s["threads"] is not None for s in own
+    ):
         return "systems of several dtypes or threads in one column"
     if list(seconds["latency"]) != [str(count) for count in setting["threads"]]:
         return "the times are not of the threads that the setting names"
