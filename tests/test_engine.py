@@ -81,7 +81,7 @@ def run_chunks(scorer, sample, inputs, widths):
 
 def test_buckets():
     assert [chunk_bucket(n) for n in (1, 2, 4, 11, 13, 64, 65)] == [1, 4, 4, 12, 16, 64, None]
-    assert [source_bucket(n) for n in (1, 32, 33, 129)] == [32, 32, 64, 256]
+    assert [source_bucket(n) for n in (1, 16, 17, 129)] == [16, 16, 32, 256]
     assert list(CHUNKS) == sorted(set(CHUNKS))
 
 

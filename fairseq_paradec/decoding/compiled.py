@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 # Chunks are filled up to one of these lengths; longer ones run plain.
 CHUNKS = (1, 4, 8, 12, 16, 24, 32, 48, 64)
 # Sources are filled up to this many tokens, or to twice as many, and so on.
-SOURCE = 32
+SOURCE = 16
 
 
 def chunk_bucket(width: int) -> int | None:

@@ -195,19 +195,18 @@ class ChunkScorer:
         if len(padding) > 0 and bool(padding[0].any()):
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
             self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
-        if self._run is not None:
-            self._fill_up_source(states)
         self.lengths = [0] * batch
         self.cache = self._empty_cache(batch, INITIAL_CAPACITY, states)
 
-    def _fill_up_source(self, states: Tensor) -> None:
+    def _fill_up_source(self) -> None:
         """Let the source be as long as compiled passes take it; nobody sees what is added."""
-        batch, source = states.shape[:2]
-        blank = source_bucket(source) - source
-        self.cross = F.pad(self.cross, (0, 0, 0, blank))
+        batch, source = self.cross.size(2), self.cross.size(4)
         if self.source_bias is None:
-            self.source_bias = states.new_zeros(batch, 1, 1, source)
-        self.source_bias = F.pad(self.source_bias, (0, blank), value=-math.inf)
+            self.source_bias = self.cross.new_zeros(batch, 1, 1, source)
+        blank = source_bucket(source) - source
+        if blank:
+            self.cross = F.pad(self.cross, (0, 0, 0, blank))
+            self.source_bias = F.pad(self.source_bias, (0, blank), value=-math.inf)
 
     def _empty_cache(self, batch: int, capacity: int, like: Tensor) -> Tensor:
         """Return a blank cache, L×B×T×2×H×Dh; zeros, for 0·NaN in a masked slot would be NaN."""
@@ -279,6 +278,7 @@ class ChunkScorer:
         """Run the decoder over one row's chunk, filled up to a length that is compiled for."""
         width, start = tokens.size(1), self.lengths[0]
         self._make_room(start + filled)
+        self._fill_up_source()
         blank = filled - width
         bias = None
         if mask is not None:
