@@ -405,6 +405,36 @@ def test_a_tie_is_told_and_no_broken_promise(is_tie, caplog):
     assert (GAD[0] in generator._broken) != is_tie
 
 
+def test_greedy_takes_over_from_a_choice_that_was_wrong(tmp_path, caplog):
+    """The first batches flattered it; what greedy would take is known from the outputs' lengths."""
+    task, model, path = pair()
+    file = tmp_path / "profile.json"
+    made = [0]
+
+    def costs(label, sentences):
+        made[0] += 1
+        late = generator._choices.get(Bin(1, 8)) == GAD[1]
+        return {"greedy": 1.0, GAD[1]: 1.5 if late else 0.5}.get(label, 1.2)
+
+    flags = {"drafter_path": path, "speed_profile": str(file)}
+    generator = build(task, [model], costs, **flags)
+    same = [(6,)] * BATCHES
+    for lengths in same:
+        task.inference_step(generator, [model], batch(task, lengths, 0))
+        if generator._choices:
+            break
+    assert generator._choices == {Bin(1, 8): GAD[1]}
+    with caplog.at_level("INFO"):
+        for _ in range(BATCHES):
+            assert generator._choices == {Bin(1, 8): GAD[1]}
+            task.inference_step(generator, [model], batch(task, [6], 0))
+    assert generator._choices == {Bin(1, 8): "greedy"}
+    assert f"greedy from now on; {GAD[1]} took 1.50 times" in caplog.text
+    second = build(task, [model], costs_of(1.0), **flags)
+    run(task, [model], second, times=1)
+    assert second._choices == {Bin(1, 8): "greedy"}
+
+
 def test_who_fails_is_out(monkeypatch, caplog):
     """A drafter that breaks down costs a warning; greedy search goes on."""
     task, model, path = pair()

@@ -56,12 +56,14 @@ class Measured:
         ratios: a candidate's time over greedy's for the same batch, which two of three batches do
             not exceed.
         ms: the 90th percentile of a candidate's milliseconds per sentence.
+        pass_seconds: greedy search's seconds for a batch, divided by its passes.
     """
 
     batches: int
     seconds: float
     ratios: dict[str, float]
     ms: dict[str, float]
+    pass_seconds: float
 
 
 class SpeedProfile:
@@ -200,7 +202,8 @@ def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
         if "greedy" not in ratios or ratios.keys() != ms.keys():
             raise ValueError("a bin whose candidates do not agree")
         where = Bin(int(one["sentences"]), int(one["source"]))
-        found[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms)
+        of_a_pass = _numbers({"": one["pass_seconds"]})[""]
+        found[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms, of_a_pass)
     return found
 
 

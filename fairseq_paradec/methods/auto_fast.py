@@ -4,6 +4,8 @@ Batches of about the same size and source length are a bin. In each bin the firs
 decoded by every candidate, in changing order, and greedy's output is what is returned; candidates
 that fall behind drop out. From then on the fastest one decodes, by its time over greedy's for the
 same batch in two of three batches; and greedy search unless another is at least 2% faster there.
+The choice is watched: greedy's time for an output is known from its number of tokens, and where it
+would have been the shorter one after all, greedy search takes over.
 
 With ``--latency-budget-ms`` the candidates stand in order of quality (fairseq's beam search, those
 with greedy's output, gad_pp), and the first whose 90th percentile of milliseconds per sentence is
@@ -91,6 +93,7 @@ class _Trial:
         ratios: of each, its time over greedy's, batch by batch.
         ms: of each, its milliseconds per sentence.
         batches: how many were measured.
+        greedy: seconds and passes of greedy search, all batches together.
         seconds: spent on other candidates than greedy.
     """
 
@@ -99,10 +102,12 @@ class _Trial:
     ratios: dict[str, list[float]] = field(default_factory=dict)
     ms: dict[str, list[float]] = field(default_factory=dict)
     batches: int = 0
+    greedy: tuple[float, int] = (0.0, 0)
     seconds: float = 0.0
 
-    def add(self, seconds: dict[str, float], sentences: int) -> None:
-        """Take the seconds that each candidate needed for one batch."""
+    def add(self, seconds: dict[str, float], sentences: int, passes: int) -> None:
+        """Take the seconds that each candidate needed for one batch, and greedy's passes."""
+        self.greedy = (self.greedy[0] + seconds[GREEDY], self.greedy[1] + passes)
         greedy = max(seconds[GREEDY], 1e-9)
         for label, taken in seconds.items():
             self.ratios.setdefault(label, []).append(max(taken, 1e-9) / greedy)
@@ -122,6 +127,7 @@ class _Trial:
             self.seconds,
             {label: _percentile(self.ratios[label], SURE) for label in labels},
             {label: _percentile(self.ms[label], 0.9) for label in labels},
+            max(self.greedy[0] / max(1, self.greedy[1]), 1e-9),
         )
 
 
@@ -175,6 +181,8 @@ class AutoFastGenerator(MethodGenerator):
         self._known: dict[Bin, Measured] | None = None  # of the profile, once a batch is there
         self._choices: dict[Bin, str] = {}
         self._chosen: str | None = None
+        self._found: dict[Bin, Measured] = {}
+        self._watched: dict[Bin, _Watch] = {}
         self._generator(GREEDY)
         for label, one in self.candidates.items():
             if one.config.decoding in ("gad", "blockwise"):
@@ -221,7 +229,36 @@ class AutoFastGenerator(MethodGenerator):
         self._chosen = self._choices.get(where)
         if self._chosen is None:
             return self._measure(where, net_input, rows, rules)
-        return self._decode_by(self._chosen, net_input, rows, rules)
+        begin, compiling = self._now(rules.device), Compiled.seconds
+        hypos = self._decode_by(self._chosen, net_input, rows, rules)
+        if self.candidates[self._chosen].quality == LOSSLESS and self.lossless:
+            taken = self._now(rules.device) - begin - (Compiled.seconds - compiling)
+            self._keep_watch(where, self._chosen, taken, _greedy_passes(rows))
+        return hypos
+
+    def _keep_watch(self, where: Bin, label: str, seconds: float, passes: int) -> None:
+        """Go back to greedy search where the choice turns out to be the slower one.
+
+        What greedy search would have taken is known from its passes, one a token of the longest
+        output, and from what one of them took while the bin was measured.
+        """
+        if label == GREEDY or label not in self._warm:
+            self._warm.add(label)
+            return
+        found, watch = self._found[where], self._watched.setdefault(where, _Watch())
+        watch.batches += 1
+        watch.seconds += seconds
+        watch.greedy += passes * found.pass_seconds
+        if watch.batches < BATCHES or watch.seconds <= watch.greedy:
+            return
+        ratio = found.ratios[label] = watch.seconds / watch.greedy
+        self._choices[where] = GREEDY
+        logger.info(
+            "auto_fast: %s: greedy from now on; %s took %.2f times as long as that would have, in "
+            "%d batches", where, label, ratio, watch.batches,
+        )  # fmt: skip
+        if self.profile is not None:
+            self.profile.save({where: found})
 
     def _decode_by(
         self, label: str, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
@@ -264,7 +301,7 @@ class AutoFastGenerator(MethodGenerator):
             compiling, begin = Compiled.seconds, self._now(rules.device)
             hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
             seconds[label] = self._now(rules.device) - begin - (Compiled.seconds - compiling)
-        trial.add(seconds, len(rows))
+        trial.add(seconds, len(rows), _greedy_passes(rows))
         for label in labels:
             if self.candidates[label].quality == LOSSLESS:
                 self._compare(label, outputs[label], rows)
@@ -421,6 +458,7 @@ class AutoFastGenerator(MethodGenerator):
                     flag("latency_budget_ms"), budget, where, choice, ms[choice],
                 )  # fmt: skip
         self._choices[where] = choice
+        self._found[where] = found
         logger.info("auto_fast: %s: %s (%s)", where, told, source)
 
 
@@ -513,6 +551,20 @@ def candidates(
         if config.compile and quality == LOSSLESS:
             found.append(Candidate(f"{label} --compile", replace(given, compile=True)))
     return found
+
+
+@dataclass
+class _Watch:
+    """What a bin's decoder took since it was chosen, and greedy search would have, in seconds."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    greedy: float = 0.0
+
+
+def _greedy_passes(rows: Sequence[Row]) -> int:
+    """Return how many passes greedy search takes for outputs that are its own."""
+    return max(len(row.tokens) for row in rows)
 
 
 def _twins(rows: Sequence[Row]) -> list[Row]:
