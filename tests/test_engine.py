@@ -195,6 +195,16 @@ def test_compiled_drafter(attention):
     assert not Compiled.failed and scorer._run._compiled
 
 
+def test_what_is_not_compiled_is_said(caplog):
+    compiled.warn_plain.cache_clear()
+    task, model = built("default", torch.float32)
+    for _ in range(2):
+        scorer = ChunkScorer(model, Engine("int8", compile=True))
+        scorer.encode(batch(task, [6])["net_input"])
+    (record,) = [r for r in caplog.records if r.name == compiled.__name__]
+    assert record.message == "--compile: passes run plain, for their weights are in int8"
+
+
 def test_autocast_and_changed_forms_are_told_apart(uncompiled):
     """What was compiled for one form of the weights is not run on another; nor under autocast."""
     task = task_for("default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -19,6 +20,20 @@ logger = logging.getLogger(__name__)
 CHUNKS = (1, 4, 8, 12, 16, 24, 32, 48, 64)
 # Sources are filled up to this many tokens, or to twice as many, and so on.
 SOURCE = 16
+
+
+@functools.cache
+def warn_plain(form: str, which: str) -> None:
+    """Say, once, that weights in this form are not compiled.
+
+    Args:
+        form: of the weights; see weights.join.
+        which: passes are meant.
+    """
+    logger.warning(
+        "--compile: %s run plain, for their weights are %s", which,
+        "in int8" if form == "int8" else "laid out by oneDNN",
+    )  # fmt: skip
 
 
 def chunk_bucket(width: int) -> int | None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
-from .compiled import Compiled, chunk_bucket, source_bucket
+from .compiled import Compiled, chunk_bucket, source_bucket, warn_plain
 from .encoder import lean_encoder
 from .engine import Engine
 from .weights import Layer, compiles, gather_layer, gather_norm, join, make_map, refuse_unknown
@@ -123,6 +123,9 @@ class ChunkScorer:
         weight = decoder.embed_tokens.weight
         read = sum(p.numel() for p in decoder.parameters())
         form = self.form = self.engine.form(weight.dtype, weight.device, lasting, read)
+        if self._run is not None and not compiles(form, weight.dtype, 2):
+            few = compiles(form, weight.dtype, 1)
+            warn_plain(form, "passes over more than one token" if few else "passes")
         if self._encoder is not None:
             self._encoder.gather(form)
         # children(): a list with layer drop draws random numbers whenever it is iterated over.
