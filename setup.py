@@ -33,7 +33,10 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
-    package_data={"fairseq_paradec.cli": ["benchmark.schema.json", "passes.schema.json"]},
+    package_data={
+        "fairseq_paradec.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.cli": ["benchmark.schema.json", "passes.schema.json"],
+    },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
         'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
@@ -47,12 +50,14 @@ setup(
         # what the benchmark measures, checks and draws with
         "sacrebleu>=2.4,<3",
         "jsonschema>=4.18,<5",
-        "matplotlib>=3.8,<4",
+        # from 3.11 on it shapes text, and sets right-to-left scripts from right to left
+        "matplotlib>=3.11,<4",
+        "networkx>=3,<4",
     ],
     extras_require={
         # engines to compare with: paradec-benchmark --peers
         "peers": ["ctranslate2>=4.5,<5"],
-        "test": ["pytest>=8", "ruff", "mypy"],
+        "test": ["pytest>=8", "ruff", "mypy", "selenium>=4.20,<5"],
     },
     entry_points={
         "console_scripts": [

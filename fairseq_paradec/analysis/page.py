@@ -1,0 +1,131 @@
+"""What every HTML page of this package is made of: a head, data for its scripts, a tail.
+
+A page needs no other file and no network: styles, scripts, pictures and data lie in it, and its
+Content-Security-Policy allows nothing else. Styles and scripts are allowed by their hashes, so a
+text that got into the page, whatever it says, is never run.
+
+Pure functions; ``cli/pages.py`` writes them to files.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .trace_view import printable
+
+#: How every page begins. By it a page is told from other files, which are never written over.
+MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
+LAYOUT = 2  # another number is another layout
+
+TAIL = "</main>\n</body>\n</html>\n"
+
+
+def resource(name: str) -> str:
+    """Return a style or a script that lies beside this module.
+
+    Args:
+        name: of the file, ``.css`` or ``.js``.
+    """
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def text(value: object) -> str:
+    """Escape a text for HTML, in attributes too; what would turn or command it is spelled out."""
+    return html.escape(printable(str(value)), quote=True)
+
+
+def head(title: str, styles: Sequence[str] = (), scripts: Sequence[str] = ()) -> str:
+    """Return a page's beginning, its heading included.
+
+    Scripts run when the whole page is there.
+
+    Args:
+        title: what the page is of.
+        styles: of ``resource``, after the one that all pages share.
+        scripts: of ``resource``; none of them may hold ``</script``.
+    """
+    styles = [resource("page.css"), *styles]
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            "img-src data:",
+            "style-src " + " ".join(map(_hash, styles)),
+            "script-src " + (" ".join(map(_hash, scripts)) or "'none'"),
+        ]
+    )
+    if any("</script" in script.lower() for script in scripts):
+        raise ValueError("a script of a page may not hold </script")
+    return (
+        f'{MARK}page {LAYOUT} -->\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n"
+        + "".join(f"<style>{style}</style>\n" for style in styles)
+        # type=module: run after the page was read, in order, in a scope of its own
+        + "".join(f'<script type="module">{script}</script>\n' for script in scripts)
+        + f"</head>\n<body>\n<main>\n<h1>{text(title)}</h1>\n"
+    )
+
+
+def _hash(code: str) -> str:
+    """Return the source expression that allows an inline style or script."""
+    digest = hashlib.sha256(code.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def data(name: str, value: Any) -> str:
+    """Return a block of data, which scripts find by its class; no browser shows or runs it.
+
+    Args:
+        name: the class.
+        value: anything that JSON can say, finite numbers only.
+    """
+    code = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Inside a script element only these could end it or begin a comment.
+    code = code.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return f'<script type="application/json" class="{text(name)}">{code}</script>\n'
+
+
+def picture(svg: bytes, description: str) -> str:
+    """Return a picture as a part of a page.
+
+    Args:
+        svg: the picture's file.
+        description: for those who do not see it.
+    """
+    code = base64.b64encode(svg).decode("ascii")
+    return f'<img src="data:image/svg+xml;base64,{code}" alt="{text(description)}">\n'
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a table as a part of a page; numbers are aligned to the right.
+
+    Args:
+        rows: one dict per row, all with the same keys, which are the columns.
+    """
+    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in rows[0])
+    lines = []
+    for row in rows:
+        first, *rest = row.values()
+        cells = "".join(_cell(value) for value in rest)
+        lines.append(f'<tr><th scope="row">{text(first)}</th>{cells}</tr>\n')
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="table">\n'
+        f'<table class="grid">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n'
+        + "".join(lines)
+        + "</tbody>\n</table>\n</div>\n"
+    )
+
+
+def _cell(value: object) -> str:
+    """Return one cell: what begins like a number is one."""
+    shown = str(value)
+    number = shown.lstrip("+-")[:1].isdigit() or shown in ("-", "")
+    kind = ' class="number"' if number else ""
+    return f"<td{kind}>{text(shown)}</td>"

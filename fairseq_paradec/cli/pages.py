@@ -1,0 +1,95 @@
+"""Files that a command makes whole: pages that need no other file, and pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ..analysis.page import MARK
+from ..errors import option_error
+
+#: What pictures may be.
+SUFFIXES = (".png", ".svg")
+
+
+def is_page(path: str) -> bool:
+    """Say whether a page may be written here: the file is new, empty, or an earlier page."""
+    if not os.path.lexists(path):
+        return True
+    if not os.path.isfile(path):
+        return False
+    mark = MARK.encode()
+    with open(path, "rb") as file:
+        return file.read(len(mark)) in (mark, b"")
+
+
+def check_page(flag: str, path: str) -> None:
+    """Find out before reading, not after, that a page cannot be written.
+
+    Args:
+        flag: that named it.
+        path: the page.
+
+    Raises:
+        UsageError: it would lie in no folder, may not be written, or is a file of another kind.
+    """
+    check_folder(flag, path)
+    if not is_page(path):
+        raise option_error(flag, path, "a new file, or an earlier page; this is something else")
+
+
+def check_folder(flag: str, path: str) -> None:
+    """Refuse a file that would lie in no folder, or in one that may not be written.
+
+    Args:
+        flag: that named it.
+        path: the file.
+
+    Raises:
+        UsageError: it does.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    if path == "" or os.path.isdir(path):
+        raise option_error(flag, path, "a file, not a folder or nothing")
+    if not os.path.isdir(folder):
+        raise option_error(flag, path, f"a file in a folder that exists; {folder} does not")
+    if not os.access(folder, os.W_OK):
+        raise option_error(flag, path, "a file in a folder that may be written")
+
+
+def check_picture(flag: str, path: str) -> Path:
+    """Refuse a picture that cannot be written, or of an unknown kind.
+
+    Args:
+        flag: that named it.
+        path: the picture.
+
+    Raises:
+        UsageError: it has another ending than .png or .svg, or lies in no folder.
+    """
+    if Path(path).suffix not in SUFFIXES:
+        raise option_error(flag, path, f"a name that ends in {' or '.join(SUFFIXES)}")
+    check_folder(flag, path)
+    return Path(path)
+
+
+@contextlib.contextmanager
+def whole_file(path: str) -> Iterator[TextIO]:
+    """Open a text file that appears under its name only once it is complete.
+
+    Args:
+        path: the file; a link is followed.
+    """
+    target = os.path.realpath(path)
+    part = f"{target}.{os.getpid()}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            yield file
+        os.replace(part, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
