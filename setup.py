@@ -50,8 +50,9 @@ setup(
         # what the benchmark measures, checks and draws with
         "sacrebleu>=2.4,<3",
         "jsonschema>=4.18,<5",
-        # from 3.11 on it shapes text, and sets right-to-left scripts from right to left
-        "matplotlib>=3.11,<4",
+        # From 3.11 on it shapes text, and sets right-to-left scripts from right to left.
+        'matplotlib>=3.11,<4; python_version>="3.11"',
+        'matplotlib>=3.8,<3.11; python_version<"3.11"',
         "networkx>=3,<4",
     ],
     extras_require={
