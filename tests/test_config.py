@@ -17,6 +17,7 @@ from fairseq_paradec.decoding.config import (
     FLAGS_OF_AUTO,
     FLAGS_OF_METHOD,
     METHOD_FLAGS,
+    REPORT_FLAGS,
     SWITCHES,
     DecodingConfig,
     flag,
@@ -129,6 +130,24 @@ def test_a_plain_model_has_no_engine_under_auto(name):
         task.build_generator(models, argparse.Namespace(**{name: None}))
 
 
+@pytest.mark.parametrize("name", ["audit", "stats_file", "trace_file"])
+def test_reports_of_auto_are_the_models_own_ways(name, tmp_path):
+    """A plain model's search is fairseq's, which reports nothing."""
+    given = {name: True if name == "audit" else str(tmp_path / "report.jsonl")}
+    task, model = built("default")
+    said = f"{flag(name)}: got .*nothing with --decoding auto.*greedy"
+    with pytest.raises(UsageError, match=said):
+        task.build_generator([model], argparse.Namespace(**given))
+    model = tiny_reordered(task)
+    if name == "audit":
+        with pytest.raises(UsageError, match="--audit: got True.*multiword_beam does not"):
+            task.build_generator([model], argparse.Namespace(beam=1, **given))
+    else:
+        generator = task.build_generator([model], argparse.Namespace(beam=1, **given))
+        assert getattr(generator.config, name) == given[name]
+        assert generator.config.decoding == "multiword_beam"
+
+
 def test_a_switch_that_is_off_is_not_given():
     off = {"adaptive_block": False, "compile": False, "audit": False}
     assert set(off) == set(SWITCHES)
@@ -166,7 +185,7 @@ def test_blockwise_needs_no_drafter_and_accepts_only_the_verifiers_token():
 
 def test_auto_takes_the_block_size_and_no_other_flag_of_a_method():
     """Whether the model has blocks is only known when there is one."""
-    assert FLAGS_OF_AUTO == ("block_size", *ENGINE_FLAGS)
+    assert FLAGS_OF_AUTO == ("block_size", *REPORT_FLAGS, *ENGINE_FLAGS)
     assert config(block_size=3).block_size == 3
     with pytest.raises(UsageError, match="--block-size: got 0; allowed: .* from 1"):
         config(block_size=0)
@@ -194,7 +213,7 @@ def test_reports_need_a_method(name, tmp_path):
     value = True if name == "audit" else str(tmp_path / "x")
     assert getattr(config(decoding="greedy", **{name: value}), name) == value
     with pytest.raises(UsageError, match=flag(name)):
-        config(**{name: value})
+        config(decoding="beam", **{name: value})
 
 
 @pytest.mark.parametrize(

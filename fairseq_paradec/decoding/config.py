@@ -40,8 +40,6 @@ UNAUDITED = ("nat", *BEAM_DECODINGS)
 TRAINED_BLOCKS = ("gad", "gad_pp", "nat", "blockwise")
 # Decoded by fairseq's own search, untouched.
 STOCK_DECODINGS = ("auto", "beam")
-# Flags for the checkpoint's own way, where it has one that reads them.
-FLAGS_OF_AUTO = ("block_size", "compile", "engine_dtype")
 # A method's defaults, where they are not DecodingConfig's.
 DEFAULTS_OF_METHOD: dict[str, dict[str, Any]] = {"blockwise": {"accept_topk": 1}}
 DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
@@ -51,6 +49,8 @@ REPORT_FLAGS = ("audit", "stats_file", "trace_file")
 ENGINE_FLAGS = ("compile", "engine_dtype")
 # Flags of this package's methods, whichever it is.
 COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
+# Flags for the checkpoint's own way, where it has one that reads them.
+FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
 # False where nobody asked for them.
 SWITCHES = ("adaptive_block", "compile", "audit")
 

@@ -31,8 +31,8 @@ from ..criterions.blockwise_loss import BlockwiseLoss
 from ..decoding.config import (
     BEAM_DECODINGS,
     CHOICES,
+    COMMON_FLAGS,
     DECODINGS,
-    ENGINE_FLAGS,
     FLAGS_OF_AUTO,
     FLAGS_OF_METHOD,
     STOCK_DECODINGS,
@@ -553,7 +553,7 @@ def _check_auto(given: dict[str, Any]) -> None:
     """Refuse what ``--decoding auto`` would ignore with a model that has no way of its own."""
     for name, value in given.items():
         if value not in (None, False):
-            users = [m for m, flags in FLAGS_OF_METHOD.items() if name in (*flags, *ENGINE_FLAGS)]
+            users = [m for m, flags in FLAGS_OF_METHOD.items() if name in (*flags, *COMMON_FLAGS)]
             raise option_error(
                 flag(name), value,
                 "nothing with --decoding auto and this model, which fairseq's own search decodes; "
