@@ -15,6 +15,8 @@ STAMP := $(VENV)/.set-up
 UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
 MYPY_PATHS := fairseq_paradec scripts
+# Files of tests run side by side, one a core: each takes up to 2 GB.
+WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # Run by the interpreter the user picked, which may be of any age: no modern syntax here.
 define CHECK_MACHINE
@@ -55,7 +57,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	"$(VPY)" -m ruff check .
 	"$(VPY)" -m mypy $(MYPY_PATHS)
-	"$(VPY)" -m pytest tests $(ARGS)
+	"$(VPY)" -m pytest tests $(WORKERS) $(ARGS)
 
 test-gpu: $(STAMP)
 	"$(VPY)" -m pytest tests/gpu --device cuda $(ARGS)
