@@ -58,18 +58,20 @@ setup(
     extras_require={
         # engines to compare with: paradec-benchmark --peers
         "peers": ["ctranslate2>=4.5,<5"],
-        "test": ["pytest>=8", "ruff", "mypy", "selenium>=4.20,<5"],
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5"],
     },
     entry_points={
         "console_scripts": [
             "paradec-analyse=fairseq_paradec.cli.analyse:main",
             "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
+            "paradec-ddgviz=fairseq_paradec.cli.ddgviz:main",
             "paradec-demo=fairseq_paradec.cli.demo:main",
             "paradec-modules=fairseq_paradec.cli.modules:main",
             "paradec-training-speed=fairseq_paradec.cli.training_speed:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-order=fairseq_paradec.cli.order:main",
             "paradec-passes=fairseq_paradec.cli.passes:main",
+            "paradec-report=fairseq_paradec.cli.report:main",
             "paradec-results=fairseq_paradec.cli.results:main",
             "paradec-trace=fairseq_paradec.cli.trace:main",
         ]

@@ -166,6 +166,18 @@ class TargetOrder:
         """Return the direction that each slot belongs to, W numbers below h."""
         return torch.arange(width) % self.directions
 
+    def direction_name(self, direction: int) -> str:
+        """Name a direction: its number from 1, and → where it writes from left to right, else ←.
+
+        Args:
+            direction: as in ``directions_of``, from 0.
+        """
+        if self.directions == 1:
+            backwards = self.right_to_left
+        else:
+            backwards = direction >= self.directions // 2
+        return f"{direction + 1}{'←' if backwards != self.middle_to_side else '→'}"
+
     def step_mask(self, width: int) -> Tensor:
         """Say which input rows see which, W×W: True where row i sees row j (equation 4).
 

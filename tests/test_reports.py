@@ -106,7 +106,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert short["audit"] is None
         assert [p["num_accepted"] for p in long["trace"]] == short["num_accepted"]
         assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
-        more = {"positions"} if decoding in BEAM_DECODINGS else set()
+        more = {"positions", "directions"} if decoding in BEAM_DECODINGS else set()
         assert all(set(p) == PASS | more for p in long["trace"])
 
 
@@ -124,6 +124,8 @@ def test_a_trace_in_another_order_says_what_the_model_does(tmp_path, beam):
         passes = record["trace"]
         places = [at for p in passes for at in p["positions"]]
         tokens = [token for p in passes for token in p["verifier"]]
+        directions = [name for p in passes for name in p["directions"]]
+        assert directions == [("1→", "2←")[slot % 2] for slot in range(len(tokens))]
         natural = sorted(zip(places, tokens, strict=True))
         assert [token for _, token in natural] == record["output"]
         slots = [words.index(token) for token in tokens]

@@ -1,7 +1,11 @@
-"""paradec-trace: the cells of hand-written passes, text, pages, the command, and real traces."""
+"""paradec-trace: the cells of hand-written passes, text, the command, and real traces.
+
+Its pages are tested in test_viewer.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +13,6 @@ import stat
 import subprocess
 import sys
 import threading
-from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -17,23 +20,21 @@ from builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode, demo, tiny_
 from gpu.gates import collate
 from helpers_cli import ROOT
 
-from fairseq_paradec.analysis import trace_view
+from fairseq_paradec.analysis import page as pages
+from fairseq_paradec.analysis import trace_view, viewer
 from fairseq_paradec.analysis.trace_view import (
     EOS,
     MARKS,
     MEANINGS,
     OPEN,
-    PAGE_MARK,
-    PAGE_TAIL,
     STYLES,
+    Cell,
+    Origin,
     Sentence,
     display_width,
-    page_head,
     printable,
     read_sentence,
-    sentence_html,
     sentence_text,
-    steps_html,
     steps_text,
 )
 from fairseq_paradec.cli import trace as command
@@ -225,8 +226,13 @@ def test_real_traces_add_up(tmp_path, flags):
     assert len(found) == len(records) == 4
     for sentence, data in zip(found, records, strict=True):
         output = []
+        scores = [one.log_prob for one in sentence.origins]
+        assert scores == pytest.approx(data["positional_scores"], abs=1e-9)
         for one in sentence.passes:
             assert [cell.token for cell in one.draft[: one.start]] == output
+            assert [sentence.origins[at].pass_number for at in one.places] == [
+                one.number for _ in one.committed
+            ]
             new = [c.token for c in one.draft[one.start :] if c.state in ("accepted", "rescued")]
             own = [c.token for c in one.verifier if c.state in ("bifurcation", "bonus")]
             output += new + own[: len(one.committed) - len(new)]
@@ -359,147 +365,89 @@ def test_tokens_do_not_command_the_terminal():
     evil = record("\x1b[2J", one_pass(0, "", "\x1b[2J", 0, 1), source=["\x9b"], decoding="\x07")
     for shown in (
         sentence_text(read_sentence(evil, "sentence \x1b"), color=False),
-        sentence_html(read_sentence(evil, "sentence \x1b")),
+        viewer.head("\x1b") + viewer.sentence([read_sentence(evil, "sentence \x1b")], [evil]),
     ):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
 
 
-# ---- pages -------------------------------------------------------------------------------------
+# ---- what is known of tokens ------------------------------------------------------------------
+
+FACTS = {
+    "log_probs": [-0.25, -1.5, None],
+    "runner_up": ["x", None, "y"],
+    "runner_up_log_probs": [-2.0, None, -3.0],
+    "draft_log_probs": [-0.25, None],
+    "draft_ranks": [0, 39],
+}
 
 
-class Page(HTMLParser):
-    """A page's tags, attributes and texts; notes tags that do not match."""
-
-    VOID = ("meta",)
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.tables, self.texts = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append([dict(attrs), ""])
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-        if any(tag in ("td", "th") for tag in self.open):
-            self.tables[-1][-1][-1][1] += data
+def test_cells_tell_log_probabilities_ranks_and_runners_up():
+    passes = one_pass(0, "", "q", 0, 1), one_pass(1, "a b", "a z c", 2, 3, **FACTS)
+    (_, one) = read_sentence(record("q a b c", *passes), "s").passes
+    assert one.draft == [
+        Cell("q", "previous", 0),
+        Cell("a", "accepted", 1, log_prob=-0.25, rank=0),
+        Cell("b", "rescued", 2, log_prob=-float("inf"), rank=39),  # was not allowed
+    ]
+    assert one.verifier == [
+        Cell("q", "previous", 0),
+        Cell("a", "accepted", 1, log_prob=-0.25, runner_up="x", runner_up_log_prob=-2.0),
+        Cell("z", "discarded", 2, log_prob=-1.5),
+        Cell("c", "bonus", 3, -float("inf"), None, "y", -3.0),
+    ]
 
 
-def grid(rows):
-    """Cells by row and column, as a browser lays them out."""
-    cells = {}
-    for y, row in enumerate(rows):
-        x = 0
-        for attrs, text in row:
-            while (y, x) in cells:
-                x += 1
-            for down in range(int(attrs.get("rowspan", 1))):
-                for right in range(int(attrs.get("colspan", 1))):
-                    assert (y + down, x + right) not in cells
-                    cells[y + down, x + right] = (attrs, text)
-            x += int(attrs.get("colspan", 1))
-    return cells
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},  # an older trace
+        {"log_probs": [], "runner_up": 3, "draft_ranks": ["?"], "draft_log_probs": [True]},
+        {"log_probs": [float("nan")], "draft_log_probs": [float("-inf")], "runner_up": [7]},
+        {"log_probs": [10**400], "runner_up_log_probs": [-1.0], "directions": [1]},
+    ],
+)
+def test_what_is_not_known_is_none(odd):
+    (one,) = read_sentence(record("a", one_pass(0, "a", "a", 1, 1, **odd)), "s").passes
+    assert one.draft == one.verifier == [Cell("a", "accepted", 0)]
 
 
-def page_of(*args, **more):
-    sentence = read_sentence(record(*args, **more), "sentence 3")
-    return Page(page_head("Trace t") + sentence_html(sentence) + PAGE_TAIL)
-
-
-def test_page_has_every_token_at_its_position():
-    found = grid(page_of(*ALL_STATES).tables[1])
-    sentence = read_sentence(record(*ALL_STATES), "sentence 3")
-    assert [found[0, 2 + i][1] for i in range(6)] == list("012345")
-    for number, one in enumerate(sentence.passes):
-        for y, letter, line in ((1, "D", one.draft), (2, "V", one.verifier)):
-            assert found[y + 2 * number, 0][1] == str(one.number)
-            assert found[y + 2 * number, 1][1] == letter
-            for i, cell in enumerate(line):
-                attrs, text = found[y + 2 * number, 2 + i]
-                assert attrs["class"] == cell.state
-                wanted = "den Ang war in" if cell.state == "previous" else cell.token
-                assert text == wanted
-                assert MEANINGS[cell.state] in attrs["title"]
-
-
-def test_page_needs_nothing_else_and_shows_states_without_colour():
-    page = page_of(*ALL_STATES)
-    text = page_head("Trace t")
-    for tag, attrs in page.tags:
-        assert tag not in ("script", "link", "img", "iframe", "base", "a")
-        assert not {"src", "href", "style", "onclick", "onload"} & set(attrs)
-    assert "url(" not in text and "@import" not in text and "://" not in text
-    assert "default-src 'none'" in text
-    assert "@media (prefers-color-scheme: dark)" in text
-    struck = sum(tag == "s" for tag, _ in page.tags)
-    discarded = sum(attrs.get("class") == "discarded" for _, attrs in page.tags)
-    assert struck == discarded > 1
-    for state in ("rescued", "bifurcation", "bonus", "pending"):
-        assert f'.{state}::before {{ content: "{MARKS[state][0]}"; }}' in text
-    legend = {row[0][1]: row[1][1] for row in page.tables[0]}
-    assert legend == MEANINGS
-
-
-def test_page_escapes_everything():
-    evil = '<script>alert("1")</script>&\'x'
-    sentence = read_sentence(
-        record(
-            f"{evil} b",
-            one_pass(0, f"{evil} {evil}", f"{evil} b", 1, 2, runner_up=[evil, evil]),
-            source=[evil],
-            decoding=evil,
-        ),
-        evil,
+def test_origins_say_who_wrote_each_token():
+    passes = (
+        one_pass(0, "", "q", 0, 1, log_probs=[-0.5], runner_up=["p"], runner_up_log_probs=[-1.0]),
+        one_pass(1, "a x", "a y", 1, 0, log_probs=[-9, -9]),  # agreed on, not committed
+        one_pass(1, "a b", "a z c", 2, 3, **FACTS | {"log_probs": [-0.5, -1.5, -2.5]}),
+        one_pass(4, "d", "e", 0, 1, log_probs=[-0.125], draft_ranks=[4], draft_log_probs=[-3.0]),
     )
-    page = Page(page_head(evil) + sentence_html(sentence) + PAGE_TAIL)
-    assert "script" not in {tag for tag, _ in page.tags}
-    assert {key for _, attrs in page.tags for key in attrs} <= {
-        *("lang", "charset", "http-equiv", "content", "name", "title", "class", "open"),
-        *("role", "tabindex", "aria-label", "scope", "rowspan", "colspan"),
-    }
-    assert sum(text.count(evil) for text in page.texts) >= 8
-    assert any(f"runner-up {evil}" in attrs.get("title", "") for _, attrs in page.tags)
+    sentence = read_sentence(record("q a b c e", *passes, flags={"block_size": 2}), "s")
+    assert sentence.origins == [
+        Origin(1, "bonus", -0.5, "p", -1.0, None, None),
+        Origin(3, "accepted", -0.25, "x", -2.0, 0, None),
+        Origin(3, "rescued", -float("inf"), "z", -1.5, 39, None),  # z: what was overruled
+        Origin(3, "bonus", -2.5, "y", -3.0, None, None),
+        Origin(4, "bifurcation", -0.125, None, None, None, None),
+    ]
+    assert (sentence.drafted, sentence.accepted, sentence.rescued) == (5, 2, 1)
+    assert sentence.flags == {"block_size": 2} and sentence.tokens_per_pass == 5 / 4
+    # an older trace: of an accepted draft, what is known of the verifier's same token
+    old = one_pass(0, "a", "a b", 1, 2, log_probs=[-0.5, -1])
+    assert read_sentence(record("a b", old), "s").origins[0].log_prob == -0.5
+    assert read_sentence(record("a b", old, flags=7), "s").flags == {}
 
 
-def test_notes_tell_log_probabilities_ranks_and_runners_up():
-    more = {
-        "log_probs": [-0.25, -1.5, None],
-        "runner_up": ["x", None, "y"],
-        "runner_up_log_probs": [-2.0, None, -3.0],
-        "draft_log_probs": [-0.25, None],
-        "draft_ranks": [0, 39],
-    }
-    sentence = read_sentence(record("a b c", one_pass(0, "a b", "a z c", 2, 3, **more)), "s")
-    (one,) = sentence.passes
-    assert [cell.note for cell in one.draft] == [
-        "position 0; log-probability -0.250; tokens that score higher: 0",
-        "position 1; not allowed here; tokens that score higher: 39",
-    ]
-    assert [cell.note for cell in one.verifier] == [
-        "position 0; log-probability -0.250; runner-up x (-2.000)",
-        "position 1; log-probability -1.500",
-        "position 2; log-probability None; runner-up y (-3.000)",
-    ]
-    # older traces lack them, and lists that are too short or none at all are no reason to stop
-    odd = {"log_probs": [], "runner_up": 3, "draft_ranks": ["?"]}
-    for entry in (one_pass(0, "a", "a", 1, 1), one_pass(0, "a", "a", 1, 1, **odd)):
-        (one,) = read_sentence(record("a", entry), "s").passes
-        assert one.verifier[0].note == "position 0"
-        assert one.draft[0].note.startswith("position 0")
+def test_origins_in_another_order_have_directions():
+    ends = [*FROM_BOTH_ENDS, written(4, [EOS], [4])]
+    named = [one | {"directions": ["1→", "2←"][: len(one["verifier"])]} for one in ends]
+    sentence = read_sentence(record("A B C D </s>", *named), "s")
+    assert [(one.pass_number, one.by, one.direction) for one in sentence.origins] == [
+        (1, "bonus", "1→"), (2, "bonus", "1→"), (2, "bonus", "2←"), (1, "bonus", "2←"),
+        (3, "bonus", "1→"),
+    ]  # fmt: skip
+    assert [one.places for one in sentence.passes] == [[0, 3], [1, 2], [4]]
+    assert {one.log_prob for one in sentence.origins} == {-0.5}
+    # as before the traces had them
+    old = read_sentence(record("A B C D </s>", *ends), "s").origins
+    assert [one.direction for one in old] == [None] * 5
+    assert [one.pass_number for one in old] == [1, 2, 2, 1, 3]
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -564,7 +512,8 @@ def without(record, key):
         ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
         ([[1]], "{path}, line 1: got no record of a decoder; allowed: a file that --trace-f", 0),
         ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
-        ([GOOD, "torn"], "{path}, line 2: got no JSON, or a part of it (", 1),
+        ([GOOD, "torn"], "{path}, line 2: the file is cut off in the middle of this line, as ", 1),
+        ([GOOD, "torn", GOOD], "{path}, line 2: got no JSON, or a part of it (", 1),
         ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
         ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
     ],
@@ -576,14 +525,20 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
     elif content is not None:
         write(path, *content)
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace('"torn"\n', text[:50]), encoding="utf-8")
-    page = tmp_path / "page.html"
-    assert command.main([str(path), "--html", str(page)]) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith("paradec-trace: error: " + message.format(path=path))
-    assert err.count("\n") == 1
-    assert len(shown(out)) == before
-    assert not page.exists()
+        if text.endswith('"torn"\n'):
+            text = text.removesuffix("\n")
+        path.write_text(text.replace('"torn"', text[:50]), encoding="utf-8")
+    page, good = tmp_path / "page.html", tmp_path / "good.jsonl"
+    write(good, GOOD)
+    for files, shown_before in (([path], before), ([good, path], 0)):
+        assert command.main([*map(str, files), "--html", str(page)]) == 2
+        out, err = capsys.readouterr()
+        # of any file but the first, all lines are read before anything is shown
+        if "contradicts" not in message or len(files) == 1:
+            assert err.startswith("paradec-trace: error: " + message.format(path=path))
+            assert len(shown(out)) == shown_before
+        assert err.count("\n") == 1
+        assert not page.exists()
 
 
 def test_unknown_numbers_are_named(trace, capsys):
@@ -669,27 +624,29 @@ def test_sentences_come_while_the_file_is_being_written(tmp_path):
     assert seen == [True]
 
 
+BLOCK = '<script type="application/json" class="sentence">'
+
+
 def test_page_is_written_whole_or_not_at_all(trace, tmp_path, capsys, monkeypatch):
     page = tmp_path / "page.html"
     assert command.main([str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
-    assert first.startswith(PAGE_MARK) and first.endswith(PAGE_TAIL)
-    assert first.count("<details") == 2 and "<h1>Trace trace.jsonl</h1>" in first
+    assert first.startswith(pages.MARK) and first.endswith(pages.TAIL)
+    assert first.count(BLOCK) == 2 and "<h1>Trace trace.jsonl</h1>" in first
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(page.stat().st_mode) == 0o666 & ~umask
-    Page(first)
 
     during = []
-    original = trace_view.sentence_html
+    original = viewer.sentence
 
-    def interrupted(sentence):
+    def interrupted(*args):
         during.append(page.read_text(encoding="utf-8"))
         if len(during) == 2:
             raise KeyboardInterrupt
-        return original(sentence)
+        return original(*args)
 
-    monkeypatch.setattr(trace_view, "sentence_html", interrupted)
+    monkeypatch.setattr(viewer, "sentence", interrupted)
     assert command.main([str(trace), "--html", str(page)]) == 130
     assert during == [first, first]
     assert page.read_text(encoding="utf-8") == first
@@ -723,7 +680,7 @@ def test_other_files_are_not_written_over(trace, tmp_path, capsys):
     empty.touch()
     link.symlink_to(empty)
     assert command.main([str(trace), "--html", str(link)]) == 0
-    assert link.is_symlink() and empty.read_text(encoding="utf-8").startswith(PAGE_MARK)
+    assert link.is_symlink() and empty.read_text(encoding="utf-8").startswith(pages.MARK)
 
 
 @pytest.mark.parametrize("with_page", [False, True])
@@ -748,7 +705,7 @@ def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
     assert process.wait(timeout=60) == 0
     assert "Error" not in errors and "Traceback" not in errors and "error" not in errors
     if with_page:
-        assert page.read_text(encoding="utf-8").count("<details") == count
+        assert page.read_text(encoding="utf-8").count(BLOCK) == count
 
 
 def test_it_is_installed_and_documented():
@@ -778,9 +735,8 @@ def test_another_order_fills_the_output_from_its_places():
     ]  # fmt: skip
     states = [[cell.state for cell in one.verifier] for one in sentence.passes]
     assert states[0] == ["bonus", OPEN, OPEN, "bonus", OPEN]
-    assert "position 3" in sentence.passes[0].verifier[3].note
+    assert sentence.passes[0].verifier[3] == Cell("D", "bonus", 3, log_prob=-0.5)
     assert "tokens: 5, passes: 3" in sentence.summary
-    assert sentence_html(sentence).count("not written yet") == 4
 
 
 @pytest.mark.parametrize(
@@ -789,6 +745,8 @@ def test_another_order_fills_the_output_from_its_places():
         written(4, [EOS], [5]),  # leaves position 4 open
         written(4, [EOS], [3]),  # there is something
         written(4, [EOS], []),  # does not say where
+        written(4, [EOS], [4.0]),  # nor here
+        written(4, [EOS], [[4]]),
         written(4, ["E"], [4]),  # is not the output
     ],
 )
@@ -928,21 +886,119 @@ def test_the_command_lists_steps(trace, tmp_path, capsys):
     )
     assert shown(out) == ["sentence 3", "sentence 4"] and "\n\nsentence 4 (any)\n" in out
     assert "discarded" not in out
-    found = Page(page.read_text(encoding="utf-8"))
-    assert [[text for _, text in row] for row in found.tables[0]] == [
-        ["Step 1", "3 tokens", "[den, Ang, war]"],
-        ["Step 2", "1 token ", "[in]"],
-        ["Step 3", "1 token ", "[</s>]"],
-    ]
-    assert len(found.tables) == 2  # no legend
+    assert 'data-view="steps"' in page.read_text(encoding="utf-8")
     # an earlier page of either kind may be written over
     assert command.main([str(trace), "--html", str(page)]) == 0
-    assert "bifurcation" in page.read_text(encoding="utf-8")
+    assert 'data-view="output"' in page.read_text(encoding="utf-8")
 
 
-def test_a_page_of_steps_escapes_everything():
-    evil = '<script>alert("1")</script>&\'x'
-    one = record(evil, one_pass(0, "", evil, 0, 1), source=[evil], decoding=evil)
-    page = Page(page_head(evil, steps=True) + steps_html(read_sentence(one, evil)) + PAGE_TAIL)
-    assert "script" not in {tag for tag, _ in page.tags}
-    assert sum(text.count(evil) for text in page.texts) >= 6
+# ---- several files -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two traces of the same data in different orders; each lacks a sentence of the other."""
+    paths = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    mine = [GOOD | {"id": i, "source": [f"s{i}"], "decoding": "first"} for i in (3, 1, 2)]
+    other = [GOOD | {"id": i, "source": [f"s{i}"], "decoding": "second"} for i in (5, 1, 3)]
+    for path, records in zip(paths, (mine, other), strict=True):
+        write(path, *records)
+    return list(map(str, paths))
+
+
+def headings(out):
+    """Of each sentence, and of each file that lacks it, the first line."""
+    return re.findall(r"^sentence .*|^.* does not have .*", out, flags=re.MULTILINE)
+
+
+def test_files_are_matched_by_number(two, capsys):
+    assert command.main(two) == 0
+    out = capsys.readouterr().out
+    assert headings(out) == [
+        "sentence 3 (first)", "sentence 3 (second)",
+        "sentence 1 (first)", "sentence 1 (second)",
+        "sentence 2 (first)", "two.jsonl: does not have sentence 2",
+        "one.jsonl: does not have sentence 5", "sentence 5 (second)",
+    ]  # fmt: skip
+    assert re.findall(r"^source  (\S+)$", out, flags=re.MULTILINE) == [
+        "s3", "s3", "s1", "s1", "s2", "s5",
+    ]  # fmt: skip
+    assert out.count("one.jsonl:\nsentence") == out.count("two.jsonl:\nsentence") == 3
+    assert command.main([*two, "--sentence", "5", "1"]) == 0
+    assert [line[:10] for line in headings(capsys.readouterr().out)] == [
+        "sentence 1", "sentence 1", "one.jsonl:", "sentence 5",
+    ]  # fmt: skip
+    assert command.main([*two, "--limit", "1"]) == 0
+    assert len(headings(capsys.readouterr().out)) == 2
+    assert command.main([*two, "--sentence", "9"]) == 2
+    assert "--sentence: got '9'; allowed: numbers (id) of s" in capsys.readouterr().err
+
+
+def test_files_are_matched_by_line_where_there_are_no_numbers(tmp_path, capsys):
+    """As of fairseq-interactive; and a number that comes twice is matched twice, in order."""
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    unnumbered = GOOD | {"id": None, "source": ["x"]}
+    twice = [GOOD | {"id": 4, "source": ["y"]}, GOOD | {"id": 4, "source": ["z"]}]
+    write(paths[0], unnumbered, *twice)
+    write(paths[1], unnumbered, *twice)
+    assert command.main(list(map(str, paths))) == 0
+    out = capsys.readouterr().out
+    assert shown(out) == ["sentence of line 1"] * 2 + ["sentence 4"] * 4
+    assert re.findall(r"^source  (\S+)$", out, flags=re.MULTILINE) == list("xxyyzz")
+
+
+def test_another_source_is_refused(two, tmp_path, capsys):
+    write(tmp_path / "two.jsonl", GOOD | {"id": 8, "source": ["s8"]}, GOOD | {"id": 1})
+    assert command.main(two) == 2
+    out, err = capsys.readouterr()
+    assert headings(out) == ["sentence 3 (first)", "two.jsonl: does not have sentence 3"]
+    assert err == (
+        f"paradec-trace: error: {two[1]}, line 2: sentence 1 has another source than in {two[0]}, "
+        "line 2; allowed: traces of the same data\n"
+    )
+    write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": None})  # it does not tell
+    assert command.main([*two, "--sentence", "1"]) == 0
+
+
+def test_a_contradiction_in_a_later_file_is_named(two, tmp_path, capsys):
+    write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": ["s1"], "output": []})
+    assert command.main(two) == 2
+    error = f"paradec-trace: error: {two[1]}, line 1: sentence 1 contradicts itself"
+    assert capsys.readouterr().err.startswith(error)
+
+
+def test_only_the_first_file_may_be_a_pipe(two, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def writer():
+        with contextlib.suppress(BrokenPipeError), open(pipe, "wb") as file:
+            file.write((tmp_path / "two.jsonl").read_bytes())
+
+    for files, status in (([str(pipe), two[0]], 0), ([two[0], str(pipe)], 2)):
+        thread = threading.Thread(target=writer)
+        thread.start()
+        assert command.main(files) == status
+        thread.join()
+    assert f"FILE: got '{pipe}'; allowed: no pipe" in capsys.readouterr().err
+
+
+def test_files_of_one_name_are_told_by_their_folders():
+    assert command.short_names(["a/x", "b/x", "c/y"]) == ["a/x", "b/x", "y"]
+
+
+def test_the_picture_is_of_the_first_sentence(two, tmp_path, capsys):
+    """Of those chosen, from all files; what no font has is said in a line."""
+    paths = [tmp_path / name for name in ("first.svg", "other.svg", "third.svg")]
+    for path, chosen in zip(paths, (["1", "2"], ["1"], ["2"]), strict=True):
+        assert command.main([*two, "--sentence", *chosen, "--picture", str(path)]) == 0
+    first, other, third = (path.read_bytes() for path in paths)
+    assert first == other != third and first.startswith(b"<?xml")
+    assert "warning" not in capsys.readouterr().err
+    write(tmp_path / "two.jsonl", record("\U0010fffd", one_pass(0, "", "\U0010fffd", 0, 1)))
+    assert command.main([two[1], "--picture", str(paths[0])]) == 0
+    warning = "paradec-trace: warning: no font of this machine has U+10FFFD; "
+    assert capsys.readouterr().err.startswith(warning)
+    assert command.main([*two, "--picture", str(tmp_path / "one.gif")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("paradec-trace: error: --picture: got") and ".png or .svg" in error

@@ -31,7 +31,7 @@ class Slot:
     Attributes:
         number: t, from 0; also the number of the input row that predicts it.
         step: in which it is predicted, from 1.
-        direction: its number, from 1, and an arrow.
+        direction: as ``TargetOrder.direction_name`` has it.
         word: what is predicted; ``-`` where nothing is trained.
         place: that word's place in the target, from 1; None for ``</s>`` and ``-``.
         position: of the input row.
@@ -90,20 +90,6 @@ def title_of(order: TargetOrder) -> str:
     return f"{how}, {tokens} a step" + (f" ({', '.join(more)})" if more else "")
 
 
-def arrow(order: TargetOrder, direction: int) -> str:
-    """Return the arrow of a direction: → where it writes from left to right.
-
-    Args:
-        order: the order.
-        direction: its number, from 0.
-    """
-    if order.directions == 1:
-        backwards = order.right_to_left
-    else:
-        backwards = direction >= order.directions // 2
-    return "←" if backwards != order.middle_to_side else "→"
-
-
 def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
     """Put a target into an order.
 
@@ -123,7 +109,7 @@ def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
         Slot(
             number=t,
             step=t // order.tokens_per_step + 1,
-            direction=f"{d + 1}{arrow(order, d)}",
+            direction=order.direction_name(d),
             word=names[word],
             place=word + 1 if word < n else None,
             position=position,

@@ -1,4 +1,4 @@
-"""A sentence's trace as the D and V lines of a paper, for a terminal and for a page.
+"""A sentence's trace: what became of every token, and the D and V lines of a paper as text.
 
 Source: Xia et al. 2022 (GAD), appendix D, Table 11 and its caption: D is what the drafter gave in a
 pass, V what the verifier gave; red is the bifurcation, struck through the verifier's tokens after
@@ -9,13 +9,13 @@ own token, struck through, so that one sees what was overruled (Table 11 repeats
 Beside it, ``steps``: the listing of Stern et al. 2018, section 7.4, of what each step wrote.
 
 Pure functions of the records that docs/trace.md describes; no method is known by name, but for what
-a step is in blockwise decoding.
+a step is in blockwise decoding. ``viewer.py`` makes pages of the same sentences.
 """
 
 from __future__ import annotations
 
-import html
 import itertools
+import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from ..errors import UsageError
 from .blocks import METHOD, block_sizes
 
 EOS = "</s>"
+#: What is no log-probability in a trace; NaN and infinity, which Python reads from JSON, neither.
+LARGEST = 1e9
 
 PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
     "previous",
@@ -47,6 +49,14 @@ MEANINGS = {
     DISCARDED: "not used",
     PENDING: "agreed on, but the pass commits nothing yet",
     OPEN: "not written yet",
+}
+
+#: How a token came into the output, by its state in the pass that committed it.
+ORIGINS = {
+    ACCEPTED: "drafted and accepted",
+    RESCUED: MEANINGS[RESCUED],
+    BIFURCATION: "the verifier's own, in the place of a rejected draft",
+    BONUS: "the model's own, where nothing was drafted",
 }
 
 #: What is put around a token where there is no colour, and on a page besides.
@@ -73,17 +83,52 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One token of a D or V line.
+    """One token of a D or V line. What the trace does not tell is None.
 
     Attributes:
         token: as in the dictionary.
         state: a key of ``MEANINGS``.
-        note: what is known of it: log-probability, rank, runner-up.
+        position: in the output, from 0.
+        log_prob: the verifier's log-probability of the token at this position; -inf where it was
+            not allowed.
+        rank: only of drafts: how many tokens the verifier scores strictly higher.
+        runner_up: only of the verifier's own: its second choice; None if there was none.
+        runner_up_log_prob: of that.
+        direction: only of models that write in another order: as ``TargetOrder.direction_name``.
     """
 
     token: str
     state: str
-    note: str = ""
+    position: int | None = None
+    log_prob: float | None = None
+    rank: int | None = None
+    runner_up: str | None = None
+    runner_up_log_prob: float | None = None
+    direction: str | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one token of the output comes from. What the trace does not tell is None.
+
+    Attributes:
+        pass_number: the pass that committed it, from 1.
+        by: a key of ``ORIGINS``: its state in that pass.
+        log_prob: the verifier's log-probability of the token in that pass.
+        runner_up: the likeliest other token there: the verifier's second choice; of a rescued
+            token the verifier's first.
+        runner_up_log_prob: of that.
+        rank: of an accepted draft: how many tokens the verifier scores strictly higher.
+        direction: of models that write in another order: as in ``Cell``.
+    """
+
+    pass_number: int
+    by: str
+    log_prob: float | None
+    runner_up: str | None
+    runner_up_log_prob: float | None
+    rank: int | None
+    direction: str | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +140,8 @@ class Pass:
         start: how many tokens earlier passes committed; so many cells of each line are theirs.
         draft: the D line, from position 0 on.
         verifier: the V line, from position 0 on; the two may differ in length.
-        committed: the tokens that the pass added to the output.
+        committed: the tokens that the pass added to the output, as they were written.
+        places: their positions in the output.
         accepted: how many drafted tokens it let pass.
     """
 
@@ -104,6 +150,7 @@ class Pass:
     draft: list[Cell]
     verifier: list[Cell]
     committed: list[str]
+    places: list[int]
     accepted: int = 0
 
 
@@ -117,6 +164,8 @@ class Sentence:
         source: its tokens; None if the record does not tell them.
         output: its translation's tokens.
         passes: one by one.
+        origins: of each token of the output.
+        flags: the method's own, as the record has them; empty if it has none.
     """
 
     name: str
@@ -124,19 +173,36 @@ class Sentence:
     source: list[str] | None
     output: list[str]
     passes: list[Pass]
+    origins: list[Origin]
+    flags: dict[str, Any]
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens were drafted, those after the end not counted."""
+        return sum(len(one.draft) - one.start for one in self.passes)
+
+    @property
+    def rescued(self) -> int:
+        """How many drafted tokens were accepted, though not the verifier's first choice."""
+        return sum(origin.by == RESCUED for origin in self.origins)
+
+    @property
+    def accepted(self) -> int:
+        """How many drafted tokens were accepted, rescued ones among them."""
+        return sum(origin.by == ACCEPTED for origin in self.origins) + self.rescued
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens per pass; a forced prefix and ``</s>`` are tokens too, as in the statistics."""
+        return len(self.output) / max(len(self.passes), 1)
 
     @property
     def summary(self) -> str:
-        """Return tokens, passes and accepted drafts in one line; drafts after the end not counted.
-
-        A forced prefix and ``</s>`` are tokens too, as in the statistics.
-        """
-        states = [cell.state for one in self.passes for cell in one.draft]
-        rescued = states.count(RESCUED)
+        """Return tokens, passes and accepted drafts in one line."""
         return (
             f"tokens: {len(self.output)}, passes: {len(self.passes)}, "
-            f"tokens per pass: {len(self.output) / max(len(self.passes), 1):.2f}, "
-            f"drafted tokens accepted: {states.count(ACCEPTED) + rescued} (rescued: {rescued})"
+            f"tokens per pass: {self.tokens_per_pass:.2f}, "
+            f"drafted tokens accepted: {self.accepted} (rescued: {self.rescued})"
         )
 
     @property
@@ -196,7 +262,44 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
             f"{name} contradicts itself: what its passes commit is not its output, from position "
             f"{at} on"
         )
-    return Sentence(name, str(record.get("decoding", "")), source, output, passes)
+    flags = record.get("flags")
+    return Sentence(
+        name,
+        str(record.get("decoding", "")),
+        source,
+        output,
+        passes,
+        _origins(passes, len(output)),
+        flags if isinstance(flags, dict) else {},
+    )
+
+
+def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
+    """Say of each of the output's tokens where it comes from."""
+    origins: dict[int, Origin] = {}
+    for one in passes:
+        for i, at in enumerate(one.places):
+            own = one.verifier[at] if at < len(one.verifier) else None
+            if i < one.accepted:
+                origins[at] = _of_draft(one.number, one.draft[at], own)
+            elif own is not None:
+                origins[at] = Origin(
+                    one.number, own.state, own.log_prob, own.runner_up, own.runner_up_log_prob,
+                    None, own.direction,
+                )  # fmt: skip
+    return [origins[at] for at in range(length)]
+
+
+def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
+    """Return the origin of a draft that pass ``number`` accepted; ``own``: the verifier's there."""
+    other: tuple[str | None, float | None] = (None, None)
+    log_prob = draft.log_prob
+    if own is not None and draft.state == RESCUED:
+        other = own.token, own.log_prob
+    elif own is not None:
+        other = own.runner_up, own.runner_up_log_prob
+        log_prob = own.log_prob if log_prob is None else log_prob
+    return Origin(number, draft.state, log_prob, *other, draft.rank, None)
 
 
 def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
@@ -211,21 +314,24 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
         if type(entry) is not dict:
             raise UsageError(f"{where}: got {entry!r}; allowed: an object")
         tokens, places = _tokens(entry, "verifier", where), _field(entry, "positions", list, where)
-        new = dict(zip(places, tokens))
+        new = dict(zip(places, tokens)) if all(type(at) is int for at in places) else {}
         if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
             raise UsageError(f"{where}: got positions {places!r}; allowed: a new one per token")
-        cells = {at: Cell(token, PREVIOUS) for at, token in written.items()}
+        cells = {at: Cell(token, PREVIOUS, at) for at, token in written.items()}
         for i, (at, token) in enumerate(zip(places, tokens)):
-            cells[at] = Cell(token, BONUS, _verifier_note(entry, i, at))
+            cells[at] = _own(entry, i, token, BONUS, at)
         written |= new
-        placed.append((number, cells, tokens))
+        placed.append((number, cells, tokens, places))
     length = len(written)
     if set(written) != set(range(length)):
         raise UsageError(f"{name} contradicts itself: its passes leave positions open")
     passes = [
-        Pass(number, 0, [], [cells.get(at, Cell("", OPEN)) for at in range(length)], tokens)
-        for number, cells, tokens in placed
-    ]
+        Pass(
+            number, 0, [], [cells.get(at, Cell("", OPEN, at)) for at in range(length)],
+            tokens, places,
+        )
+        for number, cells, tokens, places in placed
+    ]  # fmt: skip
     return passes, [written[at] for at in range(length)]
 
 
@@ -259,13 +365,14 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
         draft, verifier = draft[: len(committed)], verifier[: len(committed)]
     else:
         draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
-    before = [Cell(token, PREVIOUS) for token in done]
+    before = [Cell(token, PREVIOUS, at) for at, token in enumerate(done)]
     return Pass(
         number,
         start,
         before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
         before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
         committed,
+        list(range(start, start + len(committed))),
         accepted,
     )
 
@@ -295,7 +402,12 @@ def _draft_cells(
             state = RESCUED if i < len(verifier) and verifier[i] != token else ACCEPTED
         else:
             state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
-        cells.append(Cell(token, state, _draft_note(entry, i)))
+        cells.append(
+            Cell(
+                token, state, entry["start"] + i, _log_prob(entry, "draft_log_probs", i),
+                _known(entry, "draft_ranks", i, int),
+            )
+        )  # fmt: skip
     return cells
 
 
@@ -312,7 +424,7 @@ def _verifier_cells(
             state = BIFURCATION
         else:
             state = BONUS if i < count else DISCARDED
-        cells.append(Cell(token, state, _verifier_note(entry, i)))
+        cells.append(_own(entry, i, token, state, entry["start"] + i))
     return cells
 
 
@@ -321,36 +433,37 @@ def _up_to_end(line: list[str], first: int) -> list[str]:
     return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
 
 
-def _draft_note(entry: dict[str, Any], i: int) -> str:
-    """Say what the verifier thought of a drafted token; both fields may be missing."""
-    parts = [f"position {entry['start'] + i}"]
-    if _has(entry, "draft_log_probs", i):
-        score = entry["draft_log_probs"][i]
-        parts.append("not allowed here" if score is None else f"log-probability {_number(score)}")
-    if _has(entry, "draft_ranks", i):
-        parts.append(f"tokens that score higher: {entry['draft_ranks'][i]}")
-    return "; ".join(parts)
+def _own(entry: dict[str, Any], i: int, token: str, state: str, position: int) -> Cell:
+    """Return the verifier's token i of a pass, which stands at ``position``."""
+    other = _known(entry, "runner_up", i, str)
+    return Cell(
+        token,
+        state,
+        position,
+        _log_prob(entry, "log_probs", i),
+        None,
+        other,
+        None if other is None else _log_prob(entry, "runner_up_log_probs", i),
+        _known(entry, "directions", i, str),
+    )
 
 
-def _verifier_note(entry: dict[str, Any], i: int, position: int | None = None) -> str:
-    """Say how sure the verifier was of its token i, which stands at ``position``."""
-    parts = [f"position {entry['start'] + i if position is None else position}"]
-    if _has(entry, "log_probs", i):
-        parts.append(f"log-probability {_number(entry['log_probs'][i])}")
-    if _has(entry, "runner_up", i) and entry["runner_up"][i] is not None:
-        other = f"runner-up {entry['runner_up'][i]}"
-        if _has(entry, "runner_up_log_probs", i):
-            other += f" ({_number(entry['runner_up_log_probs'][i])})"
-        parts.append(other)
-    return "; ".join(parts)
+def _log_prob(entry: dict[str, Any], key: str, i: int) -> float | None:
+    """Return a log-probability, -inf for null; None if there is none, or no number."""
+    values = entry.get(key)
+    if isinstance(values, list) and i < len(values) and values[i] is None:
+        return -math.inf
+    value = _known(entry, key, i, (int, float))
+    return float(value) if value is not None and abs(value) < LARGEST else None
 
 
-def _number(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else str(value)
-
-
-def _has(entry: dict[str, Any], key: str, i: int) -> bool:
-    return isinstance(entry.get(key), list) and i < len(entry[key])
+def _known(entry: dict[str, Any], key: str, i: int, kind: Any) -> Any:
+    """Return entry i of a list that may be missing, too short, or hold something else: None."""
+    values = entry.get(key)
+    if not isinstance(values, list) or i >= len(values):
+        return None
+    value = values[i]
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
 
 def _field(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
@@ -527,140 +640,3 @@ def _folds(sizes: Sequence[int], room: int | None) -> list[tuple[int, int]]:
             first, used = i, 0
         used += size + 1
     return [*folds, (first, len(sizes))]
-
-
-# ---- cells -> HTML ---------------------------------------------------------------------------
-
-#: How a page begins. By it a page is told from other files; another number is another layout.
-PAGE_MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec.trace_page 1 -->\n"
-
-PAGE_TAIL = "</main>\n</body>\n</html>\n"
-
-_CSS = """
-:root { color-scheme: light dark; --back: #fff; --text: #1a1a1a; --line: #c8c8c8;
-  --before: #fff0a8; --red: #c62828; --blue: #1565c0; --green: #1b5e20; --faint: #595959; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #161616; --text: #eaeaea; --line: #4a4a4a;
-    --before: #4d4300; --red: #c62828; --blue: #1565c0; --green: #81c784; --faint: #a8a8a8; }
-}
-body { background: var(--back); color: var(--text); font: 1rem/1.5 system-ui, sans-serif;
-  margin: 1.5rem; }
-summary { font-weight: 600; cursor: pointer; }
-details { border-top: 1px solid var(--line); padding: .6rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { padding: .1rem .4rem; text-align: left; white-space: nowrap; }
-th { color: var(--faint); font-weight: 400; }
-tbody.pass { border-top: 1px solid var(--line); }
-.previous { background: var(--before); white-space: normal; }
-.rescued { background: var(--blue); color: #fff; }
-.bifurcation { background: var(--red); color: #fff; font-weight: 600; }
-.bonus { color: var(--green); }
-.discarded { color: var(--faint); }
-.pending { border-bottom: 2px dotted; }
-.step { white-space: normal; }
-"""
-
-
-_READ_SO = (
-    "<p>D is what the drafter gave in a pass, V what the verifier gave. Positions count from 0. "
-    "Point at a token for its log-probability, which is always the verifier's.</p>\n"
-)
-
-
-def page_head(title: str, steps: bool = False) -> str:
-    """Return a page's beginning, legend included; sentences and ``PAGE_TAIL`` follow.
-
-    Args:
-        title: what the page is of.
-        steps: whether steps are listed, which need no legend.
-    """
-    marks = "".join(
-        f'.{state}::before {{ content: "{left}"; }} .{state}::after {{ content: "{right}"; }}\n'
-        for state, (left, right) in MARKS.items()
-        if state != DISCARDED  # which is struck through
-    )
-    rows = "".join(
-        f"<tr>{_td(Cell(state, state))}<td>{_text(meaning)}</td></tr>\n"
-        for state, meaning in MEANINGS.items()
-    )
-    legend = "" if steps else f"{_READ_SO}<table>\n{rows}</table>\n"
-    return (
-        f'{PAGE_MARK}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{_CSS}{marks}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_text(title)}</h1>\n{legend}"
-    )
-
-
-def sentence_html(sentence: Sentence) -> str:
-    """Return a sentence as a part of a page: one table, positions side by side.
-
-    Args:
-        sentence: as read.
-    """
-    source = "(not in the trace)" if sentence.source is None else " ".join(sentence.source)
-    last = max((len(line) for p in sentence.passes for line in (p.draft, p.verifier)), default=0)
-    positions = "".join(f'<th scope="col">{i}</th>' for i in range(last))
-    name = _text(sentence.name)
-    return (
-        f"<details open>\n<summary>{name} ({_text(sentence.decoding)})</summary>\n"
-        f"<p>source: {_text(source)}</p>\n"
-        f'<div class="scroll" role="region" tabindex="0" aria-label="passes of {name}">\n<table>\n'
-        f'<thead><tr><th scope="col">pass</th><td></td>{positions}</tr></thead>\n'
-        + "".join(_pass_html(one) for one in sentence.passes)
-        + f"</table>\n</div>\n<p>output: {_text(' '.join(sentence.output))}</p>\n"
-        f"<p>{_text(sentence.summary)}</p>\n</details>\n"
-    )
-
-
-def steps_html(sentence: Sentence) -> str:
-    """Return a sentence as a part of a page: one row per step.
-
-    Args:
-        sentence: as read.
-    """
-    rows = "".join(
-        f'<tr><th scope="row">{_text(number)}</th><td>{_text(count)}</td>'
-        f'<td class="step">{_text(tokens)}</td></tr>\n'
-        for number, count, tokens in _step_lines(sentence)
-    )
-    return (
-        f"<details open>\n<summary>{_text(sentence.name)} ({_text(sentence.decoding)})</summary>\n"
-        f"<p>Input: {_text(_line(sentence.source))}</p>\n"
-        f"<p>Output: {_text(_line(sentence.output))}</p>\n<table>\n{rows}</table>\n"
-        f"<p>{_text(sentence.steps_summary)}</p>\n</details>\n"
-    )
-
-
-def _pass_html(one: Pass) -> str:
-    """Return a pass as two rows, with one cell for what was there before."""
-    before = ""
-    if one.start:
-        tokens = _text(" ".join(cell.token for cell in one.draft[: one.start]))
-        before = (
-            f'<td class="{PREVIOUS}" rowspan="2" colspan="{one.start}" '
-            f'title="{MEANINGS[PREVIOUS]}">{tokens}</td>'
-        )
-    draft, verifier = ("".join(map(_td, line[one.start :])) for line in (one.draft, one.verifier))
-    return (
-        f'<tbody class="pass">\n<tr><th scope="rowgroup" rowspan="2">{one.number}</th>'
-        f'<th scope="row">D</th>{before}{draft}</tr>\n'
-        f'<tr><th scope="row">V</th>{verifier}</tr>\n</tbody>\n'
-    )
-
-
-def _td(cell: Cell) -> str:
-    """Return a token as a cell of a table."""
-    token = _text(cell.token)
-    if cell.state == DISCARDED:
-        token = f"<s>{token}</s>"
-    title = "; ".join(filter(None, (cell.state, MEANINGS[cell.state], cell.note)))
-    return f'<td class="{cell.state}" title="{_text(title)}">{token}</td>'
-
-
-def _text(text: str) -> str:
-    """Escape a text for HTML, in attributes too."""
-    return html.escape(printable(text), quote=True)

@@ -22,7 +22,7 @@ from ..analysis import target_order_view as view
 from ..errors import option_error
 from ..models.reordered_transformer import PRESETS, SIZES
 from ..target_order import TargetOrder
-from . import analyse, measure
+from . import analyse_texts, measure
 
 # A drawing of more slots is of no use to anybody.
 LONGEST = 200
@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.rewrite is not None:
         if args.out is not None:
             raise option_error("--out", str(args.out), "it without --rewrite, which draws nothing")
-        for line in analyse.sentences("--rewrite", args.rewrite, analyse.REFERENCE):
+        for line in analyse_texts.sentences("--rewrite", args.rewrite, analyse_texts.REFERENCE):
             print(" ".join(view.written(order, line.split())))
         return 0
     drawn = view.drawing(order, words_of(args))

@@ -1,6 +1,7 @@
 """paradec-trace: show what every pass of a decoder drafted, accepted and threw away, or each step.
 
 Reads what ``--trace-file`` of fairseq-generate wrote, sentence by sentence, whatever the method.
+Several files of the same sentences are shown side by side: one method each, for example.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
-from ..analysis import trace_view
+from ..analysis import page, trace_view, viewer
 from ..decoding.trace import SCHEMA, SCHEMA_VERSION
 from ..errors import UsageError, option_error
-from . import measure
+from . import measure, pages
 
 WRITTEN_BY = "a file that --trace-file wrote"
 
@@ -36,6 +40,11 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
+        if line.startswith(b"{") and not line.endswith(b"\n"):
+            raise UsageError(
+                f"{where}: the file is cut off in the middle of this line, as after a crash; "
+                "allowed: whole lines only"
+            ) from error
         raise UsageError(
             f"{where}: got no JSON, or a part of it ({error}); allowed: {WRITTEN_BY}"
         ) from error
@@ -50,6 +59,38 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
     return record
 
 
+def opened(path: str) -> BinaryIO:
+    """Open a trace.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise option_error("FILE", path, f"{WRITTEN_BY} ({error.strerror})") from error
+
+
+def parsed(path: str, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the sentences of an open trace with their lines' numbers, one line in memory at a time.
+
+    Args:
+        path: the file's name, for errors.
+        file: read from where it stands, here the beginning.
+
+    Raises:
+        UsageError: it is empty, or has a line that is no sentence of a trace.
+    """
+    number = 0
+    for number, line in enumerate(iter(file.readline, b""), start=1):
+        yield number, parse(line, f"{path}, line {number}")
+    if number == 0:
+        raise option_error("FILE", path, f"{WRITTEN_BY}; this one is empty")
+
+
 def records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the sentences of a trace with their lines' numbers, one line in memory at a time.
 
@@ -59,100 +100,172 @@ def records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         UsageError: it cannot be read, is empty, or has a line that is no sentence of a trace.
     """
-    try:
-        file = open(path, "rb")
-    except OSError as error:
-        raise option_error("FILE", path, f"{WRITTEN_BY} ({error.strerror})") from error
-    number = 0
-    with file:
-        for number, line in enumerate(file, start=1):
-            yield number, parse(line, f"{path}, line {number}")
-    if number == 0:
-        raise option_error("FILE", path, f"{WRITTEN_BY}; this one is empty")
+    with opened(path) as file:
+        yield from parsed(path, file)
 
 
-def sentences(
-    path: str, wanted: Sequence[str] | None, limit: int | None
-) -> Iterator[trace_view.Sentence]:
-    """Yield the sentences to be shown.
+@dataclass(frozen=True)
+class Entry:
+    """A sentence of one file.
+
+    Attributes:
+        file: which of the files, from 0.
+        number: of its line, from 1.
+        record: the line.
+        sentence: read from it.
+    """
+
+    file: int
+    number: int
+    record: dict[str, Any]
+    sentence: trace_view.Sentence
+
+
+#: What a sentence is found by in every file: its ``id``, without one its line, and how often the
+#: same came before.
+Key = tuple[str, int]
+
+
+class Keys:
+    """Gives the lines of one file their keys, one after the other."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def of(self, record: dict[str, Any], number: int) -> Key:
+        """Return the key of the next line.
+
+        Args:
+            record: the line.
+            number: its number, from 1.
+        """
+        known = record.get("id")
+        # fairseq-interactive does not tell a sentence's number.
+        name = f"sentence of line {number}" if known is None else f"sentence {known}"
+        self._seen[name] += 1
+        return name, self._seen[name]
+
+
+class Indexed:
+    """A trace in which sentences are looked up; only where they are is kept in memory.
 
     Args:
         path: the file.
-        wanted: their numbers (``id``); None for all.
-        limit: how many at most; None for all.
 
     Raises:
-        UsageError: the file is not right, or lacks a wanted number.
+        UsageError: as ``records``, for any of its lines; or the file can only be read once.
     """
-    missing = dict.fromkeys(wanted or ())
+
+    def __init__(self, path: str) -> None:
+        self.places: dict[Key, tuple[int, int]] = {}  # offset, number of the line
+        self._path, self._file = path, opened(path)
+        if not self._file.seekable():
+            raise option_error("FILE", path, "no pipe, but as the first of several files")
+        keys, offset = Keys(), 0
+        for number, record in parsed(path, self._file):
+            self.places[keys.of(record, number)] = offset, number
+            offset = self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def find(self, key: Key) -> tuple[int, dict[str, Any]] | None:
+        """Return the number and the record of a sentence's line; None if it is not there."""
+        if key not in self.places:
+            return None
+        offset, number = self.places[key]
+        self._file.seek(offset)
+        return number, parse(self._file.readline(), f"{self._path}, line {number}")
+
+
+def groups(
+    paths: Sequence[str], wanted: Sequence[str] | None = None, limit: int | None = None
+) -> Iterator[list[Entry]]:
+    """Yield the sentences to be shown, each with its entry of every file that has it.
+
+    In the order of the first file, which is read line by line; then those that only later files
+    have.
+
+    Args:
+        paths: the files.
+        wanted: the sentences' numbers (``id``); None for all.
+        limit: how many sentences at most; None for all.
+
+    Raises:
+        UsageError: a file is not right, none has a wanted number, or the sources differ.
+    """
+    missing = dict.fromkeys(f"sentence {number}" for number in wanted or ())
+    names = None if wanted is None else set(missing)
     shown = 0
-    for number, record in records(path):
-        known = record.get("id")
-        if wanted is not None and str(known) not in wanted:
-            continue
-        missing.pop(str(known), None)
-        # fairseq-interactive does not tell a sentence's number.
-        name = f"sentence of line {number}" if known is None else f"sentence {known}"
-        try:
-            yield trace_view.read_sentence(record, name)
-        except UsageError as error:
-            raise UsageError(f"{path}, line {number}: {error}") from error
-        shown += 1
-        if shown == limit:
-            return
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(contextlib.closing(Indexed(path))) for path in paths[1:]]
+        for name, lines in _found(paths[0], others):
+            if names is not None and name not in names:
+                continue
+            missing.pop(name, None)
+            yield _entries(paths, name, lines)
+            shown += 1
+            if shown == limit:
+                return
     if missing:
-        allowed = f"numbers (id) of sentences in {path}"
-        raise option_error("--sentence", " ".join(missing), allowed)
+        given = " ".join(name.removeprefix("sentence ") for name in missing)
+        raise option_error("--sentence", given, f"numbers (id) of sentences in {', '.join(paths)}")
 
 
-def is_page(path: str) -> bool:
-    """Say whether a page may be written here: the file is new, empty, or an earlier page."""
-    if not os.path.lexists(path):
-        return True
-    if not os.path.isfile(path):
-        return False
-    mark = trace_view.PAGE_MARK.encode()
-    with open(path, "rb") as file:
-        return file.read(len(mark)) in (mark, b"")
+#: A line of one file: which file, the line's number, the record.
+Line = tuple[int, int, dict[str, Any]]
 
 
-def check_page(path: str) -> None:
-    """Find out before reading, not after, that the page cannot be written.
-
-    Args:
-        path: the page.
-
-    Raises:
-        UsageError: it would lie in no folder, may not be written, or is a file of another kind.
-    """
-    folder = os.path.dirname(os.path.realpath(path))
-    if path == "" or os.path.isdir(path):
-        raise option_error("--html", path, "a file, not a folder or nothing")
-    if not os.path.isdir(folder):
-        raise option_error("--html", path, f"a file in a folder that exists; {folder} does not")
-    if not os.access(folder, os.W_OK):
-        raise option_error("--html", path, "a file in a folder that may be written")
-    if not is_page(path):
-        raise option_error("--html", path, "a new file, or an earlier page; this is something else")
+def _found(first: str, others: Sequence[Indexed]) -> Iterator[tuple[str, list[Line]]]:
+    """Yield every sentence's name and lines."""
+    keys, seen = Keys(), set()
+    for number, record in records(first):
+        key = keys.of(record, number)
+        if others:
+            seen.add(key)
+        yield key[0], [(0, number, record), *_in_others(key, others)]
+    for other in others:
+        for key in other.places:
+            if key not in seen:
+                seen.add(key)
+                yield key[0], _in_others(key, others)
 
 
-@contextlib.contextmanager
-def whole_file(path: str) -> Iterator[TextIO]:
-    """Open a text file that appears under its name only once it is complete.
+def _in_others(key: Key, others: Sequence[Indexed]) -> list[Line]:
+    """Return a sentence's lines in all files but the first."""
+    found = [(file, other.find(key)) for file, other in enumerate(others, start=1)]
+    return [(file, *line) for file, line in found if line is not None]
 
-    Args:
-        path: the file; a link is followed.
-    """
-    target = os.path.realpath(path)
-    part = f"{target}.{os.getpid()}.part"
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            yield file
-        os.replace(part, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
+
+def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Entry]:
+    """Read one sentence's lines, which must have the same source."""
+    entries: list[Entry] = []
+    for file, number, record in lines:
+        where = f"{paths[file]}, line {number}"
+        try:
+            sentence = trace_view.read_sentence(record, name)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
+        entries.append(Entry(file, number, record, sentence))
+        first = entries[0]
+        if sentence.source != first.sentence.source and None not in (
+            sentence.source,
+            first.sentence.source,
+        ):
+            raise UsageError(
+                f"{where}: {name} has another source than in {paths[first.file]}, line "
+                f"{first.number}; allowed: traces of the same data"
+            )
+    return entries
+
+
+def sentences(
+    path: str, wanted: Sequence[str] | None = None, limit: int | None = None
+) -> Iterator[trace_view.Sentence]:
+    """Yield the sentences of one file; see ``groups``."""
+    for (entry,) in groups([path], wanted, limit):
+        yield entry.sentence
 
 
 def wants_color(choice: str) -> bool:
@@ -182,8 +295,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(prog="paradec-trace", description=__doc__)
     add = parser.add_argument
-    add("file", metavar="FILE", help=WRITTEN_BY)
+    add("file", metavar="FILE", nargs="+", help=f"{WRITTEN_BY}; several are shown side by side")
     add("--html", metavar="PAGE", help="write a page that needs no other file, too")
+    add("--picture", metavar="OUT", help="draw the first sentence, too: .png or .svg")
     add(
         "--steps",
         action="store_true",
@@ -210,27 +324,84 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     color = wants_color(args.color)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    files = short_names(args.file)
+    picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
     with contextlib.ExitStack() as stack:
-        page = None
+        html = None
         if args.html is not None:
-            check_page(args.html)
-            page = stack.enter_context(whole_file(args.html))
-            page.write(trace_view.page_head(f"Trace {os.path.basename(args.file)}", args.steps))
+            pages.check_page("--html", args.html)
+            html = stack.enter_context(pages.whole_file(args.html))
+            title = f"Trace{'s' if len(files) > 1 else ''} {', '.join(files)}"
+            html.write(viewer.head(title, "steps" if args.steps else "output"))
         opening = "" if args.steps else trace_view.legend(color) + "\n\n"
-        for sentence in sentences(args.file, args.sentence, args.limit):
-            if args.steps:
-                text = trace_view.steps_text(sentence)
-            else:
-                text = trace_view.sentence_text(sentence, color, width)
-            if not show(opening + text) and page is None:
+        for number, group in enumerate(groups(args.file, args.sentence, args.limit)):
+            if number == 0 and picture is not None:
+                _draw(group, picture, files)
+            text = group_text(group, files, lambda one: _text(one, args.steps, color, width))
+            if not show(opening + text) and html is None:
                 break
             opening = "\n"
-            if page is not None:
-                as_html = trace_view.steps_html if args.steps else trace_view.sentence_html
-                page.write(as_html(sentence))
-        if page is not None:
-            page.write(trace_view.PAGE_TAIL)
+            if html is not None:
+                _write(html, group, files)
+        if html is not None:
+            html.write(page.TAIL)
     return 0
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return the files' names, with their folders where two have the same name."""
+    names = [os.path.basename(path) for path in paths]
+    return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
+
+
+def group_text(
+    group: Sequence[Entry], files: Sequence[str], text: Callable[[trace_view.Sentence], str]
+) -> str:
+    """Return a sentence for a terminal, the files below each other if there are several.
+
+    Args:
+        group: its entries.
+        files: names of all files.
+        text: shows it as one file has it.
+    """
+    if len(files) == 1:
+        return text(group[0].sentence)
+    found = {entry.file: text(entry.sentence) for entry in group}
+    lacking = f"does not have {trace_view.printable(group[0].sentence.name)}"
+    return "\n\n".join(
+        f"{name}:\n{found[i]}" if i in found else f"{name}: {lacking}"
+        for i, name in enumerate(map(trace_view.printable, files))
+    )
+
+
+def _text(sentence: trace_view.Sentence, steps: bool, color: bool, width: int | None) -> str:
+    if steps:
+        return trace_view.steps_text(sentence)
+    return trace_view.sentence_text(sentence, color, width)
+
+
+def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
+    """Write a sentence's part of the page."""
+    found = [entry.file for entry in group]
+    html.write(
+        viewer.sentence(
+            [entry.sentence for entry in group],
+            [entry.record for entry in group],
+            [files[i] for i in found],
+            [name for i, name in enumerate(files) if i not in found],
+        )
+    )
+
+
+def _draw(group: Sequence[Entry], path: Path, files: Sequence[str]) -> None:
+    """Draw a sentence as all files have it."""
+    from ..analysis import fonts, trace_plot  # start matplotlib, which takes its time
+
+    found = [entry.sentence for entry in group]
+    missing = fonts.choose(trace_plot.texts(found)).missing
+    if missing:
+        print(f"paradec-trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    trace_plot.draw(found, path, [files[entry.file] for entry in group])
 
 
 if __name__ == "__main__":

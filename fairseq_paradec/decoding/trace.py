@@ -59,6 +59,7 @@ class PassRecord:
         tokens: the tokens themselves, if a trace was asked for.
         positions: where the committed predictions stand in the output, if not from ``start`` on:
             the model writes in another order, and ``start`` counts what was written.
+        directions: with ``positions``: the direction that wrote each of them.
     """
 
     start: int
@@ -67,6 +68,7 @@ class PassRecord:
     num_committed: int
     tokens: PassTokens | None = None
     positions: list[int] | None = None
+    directions: list[str] | None = None
 
     def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
         """Return one entry of the trace, tokens spelled out by ``word``."""
@@ -76,7 +78,7 @@ class PassRecord:
             "num_committed": self.num_committed,
         }
         if self.positions is not None:
-            entry["positions"] = self.positions
+            entry |= {"positions": self.positions, "directions": self.directions}
         if self.tokens is not None:
             entry |= {
                 "draft": [word(t) for t in self.tokens.draft],

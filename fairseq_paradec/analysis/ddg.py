@@ -1,0 +1,327 @@
+"""The decoding dependency graph of a sentence: which tokens had to wait for which (DDGviz).
+
+Source: Santilli et al. 2023, section 3.5 and Figures 4 and 6. A Jacobi decoder predicts every
+position of a block anew in each pass. A token that is right in an early pass, and stays right, did
+not need the tokens before it that were still wrong then; tokens that become right in the same pass
+are decoded in parallel. The paper compares each iterate with greedy search's output, and so does
+this module: the output of these decoders is greedy search's.
+
+Pure functions of the records that docs/trace.md describes. Greedy search is the graph in which
+every token waits for the one before it: a chain.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ..errors import UsageError
+from .trace_view import LARGEST, printable, read_sentence
+
+#: The methods whose passes are iterates of the output; ``greedy`` is the chain.
+DECODINGS = ("greedy", "pj", "pgj", "hgj")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model said of one position in one pass.
+
+    Attributes:
+        token: its choice.
+        log_prob: natural log-probability of it, given the guesses of that pass.
+        runner_up: the second best token; None where only one was allowed.
+        runner_up_log_prob: of that.
+    """
+
+    token: str
+    log_prob: float
+    runner_up: str | None
+    runner_up_log_prob: float | None
+
+
+@dataclass(frozen=True)
+class DependencyGraph:
+    """When each token of an output became right for good, and what it waited for.
+
+    Passes count from 1, positions from 0. A token is final from the first pass on in which, and in
+    every pass after which, the model predicted the output's token at its position. What a pass
+    committed stays right. A pass whose window does not reach a position leaves it open, whatever an
+    earlier one predicted there.
+
+    Attributes:
+        name: of the sentence.
+        decoding: the method.
+        flags: what the method's own flags stood at.
+        tokens: the output, ``</s>`` included; n of them.
+        num_passes: decoder passes; T.
+        final_pass: n passes, from 1: each token is final from that one on.
+        log_probs: n natural log-probabilities, each as the token's own ``final_pass`` gave it.
+        runner_up: n second best tokens of the same passes; None where only one was allowed.
+        runner_up_log_probs: of these.
+        predictions: T lists of n; None where an earlier pass had committed the position, or where
+            the pass did not predict it.
+        starts: T numbers: how many tokens earlier passes had committed.
+    """
+
+    name: str
+    decoding: str
+    flags: dict[str, Any]
+    tokens: list[str]
+    num_passes: int
+    final_pass: list[int]
+    log_probs: list[float]
+    runner_up: list[str | None]
+    runner_up_log_probs: list[float | None]
+    predictions: list[list[Prediction | None]]
+    starts: list[int]
+
+    @functools.cached_property
+    def waves(self) -> list[list[int]]:
+        """Return the positions that became final together, wave by wave, from left to right.
+
+        A pass in which nothing became final makes no wave: it was spent on finding out that all is
+        final (``--jacobi-stop unchanged``), or on guesses that came out wrong.
+        """
+        found: dict[int, list[int]] = {}
+        for position, number in enumerate(self.final_pass):
+            found.setdefault(number, []).append(position)
+        return [found[number] for number in sorted(found)]
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Return (from, to): each token, and each token of the wave before it, which it waited for.
+
+        That is the wave of the last pass before it in which anything became final. Edges to older
+        waves follow from these and are left out, as in the paper's Figure 4.
+        """
+        waves = self.waves
+        return [
+            (position, earlier)
+            for before, wave in zip(waves, waves[1:])
+            for position in wave
+            for earlier in before
+        ]
+
+    @functools.cached_property
+    def parallel(self) -> list[bool]:
+        """Say of each token whether another one became final in the same pass."""
+        sizes = Counter(self.final_pass)
+        return [sizes[number] > 1 for number in self.final_pass]
+
+    @property
+    def summary(self) -> str:
+        """Return tokens and passes in one line, and how many tokens were final beside others."""
+        count = len(self.tokens)
+        return (
+            f"tokens: {count}, passes: {self.num_passes}, "
+            f"tokens per pass: {count / self.num_passes:.2f}, "
+            f"decoded in parallel: {sum(self.parallel)}"
+        )
+
+    def is_right(self, number: int, position: int) -> bool:
+        """Say whether a pass has the output's token at a position, predicted or committed before.
+
+        Args:
+            number: of the pass, from 1.
+            position: from 0.
+        """
+        prediction = self.predictions[number - 1][position]
+        if prediction is None:
+            return position < self.starts[number - 1]
+        return prediction.token == self.tokens[position]
+
+    def graph(self) -> nx.DiGraph[int]:
+        """Return the graph for networkx.
+
+        Nodes are positions with ``token``, ``final_pass``, ``log_prob``, ``probability``,
+        ``runner_up``, ``runner_up_log_prob`` and ``parallel``; edges are ``edges``.
+        """
+        graph: nx.DiGraph[int] = nx.DiGraph(name=self.name)
+        for position, (token, parallel) in enumerate(zip(self.tokens, self.parallel)):
+            graph.add_node(
+                position,
+                token=token,
+                final_pass=self.final_pass[position],
+                log_prob=self.log_probs[position],
+                probability=math.exp(self.log_probs[position]),
+                runner_up=self.runner_up[position],
+                runner_up_log_prob=self.runner_up_log_probs[position],
+                parallel=parallel,
+            )
+        graph.add_edges_from(self.edges)
+        return graph
+
+
+# ---- records -> graphs -------------------------------------------------------------------------
+
+
+def method(record: dict[str, Any]) -> str:
+    """Return the method that decoded a sentence; of ``auto_fast``, the one that it chose."""
+    name = str(record.get("decoding", ""))
+    if name != "auto_fast":
+        return name
+    return str(record.get("chosen") or "greedy").split()[0]
+
+
+def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
+    """Make a graph of a sentence's record.
+
+    Args:
+        record: one line of a trace file.
+        name: of the sentence, for errors too.
+
+    Raises:
+        UsageError: another method than a Jacobi decoder or greedy search made it; or a field is
+            missing or not what it should be, or the record contradicts itself.
+    """
+    decoding = method(record)
+    if decoding not in DECODINGS:
+        raise UsageError(
+            f"{name}: got a trace of {decoding!r}; allowed: {', '.join(DECODINGS)}, whose passes "
+            "guess the output itself; `python -m fairseq_paradec.cli.trace` shows the others"
+        )
+    sentence = read_sentence(record, name)
+    tokens, entries = sentence.output, record["trace"]
+    if not tokens:
+        raise UsageError(f"{name} has no output; allowed: at least </s>")
+    predictions = [
+        _predictions(entry, len(tokens), f"{name}, pass {number}")
+        for number, entry in enumerate(entries, start=1)
+    ]
+    starts = [entry["start"] for entry in entries]
+    final_pass = _final_passes(tokens, predictions, starts)
+    told = []
+    for position, number in enumerate(final_pass):
+        one = predictions[number - 1][position] if number <= len(entries) else None
+        if one is None:
+            raise UsageError(
+                f"{name} contradicts itself: what it commits at position {position} is not what "
+                "the model predicted there"
+            )
+        told.append(one)
+    flags = record.get("flags")
+    return DependencyGraph(
+        name=name,
+        decoding=decoding,
+        flags=flags if isinstance(flags, dict) else {},
+        tokens=tokens,
+        num_passes=len(entries),
+        final_pass=final_pass,
+        log_probs=[one.log_prob for one in told],
+        runner_up=[one.runner_up for one in told],
+        runner_up_log_probs=[one.runner_up_log_prob for one in told],
+        predictions=predictions,
+        starts=starts,
+    )
+
+
+def _predictions(entry: dict[str, Any], length: int, where: str) -> list[Prediction | None]:
+    """Return what a pass predicted at each position of an output of ``length`` tokens."""
+    row: list[Prediction | None] = [None] * length
+    count = len(entry["verifier"])
+    columns = [_column(entry, key, count, where) for key in _COLUMNS]
+    for i, told in enumerate(zip(entry["verifier"], *columns)):
+        if entry["start"] + i < length:
+            row[entry["start"] + i] = Prediction(*told)
+    return row
+
+
+def _is_log_prob(value: Any) -> bool:
+    """Say whether a value is the logarithm of a probability, or nearly so; NaN is not."""
+    return type(value) in (float, int) and -LARGEST < value < 1
+
+
+def _is_log_prob_or_null(value: Any) -> bool:
+    return value is None or _is_log_prob(value)
+
+
+def _is_token_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+#: Fields of a pass with something to say of each predicted token, and what it may be.
+_COLUMNS: dict[str, Callable[[Any], bool]] = {
+    "log_probs": _is_log_prob,
+    "runner_up": _is_token_or_null,
+    "runner_up_log_probs": _is_log_prob_or_null,
+}
+
+
+def _column(entry: dict[str, Any], key: str, count: int, where: str) -> list[Any]:
+    """Return one of these fields, checked."""
+    values = entry.get(key)
+    if type(values) is not list or len(values) != count:
+        raise UsageError(f"{where}: {key!r} is missing or no list of {count}, one per prediction")
+    if not all(map(_COLUMNS[key], values)):
+        raise UsageError(f"{where}: {key!r} holds other things than it should")
+    return values
+
+
+def _final_passes(
+    tokens: list[str], predictions: list[list[Prediction | None]], starts: list[int]
+) -> list[int]:
+    """Return of each position the pass from which on every pass has the output's token there.
+
+    One more than there are passes, if the last one has not.
+    """
+    final = [len(predictions) + 1] * len(tokens)
+    still = [True] * len(tokens)
+    for number in range(len(predictions), 0, -1):
+        row, start = predictions[number - 1], starts[number - 1]
+        for position, token in enumerate(tokens):
+            one = row[position]
+            right = position < start if one is None else one.token == token
+            still[position] = still[position] and right
+            if still[position]:
+                final[position] = number
+    return final
+
+
+# ---- graphs -> text ----------------------------------------------------------------------------
+
+
+def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
+    """Return a graph for a terminal: a line per pass with the tokens that became final in it.
+
+    Each token has its position and its probability in that pass; a pass without any says so.
+
+    Args:
+        graph: of one sentence.
+        source: the source's tokens, to be shown as well.
+    """
+    last = str(graph.num_passes)
+    lines = [heading(graph)]
+    if source is not None:
+        lines.append(f"source{' ' * len(last)} {' '.join(map(printable, source))}")
+    for number in range(1, graph.num_passes + 1):
+        told = [
+            f"{position}:{printable(token)} {math.exp(graph.log_probs[position]):.2f}"
+            for position, token in enumerate(graph.tokens)
+            if graph.final_pass[position] == number
+        ]
+        lines.append(f"pass {number:>{len(last)}}  {'  '.join(told) or '-'}")
+    return "\n".join([*lines, graph.summary])
+
+
+def heading(graph: DependencyGraph) -> str:
+    """Return a sentence's name, and how it was decoded, as it is typed."""
+    return f"{printable(graph.name)} ({' '.join([graph.decoding, *typed(graph.flags)])})"
+
+
+def typed(flags: dict[str, Any]) -> list[str]:
+    """Return a record's flags as they are typed, without those that are off.
+
+    Args:
+        flags: by option's name.
+    """
+    return [
+        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
+        for name, value in flags.items()
+        if value is not None and value is not False
+    ]

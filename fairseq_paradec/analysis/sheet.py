@@ -1,0 +1,241 @@
+"""A sheet to draw tokens and cells on, measured in inches from its upper left corner.
+
+What is placed by hand stays legible at any length: the drawing decides how large a cell is, not
+the size of the paper.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+
+from .trace_view import printable
+
+#: Points in an inch; fonts are measured in points.
+POINTS = 72
+#: How many characters of a token are drawn, the last one being an ellipsis.
+LONGEST = 24
+#: Below so many points text is left out.
+SMALLEST = 3.5
+#: Pixels in an inch of a PNG.
+DPI = 110
+#: Height of a line of text, in font sizes.
+LINE = 1.45
+
+#: matplotlib sets right-to-left text from 3.11 on; before, it would draw what follows.
+SHAPES = tuple(map(int, matplotlib.__version__.split(".")[:2])) >= (3, 11)
+#: Unicode's words for it: from right to left; a text in its own direction, and its end.
+RIGHT_TO_LEFT, ISOLATE, POP = "\u200f", "\u2068", "\u2069"
+
+TEXT, FAINT, EDGE = "#1a1a1a", "#5f5f5f", "#9a9a9a"
+
+
+class Sheet:
+    """One picture.
+
+    Args:
+        width: in inches.
+        height: in inches.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        self.figure = Figure(figsize=(width, height), facecolor="white")
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.limits = ((0, width), (height, 0))
+        self.axes.set(xlim=self.limits[0], ylim=self.limits[1])
+
+    def text(self, x: float, y: float, text: str, size: float, **how: Any) -> None:
+        """Write a line; ``y`` is its middle, ``x`` its left end unless ``how`` says otherwise."""
+        options = {"color": TEXT, "va": "center", "ha": "left"} | how
+        self.axes.text(x, y, text, fontsize=size, **options)
+
+    def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
+        """Draw a rectangle from its upper left corner."""
+        self.axes.add_patch(Rectangle((x, y), width, height, **({"linewidth": 0.5} | how)))
+
+    def cells(
+        self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str]]
+    ) -> None:
+        """Draw a matrix of coloured cells as one image, with white lines where there is room.
+
+        Args:
+            x: of its left edge.
+            y: of its upper edge.
+            size: width and height of a cell.
+            colours: by row and column.
+        """
+        known = {name: to_rgb(name) for name in {name for row in colours for name in row}}
+        parts = np.array([[known[name] for name in row] for row in colours])
+        image = np.rint(255 * parts).astype(np.uint8)  # R×C×3
+        rows, columns = image.shape[:2]
+        right, bottom = x + columns * size[0], y + rows * size[1]
+        extent = (x, right, bottom, y)
+        self.axes.imshow(image, extent=extent, interpolation="nearest", aspect="auto")
+        self.axes.set(xlim=self.limits[0], ylim=self.limits[1])  # imshow changes them
+        if min(size) > 0.08:
+            lines: dict[str, Any] = {"colors": "white", "linewidth": 0.6}
+            self.axes.vlines([x + i * size[0] for i in range(1, columns)], y, bottom, **lines)
+            self.axes.hlines([y + i * size[1] for i in range(1, rows)], x, right, **lines)
+        self.box(x, y, right - x, bottom - y, fill=False, edgecolor=EDGE)
+
+    def columns(self, x: float, y: float, width: float, tokens: Sequence[str]) -> None:
+        """Write tokens upright above the columns of a matrix, as many as can be read.
+
+        Args:
+            x: of the first column's left edge.
+            y: of the matrix's upper edge.
+            width: of a column.
+            tokens: one per column.
+        """
+        size, every = column_font(width)
+        for i in range(0, len(tokens), every):
+            place = x + (i + 0.5) * width
+            how = {"rotation": 90, "va": "bottom", "ha": "center"}
+            self.text(place, y - 0.05, label(tokens[i]), size, **how)
+
+    def rows(self, x: float, y: float, height: float, count: int) -> None:
+        """Number the rows of a matrix from 1, left of ``x``, as many as can be read."""
+        size, every = column_font(height)
+        for i in range(0, count, every):
+            self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, ha="right", color=FAINT)
+
+    def legend(self, x: float, y: float, width: float, names: Mapping[str, str]) -> None:
+        """Explain colours, in as many lines as ``legend_lines`` says.
+
+        Args:
+            x: of the left edge.
+            y: of the upper edge.
+            width: of the room that there is.
+            names: by what it means, each colour.
+        """
+        for row, line in enumerate(_legend(names, width)):
+            for place, name in line:
+                left, middle = x + place, y + (row + 0.5) * 0.22
+                self.box(left, middle - 0.06, 0.16, 0.12, facecolor=names[name], edgecolor=EDGE)
+                self.text(left + 0.22, middle, name, 8)
+
+    def save(self, path: Path) -> None:
+        """Write the picture as PNG or SVG, by the file's name; the same bytes each time."""
+        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        self.figure.savefig(path, dpi=DPI, metadata=metadata)
+
+
+def label(token: str) -> str:
+    """Return a token as it is drawn: controls spelled out, what is very long cut."""
+    shown = printable(token)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def text_width(text: str, size: float) -> float:
+    """Return how many inches a text takes in the fonts of ``fonts.drawing``.
+
+    Args:
+        text: one line.
+        size: in points.
+    """
+    width = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
+    return float(width) / POINTS
+
+
+def column_font(width: float, most: float = 9) -> tuple[float, int]:
+    """Return the font size of labels of narrow columns or low rows, and that every n-th has one.
+
+    Args:
+        width: of a column in inches.
+        most: points.
+    """
+    size = max(5.0, min(most, 0.85 * width * POINTS))
+    return size, max(1, math.ceil(size / (width * POINTS)))
+
+
+def columns_height(tokens: Iterable[str], width: float) -> float:
+    """Return how many inches ``Sheet.columns`` takes above a matrix."""
+    size, _ = column_font(width)
+    return max((text_width(label(token), size) for token in tokens), default=0) + 0.12
+
+
+def cell_font(width: float, height: float) -> float | None:
+    """Return the size of two decimals in a cell of these inches; None where they do not fit."""
+    size = min(8.0, width * POINTS / 2.6, 0.75 * height * POINTS)
+    return size if size >= SMALLEST else None
+
+
+def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> list[str]:
+    """Set tokens in lines.
+
+    Args:
+        tokens: one after the other.
+        size: in points.
+        width: of a line, in inches.
+        most: lines; where they do not do, the last one ends in an ellipsis.
+    """
+    lines: list[list[str]] = [[]]
+    space, used = text_width("x x", size) - text_width("xx", size), 0.0
+    for token in map(label, tokens):
+        taken = text_width(token, size) + space
+        if lines[-1] and used + taken > width:
+            if len(lines) == most:
+                lines[-1].append("…")
+                break
+            lines.append([])
+            used = 0.0
+        lines[-1].append(token)
+        used += taken
+    return list(map(_line, lines))
+
+
+def is_rtl(tokens: Iterable[str]) -> bool:
+    """Say whether a text runs from right to left: its first letter with a direction says so."""
+    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
+    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
+
+
+def source_lines(source: Sequence[str] | None, size: float, width: float) -> list[str]:
+    """Set a source in lines, as ``wrap``, with a word before it.
+
+    Args:
+        source: its tokens; None if the trace does not tell them.
+        size: in points.
+        width: of a line, in inches.
+    """
+    tokens = ["(not in the trace)"] if source is None else source
+    lines = wrap(["source:", *tokens], size, width)
+    return [RIGHT_TO_LEFT + line for line in lines] if is_rtl(tokens) and SHAPES else lines
+
+
+def _line(tokens: Sequence[str]) -> str:
+    """Join tokens; what stands beside a right-to-left one keeps its own direction, as ``</s>``."""
+    if SHAPES and any(map(is_rtl, tokens)):
+        tokens = [f"{ISOLATE}{token}{POP}" for token in tokens]
+    return " ".join(tokens)
+
+
+def legend_height(names: Iterable[str], width: float) -> float:
+    """Return how many inches ``Sheet.legend`` takes."""
+    return 0.22 * len(_legend(names, width))
+
+
+def _legend(names: Iterable[str], width: float) -> list[list[tuple[float, str]]]:
+    """Return by line where each name of a legend stands."""
+    lines: list[list[tuple[float, str]]] = [[]]
+    place = 0.0
+    for name in names:
+        taken = 0.5 + text_width(name, 8)
+        if lines[-1] and place + taken > width:
+            lines.append([])
+            place = 0.0
+        lines[-1].append((place, name))
+        place += taken
+    return lines

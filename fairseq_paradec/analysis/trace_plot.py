@@ -1,0 +1,197 @@
+"""One picture of a sentence that several methods decoded: who wrote which token, and when.
+
+Below each other a strip per method: passes from top to bottom, the output's positions from left to
+right. The cell in which a token was committed says where it came from, by colour and by a mark; the
+states are those of ``trace_view``, so that terminal, page and picture say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from . import fonts
+from .ddg import typed
+from .sheet import (
+    FAINT,
+    LINE,
+    POINTS,
+    Sheet,
+    cell_font,
+    columns_height,
+    legend_height,
+    source_lines,
+    wrap,
+)
+from .trace_view import (
+    ACCEPTED,
+    BIFURCATION,
+    BONUS,
+    DISCARDED,
+    MEANINGS,
+    ORIGINS,
+    PENDING,
+    PREVIOUS,
+    RESCUED,
+    Sentence,
+    printable,
+)
+
+#: Where a committed token came from; told apart by the colour-blind, too (Okabe and Ito).
+COLOURS = {ACCEPTED: "#56b4e9", RESCUED: "#0072b2", BIFURCATION: "#d55e00", BONUS: "#009e73"}
+#: Other cells, pale.
+PALE = {PREVIOUS: "#f7f0d4", DISCARDED: "#dfdfdf", PENDING: "#cde6ea"}
+NOTHING = "#ffffff"
+#: Of directions, by their names.
+DIRECTIONS = ("#00876c", "#a8558a", "#b8860b", "#5c6bc0")
+#: What stands in a cell besides its colour.
+MARKS = {RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
+
+#: Inches: around everything; all matrices together, and their cells, at most; between strips.
+MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.44, 0.2), 0.3
+HEAD, FONT, SMALL = 0.24, 10.0, 7.5
+
+
+def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -> None:
+    """Write the picture of one sentence.
+
+    Args:
+        sentences: as each method decoded it; at least one.
+        path: a PNG or SVG file.
+        files: where they come from, told where two have the same method.
+    """
+    if files:
+        decodings = [one.decoding for one in sentences]
+        sentences = [
+            replace(one, decoding=f"{one.decoding} ({file})")
+            if decodings.count(one.decoding) > 1
+            else one
+            for one, file in zip(sentences, files, strict=True)
+        ]
+    with fonts.drawing(texts(sentences)):
+        _draw(sentences, path)
+
+
+def texts(sentences: Sequence[Sentence]) -> list[str]:
+    """Return all that the picture writes, for ``fonts.choose``."""
+    tokens = [token for one in sentences for token in one.output]
+    titles = [title for one in sentences for title in (one.name, _title(one), *typed(one.flags))]
+    return [*tokens, *(_source(sentences) or ()), *titles, *map(_meaning, _colours(sentences))]
+
+
+def _draw(sentences: Sequence[Sentence], path: Path) -> None:
+    """Lay the strips out below each other, and draw them."""
+    colours = _colours(sentences)
+    legend = {_meaning(kind): colour for kind, colour in colours.items()}
+    tokens = max([1, *(len(one.output) for one in sentences)])
+    passes = max(1, sum(len(one.passes) for one in sentences))
+    cell = (min(CELL[0], MATRIX[0] / tokens), min(CELL[1], MATRIX[1] / passes))
+    left = MARGIN + 0.35  # passes are numbered beside the matrix
+    width = max(left + tokens * cell[0] + MARGIN, 8.0)
+    room = width - 2 * MARGIN
+    lines = source_lines(_source(sentences), FONT, room)
+    heads = [_heads(one, room) for one in sentences]
+    labels = [columns_height(one.output, cell[0]) for one in sentences]
+    heights = [
+        HEAD * len(head) + label + len(one.passes) * cell[1] + BETWEEN
+        for one, head, label in zip(sentences, heads, labels)
+    ]
+    top = MARGIN + HEAD * (1 + len(lines)) + 0.1
+    legend_top = top + sum(heights)
+    sheet = Sheet(width, legend_top + legend_height(legend, room) + MARGIN)
+    for i, line in enumerate([printable(sentences[0].name), *lines]):
+        sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, 12 if i == 0 else FONT)
+    for one, head, label, height in zip(sentences, heads, labels, heights):
+        for i, line in enumerate(head):
+            size, colour = (FONT, "black") if i == 0 else (SMALL, FAINT)
+            sheet.text(MARGIN, top + (i + 0.5) * HEAD, line, size, color=colour)
+        if one.output:
+            _draw_strip(sheet, one, (left, top + HEAD * len(head) + label), cell, colours)
+        top += height
+    sheet.legend(MARGIN, legend_top, room, legend)
+    sheet.save(path)
+
+
+def _source(sentences: Sequence[Sentence]) -> list[str] | None:
+    """Return the source's tokens, which are the same for every method, if one tells them."""
+    return next((one.source for one in sentences if one.source is not None), None)
+
+
+def _title(sentence: Sentence) -> str:
+    """Return a strip's title."""
+    return f"{printable(sentence.decoding)}: {sentence.summary}"
+
+
+def _heads(sentence: Sentence, room: float) -> list[str]:
+    """Return a strip's lines: its title, and the flags; of a drafter's path its name alone."""
+    flags = sentence.flags | {
+        name: str(value).replace("\\", "/").rsplit("/", 1)[-1]
+        for name, value in sentence.flags.items()
+        if name == "drafter_path" and value is not None
+    }
+    words = " ".join(typed(flags)).split()
+    return [_title(sentence), *(wrap(words, SMALL, room) if words else [])]
+
+
+# ---- cells -------------------------------------------------------------------------------------
+
+
+def _kinds(sentence: Sentence) -> list[list[str]]:
+    """Return of each pass and position a state, a direction, or "" where there is nothing."""
+    rows = []
+    for one in sentence.passes:
+        row = []
+        for position, origin in enumerate(sentence.origins):
+            if origin.pass_number == one.number:
+                row.append(origin.direction or origin.by)
+            elif origin.pass_number < one.number:
+                row.append(PREVIOUS)
+            elif position < len(one.draft):
+                state = one.draft[position].state
+                row.append(PENDING if state == PENDING else DISCARDED)
+            else:
+                row.append("")
+        rows.append(row)
+    return rows
+
+
+def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
+    """Return the colour of everything that ``_kinds`` finds, in the legend's order."""
+    found = {kind for one in sentences for row in _kinds(one) for kind in row if kind}
+    known = {kind: colour for kind, colour in COLOURS.items() if kind in found}
+    directions = sorted(found - set(COLOURS) - set(PALE))
+    known |= {kind: DIRECTIONS[i % len(DIRECTIONS)] for i, kind in enumerate(directions)}
+    return known | {kind: colour for kind, colour in PALE.items() if kind in found}
+
+
+def _meaning(kind: str) -> str:
+    """Return the legend's words."""
+    if kind == DISCARDED:
+        return "drafted, not used"
+    mark = f" ({MARKS[kind]})" if kind in MARKS else ""
+    return ORIGINS.get(kind, MEANINGS.get(kind, f"written in direction {kind}")) + mark
+
+
+def _draw_strip(
+    sheet: Sheet,
+    sentence: Sentence,
+    place: tuple[float, float],
+    cell: tuple[float, float],
+    colours: dict[str, str],
+) -> None:
+    """Draw one method's matrix, the tokens above it, and its marks."""
+    left, top = place
+    kinds = _kinds(sentence)
+    sheet.cells(left, top, cell, [[colours.get(kind, NOTHING) for kind in row] for row in kinds])
+    sheet.columns(left, top, cell[0], sentence.output)
+    sheet.rows(left, top, cell[1], len(kinds))
+    sheet.text(left - 0.06, top - LINE * 7 / POINTS, "pass", 7, ha="right", color=FAINT)
+    size = cell_font(*cell)
+    if size is None:
+        return
+    for position, origin in enumerate(sentence.origins):
+        mark = origin.direction or MARKS.get(origin.by)
+        if mark is not None:
+            x, y = left + (position + 0.5) * cell[0], top + (origin.pass_number - 0.5) * cell[1]
+            sheet.text(x, y, mark, size, ha="center", color="white")

@@ -1,0 +1,259 @@
+"""A page that shows the traces of one sentence after the other, all methods side by side.
+
+Each sentence is one block of data, read only when it is looked at; ``viewer.js`` draws it. Four
+views: the output's tokens and where each comes from; the D and V lines of every pass (Xia et al.
+2022, Table 11); the steps (Stern et al. 2018, section 7.4); and, of Jacobi decoders and greedy
+search, the decoding dependency graph (Santilli et al. 2023, Figure 4).
+
+Pure functions of what ``trace_view`` and ``ddg`` have read; nothing is worked out a second time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import UsageError
+from . import ddg, page
+from .blocks import METHOD
+from .trace_view import (
+    MARKS,
+    MEANINGS,
+    OPEN,
+    ORIGINS,
+    PREVIOUS,
+    Cell,
+    Origin,
+    Pass,
+    Sentence,
+    printable,
+)
+
+#: What a page can open with.
+VIEWS = ("output", "passes", "steps", "dependencies")
+
+#: States in the order of their numbers in the data.
+STATES = tuple(MEANINGS)
+
+#: Digits of log-probabilities in the data.
+DIGITS = 6
+
+
+def head(title: str, view: str = "output") -> str:
+    """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow.
+
+    Args:
+        title: what the page is of.
+        view: which of ``VIEWS`` it opens with.
+    """
+    if view not in VIEWS:
+        raise ValueError(f"view {view!r} is none of {VIEWS}")
+    terms = {
+        "states": STATES,
+        "meanings": MEANINGS,
+        "origins": ORIGINS,
+        "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
+    }
+    return (
+        page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")])
+        + "<noscript><p>This page needs JavaScript. Without it, <code>python -m "
+        "fairseq_paradec.cli.trace</code> shows the same traces in a terminal.</p></noscript>\n"
+        + f'<div id="viewer" data-view="{view}"></div>\n'
+        + page.data("terms", terms)
+    )
+
+
+def sentence(
+    sentences: Sequence[Sentence],
+    records: Sequence[dict[str, Any]],
+    files: Sequence[str] = (),
+    missing: Sequence[str] = (),
+) -> str:
+    """Return one sentence, decoded by one or several methods, as a part of a page.
+
+    Args:
+        sentences: as read by ``trace_view.read_sentence``, one per method, of the same source.
+        records: what they were read from.
+        files: where they come from, told where two have the same method.
+        missing: files that do not have the sentence.
+    """
+    words = Words()
+    decodings = [one.decoding for one in sentences]
+    names = list(files) or [""] * len(sentences)
+    panels = []
+    for one, record, file in zip(sentences, records, names, strict=True):
+        twice = decodings.count(one.decoding) > 1
+        panels.append(_panel(one, record, words) | {"file": printable(file) if twice else ""})
+    value = {
+        "name": printable(sentences[0].name),
+        "source": None if sentences[0].source is None else words.numbers(sentences[0].source),
+        "rtl": _is_rtl(sentences[0].source or ()),
+        "missing": [printable(file) for file in missing],
+        "panels": panels,
+        "words": words.known,
+    }
+    return page.data("sentence", value)
+
+
+class Words:
+    """The tokens of a block of data, each written once; ``known`` lists them."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def numbers(self, tokens: Iterable[str | None]) -> list[int | None]:
+        """Return where tokens stand in ``known``, new ones appended; None stays None."""
+        return [None if token is None else self._number(token) for token in tokens]
+
+    def _number(self, token: str) -> int:
+        if token not in self._places:
+            self._places[token] = len(self.known)
+            self.known.append(printable(token))
+        return self._places[token]
+
+
+def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
+    """Return all there is to say of a sentence decoded by one method."""
+    return {
+        "decoding": printable(one.decoding),
+        "flags": ddg.typed(one.flags),
+        "rtl": _is_rtl(one.output),
+        "output": words.numbers(one.output),
+        "origins": _origins(one.origins, words),
+        "numbers": {
+            "tokens": len(one.output),
+            "passes": len(one.passes),
+            "tokens per pass": f"{one.tokens_per_pass:.2f}",
+            "drafted": one.drafted,
+            "accepted": one.accepted,
+            "rescued": one.rescued,
+        },
+        "reordered": _is_reordered(record),
+        "passes": [_pass(each, words) for each in one.passes],
+        "steps": _steps(one),
+        "steps_summary": one.steps_summary,
+        **_graph(one, record, words),
+    }
+
+
+def _is_reordered(record: dict[str, Any]) -> bool:
+    """Say whether the passes tell where their tokens stand in the output."""
+    return any("positions" in entry for entry in record["trace"])
+
+
+def _is_rtl(tokens: Iterable[str]) -> bool:
+    """Say whether a line reads from right to left: as HTML's ``dir=auto``, by its first letter."""
+    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
+    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
+
+
+def _number(value: float | None) -> float | bool | None:
+    """Return a log-probability for the data: None where it is not known, False where it is -inf."""
+    if value is None:
+        return None
+    return round(value, DIGITS) if math.isfinite(value) else False
+
+
+def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Leave out columns in which nothing is known."""
+    return {name: values for name, values in columns.items() if any(v is not None for v in values)}
+
+
+def _origins(origins: Sequence[Origin], words: Words) -> dict[str, Any]:
+    """Return origins column by column."""
+    return {
+        "pass": [one.pass_number for one in origins],
+        "by": [STATES.index(one.by) for one in origins],
+    } | _without_unknown(
+        {
+            "log_prob": [_number(one.log_prob) for one in origins],
+            "rank": [one.rank for one in origins],
+            "runner_up": words.numbers(one.runner_up for one in origins),
+            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in origins],
+            "direction": [_direction(one.direction) for one in origins],
+        }
+    )
+
+
+def _direction(name: str | None) -> str | None:
+    return None if name is None else printable(name)
+
+
+def _pass(one: Pass, words: Words) -> dict[str, Any]:
+    """Return a pass; what earlier passes committed, and what is open, follows from the origins."""
+    return {
+        "start": one.start,
+        "committed": len(one.committed),
+        "draft": _cells(one.draft, words),
+        "verifier": _cells(one.verifier, words),
+    }
+
+
+def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
+    """Return the pass's own cells of a D or V line, column by column."""
+    cells = [cell for cell in line if cell.state not in (PREVIOUS, OPEN)]
+    return {
+        "position": [cell.position for cell in cells],
+        "token": words.numbers(cell.token for cell in cells),
+        "state": [STATES.index(cell.state) for cell in cells],
+    } | _without_unknown(
+        {
+            "log_prob": [_number(cell.log_prob) for cell in cells],
+            "rank": [cell.rank for cell in cells],
+            "runner_up": words.numbers(cell.runner_up for cell in cells),
+            "runner_up_log_prob": [_number(cell.runner_up_log_prob) for cell in cells],
+            "direction": [_direction(cell.direction) for cell in cells],
+        }
+    )
+
+
+def _steps(one: Sentence) -> list[dict[str, Any]]:
+    """Return of each step its positions, and the pass after which they are all in the output.
+
+    A block of blockwise decoding ends with the pass that accepted its last token; every other
+    step is a pass.
+    """
+    if one.decoding != METHOD:
+        return [{"pass": each.number, "position": each.places} for each in one.passes]
+    ends = list(itertools.accumulate(map(len, one.steps)))
+    return [
+        {"pass": one.origins[end - 1].pass_number, "position": list(range(first, end))}
+        for first, end in zip([0, *ends], ends)
+    ]
+
+
+def _graph(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
+    """Return the dependency graph, or why there is none."""
+    if ddg.method(record) not in ddg.DECODINGS:
+        return {"graph": None, "no_graph": ""}
+    try:
+        graph = ddg.from_record(record, one.name)
+    except UsageError as error:  # an older trace, or no output: the other views have no need of it
+        return {"graph": None, "no_graph": printable(str(error))}
+    return {
+        "graph": {
+            "final_pass": graph.final_pass,
+            "log_prob": [_number(value) for value in graph.log_probs],
+            "runner_up": words.numbers(graph.runner_up),
+            "runner_up_log_prob": [_number(value) for value in graph.runner_up_log_probs],
+            "waves": graph.waves,
+            "predictions": [_predictions(row, words) for row in graph.predictions],
+        },
+        "no_graph": "",
+    }
+
+
+def _predictions(row: Sequence[ddg.Prediction | None], words: Words) -> dict[str, Any]:
+    """Return what a pass predicted, column by column."""
+    known = [(at, one) for at, one in enumerate(row) if one is not None]
+    return {
+        "position": [at for at, _ in known],
+        "token": words.numbers(one.token for _, one in known),
+        "log_prob": [_number(one.log_prob) for _, one in known],
+        "runner_up": words.numbers(one.runner_up for _, one in known),
+        "runner_up_log_prob": [_number(one.runner_up_log_prob) for _, one in known],
+    }

@@ -1,0 +1,345 @@
+"""paradec-ddgviz: which tokens of a translation had to wait for which.
+
+Jacobi decoding predicts all positions at once, again and again, until nothing changes. This command
+shows in which pass each token became right for good, and with what probability: tokens of the same
+pass were decoded in parallel, and waited for those of the pass before (Santilli et al. 2023,
+section 3.5 and Figure 4).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import encoders
+
+from ..analysis import ddg, page, viewer
+from ..decoding.trace import is_report
+from ..errors import UsageError, option_error
+from . import measure, pages, trace
+
+EXAMPLE = """\
+A trace that was written before, its first sentence or those of --sentence:
+  paradec-ddgviz trace.jsonl --sentence 7 --out sentence7.svg
+
+A sentence of your own, or sentences of the data folder:
+  paradec-ddgviz data-bin/demo.en-de --text "A man is waiting for the train." --out man.png
+  paradec-ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html
+
+A line per pass has the tokens that became final in it: position, token, probability.
+"""
+
+#: Flags that say what to decode, and how; a trace has been decoded.
+DECODING_FLAGS = (
+    "path", "text", "ids", "input", "subset", "decoding", "jacobi_length", "block_size",
+    "bpe_codes", "sentencepiece_model", "tokenized", "trace",
+)  # fmt: skip
+
+#: Of a data folder, if they are there.
+MODEL, CODES = "model.pt", "codes.bpe"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="paradec-ddgviz",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add, number = parser.add_argument, measure.whole_number
+    add("given", metavar="FILE|DATA", help=f"{trace.WRITTEN_BY}; or a fairseq data folder")
+    show = parser.add_argument_group("what to show").add_argument
+    show("--sentence", metavar="ID", nargs="+", help="of FILE: these numbers (default: the first)")
+    show("--out", metavar="PICTURE", help="draw it: .png or .svg; several get -ID in their names")
+    show("--html", metavar="PAGE", help="write a page that needs no other file, with all of them")
+    what = parser.add_argument_group("what to decode, with DATA").add_argument
+    what("--path", metavar="MODEL", help=f"checkpoint of a Transformer (default: DATA/{MODEL})")
+    what("--text", metavar="SENTENCE", nargs="+", help="raw sentences of the source language")
+    what("--input", metavar="LINES", help="a file with a raw sentence a line; - is standard input")
+    what(
+        "--ids",
+        metavar="ID",
+        type=_index,
+        nargs="+",
+        help="numbers of sentences of a subset, from 0",
+    )
+    what("--subset", metavar="NAME", help="which (default: test)")
+    what("--bpe-codes", metavar="FILE", help=f"subword-nmt's (default: DATA/{CODES})")
+    what("--sentencepiece-model", metavar="FILE", help="in place of Moses tokens and BPE codes")
+    what("--tokenized", action="store_true", default=None, help="lines are in sub-words already")
+    how = parser.add_argument_group("how to decode, with DATA").add_argument
+    how("--decoding", metavar="METHOD", help=f"{', '.join(ddg.DECODINGS)} (default: pj)")
+    how(
+        "--jacobi-length",
+        metavar="HOW",
+        help="of pj: oracle (the paper's, default): one block of the output's own length, which "
+        "greedy search finds; grow: blocks of the source's length, doubled until it ends",
+    )
+    how("--block-size", metavar="N", type=number, help="of pgj and hgj (default: 5)")
+    how("--trace", metavar="FILE", help="keep the trace")
+    args = parser.parse_args(argv)
+    logging.disable(logging.INFO)  # the closing line of the decoder, and what fairseq has to say
+    try:
+        return measure.run("paradec-ddgviz", lambda: _run(args))
+    finally:
+        gc.collect()  # a decoder speaks as it is let go
+        logging.disable(logging.NOTSET)
+
+
+def _index(text: str) -> int:
+    """Read an argument that is a whole number from 0 up."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 0 up")
+    return int(text)
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Read or decode, then show everything."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if args.html is not None:
+        pages.check_page("--html", args.html)
+    if args.out is not None:
+        pages.check_picture("--out", args.out)
+    if not os.path.isdir(args.given):
+        _check_file(args)
+        groups = trace.groups([args.given], args.sentence, None if args.sentence else 1)
+        entries = {entry.sentence.name: entry for (entry,) in groups}  # a number may come twice
+        _show(args, [_read(args.given, entry) for entry in entries.values()])
+        return 0
+    _check_data(args)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.jsonl")
+        _decode(args, path)
+        found = [_read(args.given, entry) for (entry,) in trace.groups([path])]
+        if args.trace is not None:
+            with pages.whole_file(args.trace) as file:
+                file.write(Path(path).read_text(encoding="utf-8"))
+    _show(args, found)
+    return 0
+
+
+# ---- arguments ---------------------------------------------------------------------------------
+
+
+def _check_file(args: argparse.Namespace) -> None:
+    """Refuse what only a data folder can be asked for.
+
+    Raises:
+        UsageError: it was.
+    """
+    for name in DECODING_FLAGS:
+        if getattr(args, name) is not None:
+            allowed = f"it with a data folder; {args.given} is none"
+            raise option_error(f"--{name.replace('_', '-')}", getattr(args, name), allowed)
+
+
+def _check_data(args: argparse.Namespace) -> None:
+    """Fill in the defaults, and refuse what cannot be decoded before a model is loaded.
+
+    Raises:
+        UsageError: no sentence was named, or in several ways; a file is missing or in the way.
+    """
+    if args.sentence is not None:
+        raise option_error("--sentence", " ".join(args.sentence), "--ids, with a data folder")
+    ways = [flag for flag in ("--text", "--input", "--ids") if getattr(args, flag[2:]) is not None]
+    if len(ways) != 1:
+        given = " and ".join(ways) or "none"
+        raise UsageError(f"DATA: got {given}; allowed: one of --text, --input, --ids")
+    if args.subset is not None and args.ids is None:
+        raise option_error("--subset", args.subset, "it with --ids")
+    for name in ("bpe_codes", "sentencepiece_model", "tokenized"):
+        if getattr(args, name) is not None and args.ids is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise option_error(flag, getattr(args, name), "it with --text or --input")
+    if args.decoding not in (None, *ddg.DECODINGS):
+        raise option_error("--decoding", args.decoding, ", ".join(ddg.DECODINGS))
+    args.path = args.path or os.path.join(args.given, MODEL)
+    measure.check_inputs(args.given, args.path)
+    if args.trace is not None:
+        pages.check_folder("--trace", args.trace)
+        if not is_report(args.trace):
+            raise option_error("--trace", args.trace, "a new file, or an earlier trace")
+
+
+# ---- decoding ----------------------------------------------------------------------------------
+
+
+def _decode(args: argparse.Namespace, path: str) -> None:
+    """Decode the sentences one by one, as fairseq's commands do; ``path`` gets the trace.
+
+    Raises:
+        UsageError: a flag or a sentence is wrong, or no sentence could be decoded.
+    """
+    by_number = args.ids is not None
+    lines, encoding = ([], {}) if by_number else (_lines(args), _encoding(args))
+    models, task = measure.load(args.given, args.path)
+    if by_number:
+        dataset, numbers = _subset(args, task), list(dict.fromkeys(args.ids))
+    else:
+        dataset, numbers = _dataset(lines, encoding, task), list(range(len(lines)))
+    options = {"decoding": args.decoding or "pj", "trace_file": path}
+    if options["decoding"] == "pj":
+        options["jacobi_length"] = args.jacobi_length or "oracle"
+    elif args.jacobi_length is not None:
+        options["jacobi_length"] = args.jacobi_length
+    if args.block_size is not None:
+        options["block_size"] = args.block_size
+    generator = measure.generator(task, models, **options)
+    for number in numbers:
+        task.inference_step(generator, models, dataset.collater([dataset[number]]))
+    if not os.path.exists(path):
+        raise UsageError("no sentence could be decoded: all are empty, or longer than the model's")
+
+
+def _lines(args: argparse.Namespace) -> list[str]:
+    """Return the raw sentences.
+
+    Raises:
+        UsageError: there is none, or the file cannot be read.
+    """
+    if args.text is not None:
+        return [str(line) for line in args.text]
+    try:
+        if args.input == "-":
+            lines = sys.stdin.read().splitlines()
+        else:
+            lines = Path(args.input).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        allowed = f"a text file in UTF-8, a sentence a line ({error})"
+        raise option_error("--input", args.input, allowed) from error
+    if not lines:
+        raise option_error("--input", args.input, "a file with a sentence a line; it is empty")
+    return lines
+
+
+def _subset(args: argparse.Namespace, task: Any) -> Any:
+    """Return the data set that ``--ids`` counts in.
+
+    Raises:
+        UsageError: there is no such subset, or no such sentence in it.
+    """
+    subset = args.subset or "test"
+    task.load_dataset(subset)
+    dataset = task.dataset(subset)
+    for number in args.ids:
+        if number >= len(dataset):
+            allowed = f"numbers from 0 to {len(dataset) - 1}, of sentences in {subset!r}"
+            raise option_error("--ids", number, allowed)
+    return dataset
+
+
+def _encoding(args: argparse.Namespace) -> dict[str, str]:
+    """Return how lines become sub-words, by fairseq's options; nothing for lines that are.
+
+    Raises:
+        UsageError: it is not known.
+    """
+    if args.tokenized:
+        return {}
+    if args.sentencepiece_model is not None:
+        _check_is_file("--sentencepiece-model", args.sentencepiece_model)
+        return {"bpe": "sentencepiece", "sentencepiece_model": args.sentencepiece_model}
+    codes = args.bpe_codes or os.path.join(args.given, CODES)
+    if args.bpe_codes is None and not os.path.isfile(codes):
+        raise UsageError(
+            f"DATA: {args.given} has no {CODES}; allowed: --bpe-codes FILE, "
+            "--sentencepiece-model FILE, or --tokenized for lines in sub-words"
+        )
+    _check_is_file("--bpe-codes", codes)
+    return {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": codes}
+
+
+def _dataset(lines: Sequence[str], encoding: dict[str, str], task: Any) -> Any:
+    """Make a data set of raw lines as fairseq-interactive does, by fairseq's own encoders.
+
+    Raises:
+        UsageError: sentencepiece is not installed.
+    """
+    languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
+    given = argparse.Namespace(**languages, **encoding)
+    try:
+        made = [encoders.build_tokenizer(given), encoders.build_bpe(given)]
+    except ImportError as error:
+        raise UsageError(f"--sentencepiece-model: {error}") from error
+
+    def encode(line: str) -> str:
+        for step in made:
+            line = line if step is None else step.encode(line)
+        return line
+
+    return task.build_dataset_for_inference(*task.get_interactive_tokens_and_lengths(lines, encode))
+
+
+def _check_is_file(flag: str, path: str) -> None:
+    if not os.path.isfile(path):
+        raise option_error(flag, path, "a file that is there")
+
+
+# ---- showing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A sentence to be shown: its entry of the trace, and its graph."""
+
+    entry: trace.Entry
+    graph: ddg.DependencyGraph
+
+
+def _read(path: str, entry: trace.Entry) -> _Found:
+    """Make the graph of an entry."""
+    try:
+        return _Found(entry, ddg.from_record(entry.record, entry.sentence.name))
+    except UsageError as error:
+        raise UsageError(f"{path}, line {entry.number}: {error}") from error
+
+
+def _show(args: argparse.Namespace, found: Sequence[_Found]) -> None:
+    """Print the graphs, and write what was asked for; pictures before the page before the text."""
+    if args.out is not None:
+        _draw(Path(args.out), found)
+    if args.html is not None:
+        name = os.path.basename(os.path.normpath(args.given))
+        with pages.whole_file(args.html) as file:
+            file.write(viewer.head(f"Dependencies {name}", "dependencies"))
+            for one in found:
+                file.write(viewer.sentence([one.entry.sentence], [one.entry.record]))
+            file.write(page.TAIL)
+    blocks = [ddg.as_text(one.graph, one.entry.sentence.source) for one in found]
+    trace.show("\n\n".join(blocks))
+
+
+def _draw(path: Path, found: Sequence[_Found]) -> None:
+    """Write a picture per sentence; say which characters cannot be drawn."""
+    from ..analysis import ddg_plot, fonts  # start matplotlib, which takes its time
+
+    missing: set[str] = set()
+    for one, target in zip(found, _pictures(path, found)):
+        source = one.entry.sentence.source
+        ddg_plot.draw(one.graph, target, source)
+        missing |= set(fonts.choose(ddg_plot.texts(one.graph, source)).missing)
+    if missing:
+        print(f"paradec-ddgviz: warning: {fonts.warning(sorted(missing))}", file=sys.stderr)
+
+
+def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:
+    """Yield the pictures' names: as given, or with each sentence's number before the ending."""
+    for one in found:
+        known = one.entry.record.get("id")
+        number = f"line{one.entry.number}" if known is None else known
+        yield path if len(found) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

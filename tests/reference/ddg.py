@@ -1,0 +1,125 @@
+"""The decoding dependency graph of one sentence, written like the paper's Algorithms 1 and 2. Slow.
+
+Santilli et al. (ACL 2023), section 3.5 and Figure 4: after each Jacobi iteration, which tokens are
+those of greedy search, and with what probability. Every iteration predicts the whole block from the
+iterate before it with a full forward pass, whatever is known to be final already.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairseq.models.transformer import TransformerModelBase
+
+from .greedy import Rules, full_log_probs
+
+#: Of a prediction: its log-probability, and the runner-up.
+Told = tuple[float, int | None]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What the iterations show.
+
+    Attributes:
+        tokens: greedy's output, `</s>` included.
+        final_pass: per token, from 1: from this iteration on, it was right in every one.
+        log_probs: per token, its log-probability in that iteration.
+        runner_up: per token, the second best one there; None where nothing else is allowed.
+    """
+
+    tokens: list[int]
+    final_pass: list[int]
+    log_probs: list[float]
+    runner_up: list[int | None]
+
+
+def dependency_graph(
+    models: Sequence[TransformerModelBase],
+    source: Sequence[int],
+    rules: Rules,
+    length: str | int,
+    stop: str = "unchanged",
+) -> Graph:
+    """Iterate and look when each of greedy's tokens came to stay.
+
+    Args:
+        source: source tokens, `</s>` included.
+        length: of a block. `oracle`: greedy's output's. `grow`: the source's; then, as long as
+            `</s>` is missing, what has been covered is doubled, and the new part iterated. A
+            number: Algorithm 2, one block of that length after the other.
+        stop: `unchanged`: a block is left after an iteration that changed nothing (equation 5);
+            `prefix`: after one that changed nothing before its last position. That one was then
+            predicted from final tokens alone, so that another iteration would change nothing.
+    """
+    models, source = tuple(models), tuple(source)
+    tokens = list(_greedy(models, source, rules))
+    first = {"oracle": len(tokens), "grow": len(source)}
+    ends = [length if isinstance(length, int) else first[length]]
+    while ends[-1] < len(tokens):
+        more = length if isinstance(length, int) else ends[-1]
+        ends.append(min(ends[-1] + more, rules.max_len + 1))
+    iterates: list[tuple[int, ...]] = []
+    scores: list[list[Told]] = []
+    y: tuple[int, ...] = ()
+    for end in ends:
+        y += (rules.pad,) * (end - len(y))  # INITT
+        while True:
+            old, (y, told) = y, _iterate(models, source, rules, y)
+            iterates.append(y)
+            scores.append(told)
+            if y == old or (stop == "prefix" and y[:-1] == old[:-1]):
+                break
+    finals = [_first_to_stay(iterates, i, token) for i, token in enumerate(tokens)]
+    told_then = [scores[final - 1][i] for i, final in enumerate(finals)]
+    return Graph(tokens, finals, [one[0] for one in told_then], [one[1] for one in told_then])
+
+
+# The same question has the same answer: remembering it only saves time.
+@functools.cache
+def _greedy(
+    models: tuple[TransformerModelBase, ...], source: tuple[int, ...], rules: Rules
+) -> tuple[int, ...]:
+    """Equation 3: one token after the other."""
+    tokens: list[int] = []
+    while tokens[-1:] != [rules.eos]:
+        last = full_log_probs(models, source, tokens, rules.temperature, start=rules.eos)[-1]
+        tokens.append(int(rules.apply(last, len(tokens)).argmax()))
+    return tuple(tokens)
+
+
+@functools.cache
+def _iterate(
+    models: tuple[TransformerModelBase, ...],
+    source: tuple[int, ...],
+    rules: Rules,
+    y: tuple[int, ...],
+) -> tuple[tuple[int, ...], list[Told]]:
+    """Equation 4: each position anew, from the old ones before it.
+
+    Returns:
+        The next iterate; and of each of its tokens log-probability and runner-up.
+    """
+    log_probs = full_log_probs(models, source, y[:-1], rules.temperature, start=rules.eos)
+    allowed = [rules.apply(row, i) for i, row in enumerate(log_probs)]
+    new = tuple(int(row.argmax()) for row in allowed)
+    told: list[Told] = []
+    for token, row in zip(new, allowed, strict=True):
+        log_prob = float(row[token])
+        row[token] = -math.inf
+        told.append((log_prob, int(row.argmax()) if float(row.max()) > -math.inf else None))
+    return new, told
+
+
+def _first_to_stay(iterates: Sequence[Sequence[int]], position: int, token: int) -> int:
+    """The number, from 1, of the first iterate from which on a position holds a token."""
+    first = len(iterates) + 1
+    for number in range(len(iterates), 0, -1):
+        y = iterates[number - 1]
+        if position >= len(y) or y[position] != token:
+            break
+        first = number
+    return first

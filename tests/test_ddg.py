@@ -1,0 +1,300 @@
+"""Decoding dependency graphs: hand-made ones, and those of an independent run of the algorithm."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import Limits, batch, built, collate, decode, demo, source_rows
+from reference.ddg import Graph, dependency_graph
+from reference.greedy import rules_for
+
+from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
+from fairseq_paradec.errors import UsageError
+
+
+def one_pass(start: int, verifier: str, committed: int, accepted: int = 0) -> dict[str, Any]:
+    """A pass whose tokens have the probabilities 0.91, 0.82, 0.73 ... and runners-up in capitals.
+
+    Pass and position are in the probability, so that none stands for another.
+    """
+    tokens = verifier.split()
+    guesses = tokens[:accepted] + ["<pad>"] * (len(tokens) - accepted)
+    scores = [math.log(0.99 - 0.1 * start - 0.01 * i) for i in range(len(tokens))]
+    return {
+        "start": start,
+        "num_accepted": accepted,
+        "num_committed": committed,
+        "draft": guesses,
+        "verifier": tokens,
+        "log_probs": scores,
+        "runner_up": [token.upper() for token in tokens],
+        "runner_up_log_probs": [score - 1 for score in scores],
+    }
+
+
+def record(output: str, *passes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"decoding": "pj", "output": output.split(), "trace": list(passes)} | more
+
+
+#: `b` is right, then wrong, then right; `d` before `c` to its left.
+FIVE = record(
+    "a b c d </s>",
+    one_pass(0, "a b x x y", 1),
+    one_pass(1, "x x d y", 0),
+    one_pass(1, "b x d y", 1),
+    one_pass(2, "c d </s>", 3),
+    source=["s", "</s>"],
+)
+
+
+def test_five_tokens_by_hand() -> None:
+    graph = from_record(FIVE, "sentence 3")
+    assert graph.tokens == ["a", "b", "c", "d", "</s>"]
+    assert graph.num_passes == 4
+    assert graph.final_pass == [1, 3, 4, 2, 4]
+    assert graph.waves == [[0], [3], [1], [2, 4]]
+    assert graph.edges == [(3, 0), (1, 3), (2, 1), (4, 1)]
+    assert graph.parallel == [False, False, True, False, True]
+    # a: 0.99 of pass 1; b: pass 3, which starts at it; c: pass 4; d: pass 2, third of its window
+    shown = [math.exp(value) for value in graph.log_probs]
+    assert shown == pytest.approx([0.99, 0.89, 0.79, 0.87, 0.77], abs=1e-12)
+    assert graph.runner_up == ["A", "B", "C", "D", "</S>"]
+    assert graph.runner_up_log_probs == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
+    assert as_text(graph).splitlines() == [
+        "sentence 3 (pj)",
+        "pass 1  0:a 0.99",
+        "pass 2  3:d 0.87",
+        "pass 3  1:b 0.89",
+        "pass 4  2:c 0.79  4:</s> 0.77",
+        "tokens: 5, passes: 4, tokens per pass: 1.25, decoded in parallel: 2",
+    ]
+
+
+def test_every_prediction_is_kept() -> None:
+    graph = from_record(FIVE, "sentence 3")
+    told = [[one and one.token for one in row] for row in graph.predictions]
+    assert told == [
+        ["a", "b", "x", "x", "y"],
+        [None, "x", "x", "d", "y"],
+        [None, "b", "x", "d", "y"],
+        [None, None, "c", "d", "</s>"],
+    ]
+    one = graph.predictions[2][3]
+    assert one == Prediction("d", math.log(0.87), "D", math.log(0.87) - 1)
+    right = [[graph.is_right(number, i) for i in range(5)] for number in range(1, 5)]
+    assert right == [
+        [True, True, False, False, False],
+        [True, False, False, True, False],
+        [True, True, False, True, False],
+        [True, True, True, True, True],
+    ]
+
+
+def test_a_window_that_does_not_reach_a_position_leaves_it_open() -> None:
+    """Right in pass 1, not predicted in pass 2, right again in pass 3; what follows </s> is cut."""
+    graph = from_record(
+        record("a b </s>", one_pass(0, "a b", 1), one_pass(1, "b", 1), one_pass(2, "</s> z z", 1)),
+        "s",
+    )
+    assert graph.final_pass == [1, 1, 3]
+    assert graph.predictions[2] == [None, None, graph.predictions[2][2]]
+    shrinking = record("a b c", one_pass(0, "a b c", 1), one_pass(1, "b", 1), one_pass(2, "c", 1))
+    assert from_record(shrinking, "s").final_pass == [1, 1, 3]
+    # pass 2 left `b` and `c` open, pass 3 found `b`, pass 4 `c`: no wave is empty
+    late = record("a b", one_pass(0, "a x", 1), one_pass(1, "x", 0), one_pass(1, "b", 1))
+    graph = from_record(late, "s")
+    assert graph.waves == [[0], [1]]
+    assert graph.edges == [(1, 0)]
+    assert "pass 2  -" in as_text(graph).splitlines()
+
+
+def test_greedy_search_is_a_chain() -> None:
+    words = "a b c </s>".split()
+    passes = [one_pass(i, word, 1) | {"draft": []} for i, word in enumerate(words)]
+    graph = from_record(record(" ".join(words), *passes) | {"decoding": "greedy"}, "s")
+    assert graph.edges == [(1, 0), (2, 1), (3, 2)]
+    assert not any(graph.parallel)
+
+
+def test_for_networkx() -> None:
+    graph = from_record(FIVE, "sentence 3").graph()
+    assert sorted(graph.edges) == [(1, 3), (2, 1), (3, 0), (4, 1)]
+    assert graph.nodes[4] == {
+        "token": "</s>",
+        "final_pass": 4,
+        "log_prob": pytest.approx(math.log(0.77)),
+        "probability": pytest.approx(0.77),
+        "runner_up": "</S>",
+        "runner_up_log_prob": pytest.approx(math.log(0.77) - 1),
+        "parallel": True,
+    }
+
+
+def test_text_for_a_terminal() -> None:
+    flags = {"block_size": 5, "adaptive_block": True, "hybrid_length": None, "compile": False}
+    text = as_text(from_record(record("\x1b[2J", one_pass(0, "\x1b[2J", 1), flags=flags), "s"))
+    assert text.splitlines()[:2] == [
+        "s (pj --block-size 5 --adaptive-block)",
+        r"pass 1  0:\x1b[2J 0.99",
+    ]
+
+
+def test_the_choice_of_auto_fast() -> None:
+    chosen = record("a", one_pass(0, "a", 1), decoding="auto_fast")
+    assert from_record(chosen | {"chosen": "hgj --block-size 8"}, "s").decoding == "hgj"
+    assert from_record(chosen | {"chosen": None}, "s").decoding == "greedy"
+    with pytest.raises(UsageError, match="'gad'"):
+        from_record(chosen | {"chosen": "gad --adaptive-block"}, "s")
+
+
+@pytest.mark.parametrize("decoding", ["gad", "blockwise", "multiword_beam", ""])
+def test_other_methods_are_refused(decoding: str) -> None:
+    with pytest.raises(UsageError) as error:
+        from_record(FIVE | {"decoding": decoding}, "sentence 3")
+    for part in ("sentence 3", repr(decoding), "greedy, pj, pgj, hgj", "cli.trace"):
+        assert part in str(error.value)
+
+
+def broken(**fields: Any) -> dict[str, Any]:
+    """FIVE with other fields in its second pass; None for a missing one."""
+    changed = copy.deepcopy(FIVE)
+    entry = changed["trace"][1]
+    for key, value in fields.items():
+        entry[key] = value
+        if value is None:
+            del entry[key]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (FIVE | {"trace": None}, "s: 'trace' is missing or no list"),
+        (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
+        (record(""), "s has no output"),
+        (broken(log_probs=None), "s, pass 2: 'log_probs' is missing or no list of 4"),
+        (broken(log_probs=[-1.0] * 3), "s, pass 2: 'log_probs' is missing or no list of 4"),
+        (broken(log_probs=[-1.0, None, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
+        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
+        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
+        (broken(log_probs=[-1.0, -math.inf, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
+        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds other"),
+        (broken(runner_up_log_probs="abcd"), "s, pass 2: 'runner_up_log_probs' is missing"),
+        (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
+    ],
+)  # fmt: skip
+def test_broken_records(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        from_record(bad, "s")
+    assert str(error.value).startswith(message)
+
+
+def test_a_commitment_that_the_model_did_not_predict() -> None:
+    """A relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted."""
+    relaxed = one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}
+    with pytest.raises(UsageError, match="position 1 is not what the model predicted"):
+        from_record(record("a x c", relaxed), "s")
+
+
+# ---- an independent run ------------------------------------------------------------------------
+
+
+def decoded(
+    task: Any,
+    model: Any,
+    rows: list[torch.Tensor],
+    size: int,
+    path: Path,
+    limits: Limits,
+    **flags: Any,
+) -> list[DependencyGraph]:
+    """The rows' graphs in their order, decoded in batches of `size`."""
+    for start in range(0, len(rows), size):
+        sample = collate(task, rows[start : start + size])
+        sample["id"] += start
+        decode(task, [model], sample, limits, trace_file=str(path), **flags)
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    records.sort(key=lambda one: one["id"])
+    assert [one["id"] for one in records] == list(range(len(rows)))
+    return [from_record(one, f"sentence {one['id']}") for one in records]
+
+
+def check(task: Any, got: DependencyGraph, want: Graph, tolerance: float) -> None:
+    """The same tokens, final from the same pass on, with the probabilities of that pass."""
+    words = task.target_dictionary
+    assert got.tokens == [words[token] for token in want.tokens]
+    assert got.final_pass == want.final_pass
+    assert got.log_probs == pytest.approx(want.log_probs, abs=tolerance)
+    assert got.runner_up == [None if token is None else words[token] for token in want.runner_up]
+
+
+@cache
+def demo_reference(number: int, length: str, stop: str) -> Graph:
+    task, model, sources = demo()
+    rules = rules_for(task.target_dictionary, [model], len(sources[number]))
+    return dependency_graph([model], sources[number].tolist(), rules, length, stop)
+
+
+@pytest.mark.parametrize(
+    ("length", "stop"), [("oracle", "unchanged"), ("grow", "unchanged"), ("grow", "prefix")]
+)
+def test_fifty_sentences(tmp_path: Path, length: str, stop: str) -> None:
+    """Gate: the demo's model, one by one and in ragged batches.
+
+    With oracle's single block it makes no difference when the iteration ends: the reference runs
+    until nothing changes, the decoder until all is known to be final.
+    """
+    task, model, sources = demo()
+    rows, limits = sources[:50], Limits(max_len_b=200)
+    flags = {"decoding": "pj", "jacobi_length": length}
+    runs = [(stop, 1), (stop, 17)]
+    if length == "oracle":
+        runs = [("prefix", 1), ("prefix", 17), ("unchanged", 17)]
+    parallel = 0
+    for own_stop, size in runs:
+        path = tmp_path / f"{own_stop}-{size}.jsonl"
+        how = flags | {"jacobi_stop": own_stop}
+        graphs = decoded(task, model, rows, size, path, limits, **how)
+        for i, graph in enumerate(graphs):
+            check(task, graph, demo_reference(i, length, stop), 1e-4)
+        parallel = sum(sum(graph.parallel) for graph in graphs)
+    assert parallel > 20  # not only chains
+
+
+def test_random_models_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, too, of models that find one token or several in a pass."""
+    # fairseq's own take them in float32 whatever comes in, and so would round the reference
+    for name in ("softmax", "log_softmax"):
+        function = getattr(torch.nn.functional, name)
+        monkeypatch.setattr(f"fairseq.utils.{name}", lambda x, dim, f=function, **_: f(x, dim))
+    cases: list[tuple[str | int, dict[str, Any]]] = [
+        ("oracle", {"decoding": "pj", "jacobi_length": "oracle"}),
+        ("grow", {"decoding": "pj"}),
+        (3, {"decoding": "pgj", "block_size": 3}),
+        (5, {"decoding": "hgj", "block_size": 5}),
+        (1, {"decoding": "greedy"}),
+    ]
+    limits, waves = Limits(), set()
+    for variant in ("learned_positions", "mbart"):
+        task, model = built(variant)
+        rows = [torch.tensor(row) for row in source_rows(batch(task, (3, 7, 5, 9, 2, 4), seed=2))]
+        for length, flags in cases:
+            for stop in ("prefix",) if length == 1 else ("prefix", "unchanged"):
+                how = flags if length == 1 else flags | {"jacobi_stop": stop}
+                path = tmp_path / f"{variant}-{length}-{stop}.jsonl"
+                graphs = decoded(task, model, rows, len(rows), path, limits, **how)
+                for graph, row in zip(graphs, rows, strict=True):
+                    rules = rules_for(
+                        task.target_dictionary, [model], len(row), **limits.reference()
+                    )
+                    want = dependency_graph([model], row.tolist(), rules, length, stop)
+                    check(task, graph, want, 1e-9)
+                    waves |= set(map(len, graph.waves))
+    assert waves > {1}

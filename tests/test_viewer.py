@@ -1,0 +1,793 @@
+"""The interactive page of traces: its data, and what Chromium shows of it.
+
+What the page shows is compared with numbers that are worked out here, from the traces' raw JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import time
+
+import pytest
+from browser import chromium
+from builders import DEMO, Limits, decode
+from selenium.webdriver import ActionChains, Keys
+from test_trace_view import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
+
+from fairseq_paradec.analysis import page, viewer
+from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence
+from fairseq_paradec.cli import measure
+from fairseq_paradec.cli import trace as command
+
+EVIL = "</script><script>alert(1)</script><!--&amp;'\"\\n\u2028\u202e{7}"
+
+
+def block(sentences, records=None, *more):
+    """The data of a part of the page."""
+    part = viewer.sentence(sentences, records, *more)
+    found = re.fullmatch(r'<script type="application/json" class="sentence">(.*)</script>\n', part)
+    assert found is not None  # one line, one script
+    assert "<" not in found[1] and "\u2028" not in found[1]
+    return json.loads(found[1])
+
+
+def block_of(*args, **more):
+    one = record(*args, **more)
+    return block([read_sentence(one, "sentence 3")], [one])
+
+
+# ---- the data ----------------------------------------------------------------------------------
+
+
+def test_a_block_holds_what_is_known():
+    passes = (
+        one_pass(0, "", "q", 0, 1),
+        one_pass(1, "a b", "a z c", 2, 3, **FACTS | {"log_probs": [-0.25, -1.5, -0.123456789]}),
+    )
+    flags = {"block_size": 2, "adaptive_block": True, "drafter_shortlist": None, "x": False}
+    data = block_of("q a b c", *passes, flags=flags | {"accept_margin": "inf"})
+    words, (panel,) = data["words"], data["panels"]
+
+    def told(numbers):
+        return [None if n is None else words[n] for n in numbers]
+
+    assert (data["name"], told(data["source"]), data["missing"]) == (
+        "sentence 3", ["s1", "s2", EOS], [],
+    )  # fmt: skip
+    assert told(panel["output"]) == ["q", "a", "b", "c"] and len(set(words)) == len(words)
+    assert panel["flags"] == ["--block-size 2", "--adaptive-block", "--accept-margin inf"]
+    assert panel["numbers"] == {
+        "tokens": 4, "passes": 2, "tokens per pass": "2.00", "drafted": 2, "accepted": 2,
+        "rescued": 1,
+    }  # fmt: skip
+    states = list(MEANINGS)
+    origins = panel["origins"]
+    assert origins["pass"] == [1, 2, 2, 2]
+    assert [states[n] for n in origins["by"]] == ["bonus", "accepted", "rescued", "bonus"]
+    assert origins["log_prob"] == [None, -0.25, False, -0.123457]  # False: was not allowed
+    assert origins["rank"] == [None, 0, 39, None]
+    assert told(origins["runner_up"]) == [None, "x", "z", "y"]
+    assert origins["runner_up_log_prob"] == [None, -2.0, -1.5, -3.0]
+    assert "direction" not in origins  # nothing is known of any token
+    draft, verifier = panel["passes"][1]["draft"], panel["passes"][1]["verifier"]
+    assert (told(draft["token"]), draft["position"]) == (["a", "b"], [1, 2])
+    assert [states[n] for n in draft["state"]] == ["accepted", "rescued"]
+    assert (told(verifier["token"]), verifier["position"]) == (["a", "z", "c"], [1, 2, 3])
+    assert [states[n] for n in verifier["state"]] == ["accepted", "discarded", "bonus"]
+    assert panel["steps"] == [{"pass": 1, "position": [0]}, {"pass": 2, "position": [1, 2, 3]}]
+    assert panel["graph"] is None and panel["no_graph"] == ""
+
+
+def test_steps_of_blocks_end_with_the_pass_that_accepted_them():
+    passes = (
+        one_pass(0, "", "den", 0, 1),
+        one_pass(1, "Ang war zu", "Ein war in x", 2, 3),
+        one_pass(4, "", "</s>", 0, 1),
+    )
+    data = block_of("den Ang war in </s>", *passes, decoding="blockwise")
+    assert data["panels"][0]["steps"] == [
+        {"pass": 2, "position": [0, 1, 2]},
+        {"pass": 2, "position": [3]},
+        {"pass": 3, "position": [4]},
+    ]
+    ends = block_of("A B C D </s>", *FROM_BOTH_ENDS, written(4, [EOS], [4]))["panels"][0]
+    assert [step["position"] for step in ends["steps"]] == [[0, 3], [1, 2], [4]]
+    assert ends["reordered"] and not data["panels"][0]["reordered"]
+
+
+def test_files_are_named_where_the_method_does_not_tell_them():
+    sentence = read_sentence(GOOD, "sentence 3")
+    other = read_sentence(GOOD | {"decoding": "other"}, "sentence 3")
+    files = ["a.jsonl", "b.jsonl", "c.jsonl"]
+    data = block([sentence, other, sentence], [GOOD] * 3, files, ["d\x1b.jsonl"])
+    assert [panel["file"] for panel in data["panels"]] == ["a.jsonl", "", "c.jsonl"]
+    assert data["missing"] == ["d\\x1b.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("line", "rtl"),
+    [
+        ("מאזניים גוף", True),
+        ("▁السلام عليكم", True),
+        ("12 ، . 7 مرحبا", True),
+        ("BBC مرحبا", False),
+        ("中文 。", False),
+        ("12 .", False),
+        ("", False),
+    ],
+)
+def test_a_line_reads_as_its_first_letter_says(line, rtl):
+    data = block_of(line, one_pass(0, "", line, 0, len(line.split())), source=line.split())
+    assert (data["rtl"], data["panels"][0]["rtl"]) == (rtl, rtl)
+
+
+def test_older_traces_have_no_graph_and_say_why():
+    panel = block_of(*GRAPH, decoding="pj")["panels"][0]
+    assert panel["graph"]["final_pass"] == [1, 1, 2] and panel["no_graph"] == ""
+    old = {name: value for name, value in GRAPH[1].items() if name != "runner_up"}
+    panel = block_of(GRAPH[0], old, GRAPH[2], decoding="pj")["panels"][0]
+    assert panel["graph"] is None and "'runner_up' is missing" in panel["no_graph"]
+
+
+def test_the_page_has_one_of_its_views():
+    for view in viewer.VIEWS:
+        assert f'<div id="viewer" data-view="{view}"></div>' in viewer.head("x", view)
+    with pytest.raises(ValueError, match="view 'other' is none of"):
+        viewer.head("x", "other")
+    without_scripts = re.search("<noscript>(.*)</noscript>", viewer.head("x"))
+    assert without_scripts is not None and "cli.trace" in without_scripts[1]
+
+
+# ---- in a browser ------------------------------------------------------------------------------
+
+#: Passes of a Jacobi decoder: ``a`` is right at once, ``b`` too and stays; ``</s>`` comes second.
+GRAPH = (
+    "a b </s>",
+    one_pass(0, "p p p", "a b x", 0, 1, log_probs=[-0.25, -0.5, -0.75], runner_up=["r", "s", None],
+             runner_up_log_probs=[-2.0, -3.0, None]),
+    one_pass(1, "b x", "b </s>", 1, 2, log_probs=[-0.125, -1.0], runner_up=["t", "u"],
+             runner_up_log_probs=[-4.0, -5.0]),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as one:
+        yield one
+
+
+def open_page(browser, path, *parts, fragment=""):
+    """Open a page made of parts, and see that it is quiet when the test is over."""
+    path.write_text(viewer.head("Traces") + "".join(parts) + page.TAIL, encoding="utf-8")
+    browser.open(path)
+    if fragment:
+        browser.driver.get(path.resolve().as_uri() + fragment)
+    return browser
+
+
+def part_of(*records, name="sentence 3"):
+    return viewer.sentence([read_sentence(one, name) for one in records], list(records))
+
+
+def choose(browser, group, text):
+    """Click on a radio button by its text."""
+    (label,) = [one for one in browser.all(f".{group} label") if one.text == text]
+    label.click()
+
+
+def set_pass(browser, number):
+    slider = browser.one("input.pass")
+    browser.driver.execute_script(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))",
+        slider, number,
+    )  # fmt: skip
+
+
+#: Focus every token that a selector finds, and read the tip.
+READ = """
+const told = [];
+for (const token of document.querySelectorAll(arguments[0])) {
+  token.focus();
+  const tip = document.getElementById("tip");
+  const facts = tip.hidden ? {} : Object.fromEntries([...tip.querySelectorAll("[data-fact]")].map(
+    (one) => [one.dataset.fact, one.textContent]));
+  if (token.getAttribute("aria-describedby") !== "tip") facts.error = "not described";
+  told.push(facts);
+  if (arguments[1]) Object.assign(facts, { ...token.dataset, word: token.textContent });
+}
+return told;
+"""
+
+
+#: Of every token, whether its text can be seen.
+VISIBLE = """
+return [...document.querySelectorAll(arguments[0])].map((box) =>
+  getComputedStyle(box.firstChild).visibility === "visible" ? "visible" : "");
+"""
+
+
+def tips(browser, selector, with_data=False):
+    return browser.driver.execute_script(READ, selector, with_data)
+
+
+def tip(browser):
+    """What the tip says now; None if there is none."""
+    if not browser.one("#tip").is_displayed():
+        return None
+    return {one.get_attribute("data-fact"): one.text for one in browser.all("#tip [data-fact]")}
+
+
+def number(text):
+    """Read a probability of the page: both numbers must agree."""
+    share, log_prob = re.fullmatch(r"(\S+) \(log (\S+)\)", text).groups()
+    assert float(share) == pytest.approx(math.exp(float(log_prob)), rel=1e-3, abs=1e-4)
+    return float(log_prob)
+
+
+def truth(one):
+    """Of each token of an output, what its record says; written anew, from docs/trace.md."""
+    found = {}
+    for count, entry in enumerate(one["trace"], start=1):
+        if "positions" in entry:
+            for i, place in enumerate(entry["positions"]):
+                found[place] = {
+                    "pass": count, "by": f"written by direction {entry['directions'][i]}",
+                    "probability": entry["log_probs"][i], "runner_up": entry["runner_up"][i],
+                }  # fmt: skip
+            continue
+        for i in range(min(entry["num_committed"], len(one["output"]) - entry["start"])):
+            own = entry["verifier"][i]
+            facts = {"pass": count, "runner_up": entry["runner_up"][i]}
+            facts["probability"] = entry["log_probs"][i]
+            if i < entry["num_accepted"]:
+                facts |= {"by": "accepted", "rank": entry["draft_ranks"][i]}
+                if entry["draft"][i] != own:
+                    facts |= {"by": "rescued", "runner_up": own}
+                facts["probability"] = entry["draft_log_probs"][i]
+            else:
+                facts["by"] = "bifurcation" if i < len(entry["draft"]) else "bonus"
+            found[entry["start"] + i] = facts
+    return [found[place] for place in range(len(one["output"]))]
+
+
+def check_told(told, one):
+    """Compare tips, one per token of the output, with the record."""
+    facts = truth(one)
+    assert len(told) == len(facts) == len(one["output"])
+    for place, (tip, fact) in enumerate(zip(told, facts, strict=True)):
+        assert tip["token"] == one["output"][place]
+        assert (tip["position"], tip["pass"]) == (str(place), str(fact["pass"]))
+        assert tip["by"] == ORIGINS.get(fact["by"], fact["by"])
+        assert number(tip["probability"]) == pytest.approx(fact["probability"], abs=6e-5)
+        assert number(tip["probability"]) == pytest.approx(
+            one["positional_scores"][place], abs=2e-4
+        )
+        assert tip.get("runner_up") == fact["runner_up"]
+        assert tip.get("rank") == (None if "rank" not in fact else str(fact["rank"]))
+
+
+WAYS = {
+    "greedy": {"decoding": "greedy"},
+    "pj": {"decoding": "pj"},
+    "hgj": {"decoding": "hgj", "block_size": 4},
+    "gad": {"decoding": "gad", "drafter_path": str(DEMO / "drafter.pt")},
+    "gad_pp": {"decoding": "gad_pp", "drafter_path": str(DEMO / "drafter.pt"), "accept_margin": 3},
+    "blockwise": {"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt")},
+    "ibdecoder": {"decoding": "multiword_beam", "beam": 2},
+}
+IDS = (82, 7, 8)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """Traces of the demo's models, by method: path and records by sentence."""
+    folder = tmp_path_factory.mktemp("traces")
+    found = {}
+    for model in ("model", "ibdecoder"):
+        models, task = measure.load(str(DEMO), str(DEMO / f"{model}.pt"))
+        task.load_dataset("test")
+        dataset = task.dataset("test")
+        sample = dataset.collater([dataset[i] for i in IDS])
+        for name, flags in WAYS.items():
+            if (name == "ibdecoder") == (model == "ibdecoder"):
+                path = folder / f"{name}.jsonl"
+                decode(task, models, sample, Limits(max_len_b=50), trace_file=str(path), **flags)
+                lines = path.read_text(encoding="utf-8").splitlines()
+                found[name] = path, {one["id"]: one for one in map(json.loads, lines)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo_page(traces, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    files = [str(file) for file, _ in traces.values()]
+    assert command.main([*files, "--html", str(path), "--color", "never"]) == 0
+    return path
+
+
+def ids_on(browser):
+    return [int(text.removeprefix("sentence ")) for text in browser.texts(".sentences option")]
+
+
+def test_every_token_is_told_as_its_trace_has_it(browser, demo_page, traces):
+    """All methods of the demo: token, pass, origin, probability, rank and runner-up."""
+    browser.open(demo_page)
+    order = ids_on(browser)
+    assert sorted(order) == sorted(IDS)
+    origins = set()
+    for count, which in enumerate(order, start=1):
+        assert browser.one(".head .name").text == f"sentence {which}"
+        assert browser.one(".count").text == f"{count} of 3 sentences"
+        for i, (_, records) in enumerate(traces.values()):
+            one = records[which]
+            panel = f'[data-panel="{i}"]'
+            assert browser.one(f"section{panel} .decoding").text == one["decoding"]
+            assert browser.texts(f"section{panel} .box .word") == one["output"]
+            told = tips(browser, f"section{panel} .box")
+            check_told(told, one)
+            origins |= {tip["by"] for tip in told}
+            numbers = dict(
+                zip(
+                    browser.texts(f"section{panel} dt"), browser.texts(f"section{panel} dd"),
+                    strict=True,
+                )
+            )  # fmt: skip
+            assert numbers["tokens"] == str(one["num_tokens"])
+            assert numbers["passes"] == str(one["decoder_passes"])
+            assert numbers["tokens per pass"] == f"{one['num_tokens'] / one['decoder_passes']:.2f}"
+            if "positions" not in one["trace"][0]:
+                rescued = sum(tip["by"] == ORIGINS["rescued"] for tip in told)
+                drafted = rescued + sum(tip["by"] == ORIGINS["accepted"] for tip in told)
+                assert (numbers["accepted"], numbers["rescued"]) == (str(drafted), str(rescued))
+        assert browser.texts(".source .word") == records[which]["source"]
+        if count < 3:
+            browser.one(".onward").click()
+    assert not browser.one(".onward").is_enabled() and browser.one(".back").is_enabled()
+    directions = {f"written by direction {name}" for name in ("1→", "2←")}
+    assert origins == set(ORIGINS.values()) | directions
+    browser.check_quiet()
+
+
+def cells_of(shown, reordered):
+    """Yield a pass's cells as the page has them: what was there before, then D above V."""
+    if reordered:
+        yield from shown.verifier
+        return
+    yield from shown.verifier[: shown.start]
+    own = [line[shown.start :] for line in (shown.draft, shown.verifier)]
+    for pair in itertools.zip_longest(*own):
+        yield from filter(None, pair)
+
+
+def test_passes_are_shown_as_the_terminal_shows_them(browser, demo_page, traces):
+    """Cell by cell: token, state, and of every cell the numbers of the record."""
+    browser.open(demo_page)
+    which = ids_on(browser)[0]
+    choose(browser, "views", "passes")
+    for i, (name, (_, records)) in enumerate(traces.items()):
+        one = records[which]
+        told = iter(tips(browser, f'section[data-panel="{i}"] .token[data-what]', with_data=True))
+        passes = zip(read_sentence(one, "s").passes, one["trace"], strict=True)
+        for count, (shown, entry) in enumerate(passes, start=1):
+            for cell in cells_of(shown, reordered=name == "ibdecoder"):
+                seen = next(told)
+                assert (seen["word"], seen["state"]) == (cell.token, cell.state)
+                assert seen["position"] == str(cell.position)
+                if cell.state in ("previous", "open"):
+                    continue
+                assert seen["pass"] == str(count)
+                what = seen["what"]
+                k = cell.position - entry["start"]
+                if name == "ibdecoder":
+                    k = entry["positions"].index(cell.position)
+                    assert seen["by"] == f"written by direction {entry['directions'][k]}"
+                else:
+                    assert seen["by"].endswith(MEANINGS[cell.state])
+                raw = entry["draft_log_probs" if what == "draft" else "log_probs"][k]
+                if raw is None:  # <pad>, for example
+                    assert seen["probability"] == "not allowed here"
+                else:
+                    assert number(seen["probability"]) == pytest.approx(raw, abs=6e-5)
+                if what == "draft":
+                    assert seen["rank"] == str(entry["draft_ranks"][k])
+                else:
+                    assert seen.get("runner_up") == entry["runner_up"][k]
+        assert next(told, None) is None
+    legend = browser.texts(".legend .token .word")
+    assert {"previous", "accepted", "bifurcation", "discarded", "bonus"} <= set(legend)
+    assert "pending" not in legend  # there is none on the page
+    browser.check_quiet()
+
+
+def test_the_slider_shows_what_is_there_after_a_pass(browser, demo_page, traces):
+    browser.open(demo_page)
+    which = ids_on(browser)[0]
+    most = max(len(records[which]["trace"]) for _, records in traces.values())
+    assert browser.one("output.after").text == f"after pass {most} of {most}"
+    assert browser.all(".body .box.open") == []
+    for count in (0, 1, 3):
+        set_pass(browser, count)
+        assert browser.one("output.after").text == f"after pass {count} of {most}"
+        for i, (_, records) in enumerate(traces.values()):
+            wanted = [fact["pass"] > count for fact in truth(records[which])]
+            seen = browser.driver.execute_script(VISIBLE, f'section[data-panel="{i}"] .box')
+            # nothing can be read of what is not there yet
+            assert seen == ["" if is_open else "visible" for is_open in wanted]
+            done = browser.one(f'section[data-panel="{i}"] .done').text
+            total = len(wanted)
+            written = "all" if not any(wanted) else f"{wanted.count(False)} of"
+            assert done == f"{written} {total} tokens written"
+    told = tips(browser, 'section[data-panel="0"] .box')
+    assert told[3] == {"token": "·", "position": "3", "by": MEANINGS["open"]}
+    choose(browser, "views", "passes")
+    rows = browser.all('section[data-panel="0"] .row')
+    assert [row.is_displayed() for row in rows] == [i < 3 for i in range(len(rows))]
+    choose(browser, "views", "steps")
+    rows = browser.all('section[data-panel="0"] .row')
+    assert [row.is_displayed() for row in rows] == [i < 3 for i in range(len(rows))]
+    # Play goes on from here, and to the end.
+    browser.one(".play").click()
+    assert browser.one(".play").text == "❚❚ Pause"
+    for _ in range(100):
+        if browser.one("output.after").text != f"after pass 3 of {most}":
+            break
+        time.sleep(0.05)
+    assert browser.one("output.after").text == f"after pass 4 of {most}"
+    browser.one(".play").click()
+    assert browser.one(".play").text == "▶ Play"
+    browser.check_quiet()
+
+
+def test_steps_and_colours(browser, demo_page, traces):
+    browser.open(demo_page)
+    which = ids_on(browser)[0]
+    choose(browser, "views", "steps")
+    for i, (_, records) in enumerate(traces.values()):
+        sentence = read_sentence(records[which], "s")
+        rows = f'section[data-panel="{i}"] .row'
+        steps = [step for step in sentence.steps if step]
+        assert len(browser.all(rows)) == len(steps)
+        for count, tokens in enumerate(steps, start=1):
+            assert browser.texts(f'{rows}[data-step="{count}"] .word') == tokens
+        assert sentence.steps_summary in browser.texts(f'section[data-panel="{i}"] .body > p')
+    choose(browser, "views", "output")
+    choose(browser, "colours", "by pass")
+    colours = {}
+    for i, (_, records) in enumerate(traces.values()):
+        boxes = browser.all(f'section[data-panel="{i}"] .box')
+        for box, fact in zip(boxes, truth(records[which]), strict=True):
+            colours.setdefault(fact["pass"], set()).add(
+                box.value_of_css_property("background-color")
+            )
+    assert all(len(shades) == 1 for shades in colours.values())
+    assert len(set.union(*colours.values())) == len(colours) > 5
+    assert len(browser.texts(".legend .box")) == 3
+    browser.check_quiet()
+
+
+def test_sentences_are_chosen_in_every_way(browser, demo_page):
+    browser.open(demo_page)
+    first, second, third = (f"sentence {i}" for i in ids_on(browser))
+
+    def shown():
+        return browser.one(".head .name").text
+
+    assert shown() == first and not browser.one(".back").is_enabled()
+    browser.one(".onward").click()
+    assert shown() == second
+    assert browser.driver.current_url.endswith("#" + second.replace(" ", "-"))
+    browser.one(".back").send_keys(Keys.ENTER)
+    assert shown() == first
+    browser.one("body").send_keys(Keys.ARROW_RIGHT)
+    browser.one("body").send_keys(Keys.ARROW_RIGHT)
+    assert shown() == third
+    browser.one("body").send_keys(Keys.ARROW_RIGHT)  # there is no more
+    browser.one("body").send_keys(Keys.ARROW_LEFT)
+    assert shown() == second
+    browser.one(".sentences").send_keys(third)
+    assert shown() == third
+    browser.driver.get(demo_page.resolve().as_uri() + "#" + second.replace(" ", "-"))
+    assert shown() == second
+    browser.driver.get("about:blank")
+    browser.driver.get(demo_page.resolve().as_uri() + "#" + third.replace(" ", "-"))
+    assert shown() == third
+    # The view that was chosen stays.
+    choose(browser, "views", "steps")
+    browser.one(".back").click()
+    assert browser.one("#viewer").get_attribute("data-view") == "steps" and browser.all(".step")
+    browser.check_quiet()
+
+
+def test_pointer_and_keys(browser, tmp_path):
+    """The tip comes by hovering, and by keys alone; arrow keys go from token to token."""
+    passes = (
+        one_pass(0, "", "q", 0, 1),
+        one_pass(1, "a b x", "a z c d", 2, 3, **FACTS | {"log_probs": [-0.25, -1.5, -2.5]}),
+    )
+    open_page(browser, tmp_path / "p.html", part_of(record("q a b c", *passes)))
+    assert tip(browser) is None
+    boxes = browser.all(".body .box")
+    ActionChains(browser.driver).move_to_element(boxes[2]).perform()
+    assert tip(browser) == {
+        "token": "b", "position": "2", "pass": "2", "by": ORIGINS["rescued"],
+        "probability": "not allowed here", "rank": "39", "runner_up": "z",
+        "runner_up_probability": "0.2231 (log -1.5000)",
+    }  # fmt: skip
+    assert boxes[2].get_attribute("aria-describedby") == "tip"
+    assert browser.one("#tip").get_attribute("role") == "tooltip"
+    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    assert tip(browser) is None
+    # By keys: the last control, then the first token.
+    browser.one(".colours input:checked").send_keys(Keys.TAB)
+    active = browser.driver.switch_to.active_element
+    assert active == boxes[0] and tip(browser)["token"] == "q"
+    active.send_keys(Keys.ARROW_RIGHT)
+    assert tip(browser)["token"] == "a"
+    browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert tip(browser) is None
+    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert tip(browser)["token"] == "q"
+    # From D to V and back, and along D.
+    choose(browser, "views", "passes")
+    start = browser.one('.row[data-pass="2"] [data-what="draft"][data-position="1"]')
+    browser.driver.execute_script("arguments[0].focus()", start)
+    keys = (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_UP)
+    seen = []
+    for key in keys:
+        browser.driver.switch_to.active_element.send_keys(key)
+        seen.append(tip(browser)["token"])
+    assert seen == ["b", "z", "c", "x"]
+    assert len(browser.all('.body [tabindex="0"]')) == 1  # Tab leaves the tokens again
+    browser.check_quiet()
+
+
+def test_dependencies(browser, tmp_path):
+    """The graph, the matrix, and what is told of their cells."""
+    one = record(*GRAPH, decoding="pj", flags={"jacobi_length": "grow"})
+    other = record(*GRAPH, decoding="gad")
+    open_page(browser, tmp_path / "p.html", part_of(one, other), part_of(other))
+    choose(browser, "views", "dependencies")
+    assert browser.texts(".node .word") == ["a", "b", "</s>"]
+    assert browser.texts(".node .probability") == ["0.78", "0.61", "0.37"]
+    parallel = ["parallel" in x.get_attribute("class").split() for x in browser.all(".node")]
+    assert parallel == [True, True, False]
+    assert browser.texts(".wave") == ["1", "2"]
+    edges = browser.one(".edges:not(.hot)")
+    assert edges.get_attribute("d").count("C") == 2  # from </s> to both tokens before
+    told = tips(browser, ".node")
+    assert told[2] == {
+        "token": "</s>", "position": "2", "pass": "2", "by": "final from pass 2 on",
+        "probability": "0.3679 (log -1.0000)", "runner_up": "u",
+        "runner_up_probability": "0.0067 (log -5.0000)", "waited": "a b",
+    }  # fmt: skip
+    assert browser.one(".edges.hot").get_attribute("d").count("C") == 2
+    finals = [
+        (x.get_attribute("data-pass"), x.get_attribute("data-position"), x.text)
+        for x in browser.all("text.final")
+    ]
+    assert finals == [("1", "0", "0.78"), ("1", "1", "0.61"), ("2", "2", "0.37")]
+    assert browser.texts(".axis:not(.pass)") == ["a", "b", "</s>"]
+    # One cursor leads over all cells.
+    cursor = browser.one(".cursor")
+    browser.driver.execute_script("arguments[0].focus()", cursor)
+    assert tip(browser)["token"] == "a"
+    for key in (Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT):  # the last: there is no more
+        cursor.send_keys(key)
+    assert tip(browser) == {
+        "token": "x", "position": "2", "pass": "1", "by": "another token",
+        "probability": "0.4724 (log -0.7500)",
+    }  # fmt: skip
+    for key in (Keys.ARROW_DOWN, Keys.ARROW_LEFT):
+        cursor.send_keys(key)
+    assert tip(browser)["by"] == "right, and final already" and tip(browser)["runner_up"] == "t"
+    cursor.send_keys(Keys.ARROW_LEFT)
+    assert tip(browser) == {"token": "a", "position": "0", "pass": "2", "by": "committed before"}
+    # The pointer moves it, too: to the cell whose number is pointed at.
+    cell = browser.one('text.final[data-pass="1"][data-position="1"]')
+    ActionChains(browser.driver).move_to_element(cell).perform()
+    assert (tip(browser)["token"], tip(browser)["by"]) == ("b", "final from here on")
+    set_pass(browser, 1)
+    assert edges.get_attribute("d") == ""
+    opened = ["open" in x.get_attribute("class").split() for x in browser.all(".node")]
+    assert opened == [False, False, True]
+    # Another method has none, and says so; a sentence without any has no such view.
+    assert "Only Jacobi decoding" in browser.one('[data-decoding="gad"] .no-graph').text
+    legend = browser.texts(".legend .meaning")[1:]
+    assert legend[0].endswith("decoded in parallel") and "right, not for good" not in legend
+    assert "another token" in legend
+    browser.one(".onward").click()
+    assert browser.one("#viewer").get_attribute("data-view") == "output"
+    assert "dependencies" not in [one.text for one in browser.all(".views label")]
+    browser.one(".back").click()
+    assert browser.one("#viewer").get_attribute("data-view") == "dependencies"
+    browser.check_quiet()
+
+
+def test_whatever_a_text_says_it_is_only_shown(browser, tmp_path):
+    """As source, token, runner-up, method, flag, file and name; in every view."""
+    shown = "</script><script>alert(1)</script><!--&amp;'\"\\n\\u2028\\u202e{7}"
+    evil = record("", decoding=EVIL, source=[EVIL], flags={EVIL: EVIL})
+    evil |= {"output": [EVIL, EOS]}
+    evil |= {"trace": [
+        {"start": 0, "num_accepted": 1, "num_committed": 2, "draft": [EVIL, EVIL],
+         "verifier": [EVIL, EOS], "runner_up": [EVIL, EVIL], "log_probs": [-1, -1],
+         "runner_up_log_probs": [-2, -2], "draft_log_probs": [-1, -9], "draft_ranks": [0, 7]},
+    ]}  # fmt: skip
+    sentence = read_sentence(evil, EVIL)
+    jacobi = read_sentence(evil | {"decoding": "pj"}, EVIL)
+    path = tmp_path / "p.html"
+    part = viewer.sentence(
+        [sentence, sentence, jacobi], [evil, evil, evil | {"decoding": "pj"}], [EVIL] * 3, [EVIL]
+    )
+    path.write_text(viewer.head(EVIL) + part + page.TAIL, encoding="utf-8")
+    browser.open(path)
+    assert browser.one("h1").text == shown == browser.one(".head .name").text
+    assert browser.texts(".source .word") == [shown]
+    assert browser.texts(".decoding") == [shown, shown, "pj"]
+    assert browser.texts(".file") == [shown, shown]
+    assert browser.one(".missing").text == f"{shown} does not have this sentence."
+    assert browser.texts('[data-panel="0"] .flag') == [f"--{shown.replace('_', '-')} {shown}"]
+    assert browser.texts('[data-panel="0"] .box .word') == [shown, EOS]
+    told = tips(browser, '[data-panel="0"] .box')[0]
+    assert (told["token"], told["runner_up"]) == (shown, shown)
+    for view in ("passes", "steps", "dependencies"):
+        choose(browser, "views", view)
+        assert shown in browser.texts('[data-panel="0"] .word, .matrix .axis, .node .word') or (
+            view == "dependencies"
+        )
+    node = tips(browser, ".node")[0]
+    assert node["token"] == shown
+    assert browser.driver.execute_script("return document.scripts.length") == 3
+    browser.check_quiet()
+
+
+def test_scripts_of_all_directions(browser, tmp_path):
+    """Lines read as their language does, also with Latin tokens in them; CJK as it is."""
+    lines = {
+        "ar": "ذهب الولد BPE@@ إلى المدرسة . </s>",
+        "zh": "我 去 学校 。 </s>",
+    }
+    parts = []
+    for name, line in lines.items():
+        words = line.split()
+        passes = [one_pass(i, "", word, 0, 1) for i, word in enumerate(words)]
+        one = record(line, *passes, source=words, decoding="greedy")
+        parts.append(viewer.sentence([read_sentence(one, name)], [one]))
+    open_page(browser, tmp_path / "p.html", *parts)
+    for name, line in lines.items():
+        assert browser.texts(".body .box .word") == line.split()
+        wanted = "rtl" if name == "ar" else "ltr"
+        assert browser.one(".boxes").get_attribute("dir") == wanted
+        assert browser.one(".source").get_attribute("dir") == wanted
+        lefts = [box.rect["x"] for box in browser.all(".body .box")]
+        assert lefts == sorted(lefts, reverse=name == "ar")
+        # the key follows the eye
+        browser.driver.execute_script("arguments[0].focus()", browser.all(".body .box")[1])
+        browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+        assert tip(browser)["token"] == line.split()[2 if name == "ar" else 0]
+        styles = {
+            word.value_of_css_property("unicode-bidi") for word in browser.all(".body .box .word")
+        }
+        assert styles == {"plaintext"}
+        browser.one(".onward").click() if name == "ar" else None
+    browser.check_quiet()
+
+
+def test_a_beam_that_goes_on_with_other_hypotheses(browser, tmp_path):
+    """Passes that wrote nothing of this output are counted, not drawn."""
+    empty = [written(5, [], []) for _ in range(40)]
+    one = record("A B C D </s>", *FROM_BOTH_ENDS, written(4, [EOS], [4]), *empty)
+    open_page(browser, tmp_path / "p.html", part_of(one))
+    assert browser.one('[data-number="passes"]').text == "43"
+    assert browser.one("output.after").text == "after pass 3 of 3"
+    choose(browser, "views", "passes")
+    assert len(browser.all(".row")) == 3
+    assert browser.one(".rest").text.startswith("40 more passes, in which")
+    states = [x.get_attribute("data-state") for x in browser.all('.row[data-pass="2"] .token')]
+    assert states == ["previous", "bonus", "bonus", "previous", "open"]
+    browser.check_quiet()
+
+
+def test_an_empty_output_and_no_sentence(browser, tmp_path):
+    open_page(browser, tmp_path / "p.html", part_of(record("", source=None)))
+    assert browser.one(".body").text == "(no output)"
+    assert browser.one(".source").text == "(the source is not in the trace)"
+    for view in ("passes", "steps"):
+        choose(browser, "views", view)
+    open_page(browser, tmp_path / "p.html")
+    assert browser.one("#viewer").text == "There is no sentence on this page."
+    browser.check_quiet()
+
+
+LONG = 200
+
+
+def long_record():
+    """Jacobi decoding of 200 tokens in 200 passes: each has one token right, and those beyond."""
+    output = [f"w{i}" for i in range(LONG - 1)] + [EOS]
+    passes = []
+    for start in range(LONG):
+        count = LONG - start
+        right = [output[start], *(f"x{(start * 7 + i) % 500}" for i in range(1, count))]
+        passes.append(
+            one_pass(start, " ".join(["<pad>"] * count), " ".join(right), 0, 1,
+                     log_probs=[-0.5] * count, runner_up=["r"] * count,
+                     runner_up_log_probs=[-1.5] * count, draft_log_probs=[-9.0] * count,
+                     draft_ranks=[17] * count)
+        )  # fmt: skip
+    return record(" ".join(output), *passes, decoding="pj")
+
+
+def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
+    """40,000 cells: every view opens at once, and nothing runs out of the window."""
+    started = time.monotonic()
+    open_page(browser, tmp_path / "p.html", part_of(long_record()))
+    assert len(browser.all(".body .box")) == LONG
+    assert time.monotonic() - started < 6  # the page is made in this time, too
+    counts = {"passes": 42000, "steps": LONG, "dependencies": LONG + 1, "output": LONG}
+    for view, least in counts.items():
+        started = time.monotonic()
+        choose(browser, "views", view)
+        height = browser.driver.execute_script("return document.body.offsetHeight")
+        assert time.monotonic() - started < 4, view
+        assert height > 300
+        count = browser.driver.execute_script(
+            "return document.querySelectorAll('.body .token[data-what]').length"
+        )
+        assert count >= least
+        widths = browser.driver.execute_script(
+            "return [document.documentElement.scrollWidth, window.innerWidth]"
+        )
+        assert widths[0] <= widths[1]
+    browser.check_quiet()
+
+
+def test_a_thousand_sentences_open_quickly(browser, tmp_path):
+    """Only the sentence that is shown is read."""
+    part = viewer.sentence([read_sentence(GOOD, "NAME")] * 4, [GOOD] * 4)
+    parts = [part.replace("NAME", f"sentence {i}") for i in range(1000)]
+    started = time.monotonic()
+    open_page(browser, tmp_path / "p.html", *parts, fragment="#sentence-777")
+    assert browser.one(".head .name").text == "sentence 777"
+    assert time.monotonic() - started < 6
+    options = "return document.querySelectorAll('.sentences option').length"
+    assert browser.driver.execute_script(options) == 1000
+    assert len(browser.all(".panel")) == 4
+    browser.check_quiet()
+
+
+def test_narrow_windows(browser, demo_page):
+    size = browser.driver.get_window_size()
+    try:
+        browser.driver.set_window_size(500, 900)
+        browser.open(demo_page)
+        for view in viewer.VIEWS:
+            choose(browser, "views", view)
+            widths = browser.driver.execute_script(
+                "return [document.documentElement.scrollWidth, window.innerWidth]"
+            )
+            assert widths[0] <= widths[1], view
+            assert len({panel.rect["x"] for panel in browser.all(".panel")}) == 1
+    finally:
+        browser.driver.set_window_size(size["width"], size["height"])
+    browser.check_quiet()
+
+
+def test_several_files_and_a_missing_sentence(browser, tmp_path):
+    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    write(paths[0], GOOD, GOOD | {"id": 4})
+    write(paths[1], GOOD | {"output": ["a", "c"], "trace": [one_pass(0, "", "a c", 0, 2)]})
+    target = tmp_path / "p.html"
+    assert command.main([*map(str, paths), "--html", str(target)]) == 0
+    browser.open(target)
+    assert browser.one("h1").text == "Traces a.jsonl, b.jsonl"
+    assert browser.texts(".file") == ["a.jsonl", "b.jsonl"]
+    assert browser.one(".same").text == "Another output than the first, from position 1 on."
+    assert browser.all(".missing") == []
+    browser.one(".onward").click()
+    assert browser.one(".missing").text == "b.jsonl does not have this sentence."
+    assert len(browser.all(".panel")) == 1
+    browser.check_quiet()
