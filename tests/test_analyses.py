@@ -14,7 +14,7 @@ from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
 from fairseq_paradec.analysis.quality import Quality
 from fairseq_paradec.cli import analyse as command
-from fairseq_paradec.cli import results
+from fairseq_paradec.cli import analyse_texts, results
 
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
@@ -77,6 +77,40 @@ def test_saying_it_again_never_lowers_a_rate_of_surplus():
 )  # fmt: skip
 def test_repeated_tokens(text, count):
     assert ngrams.repeated_tokens(text.split()) == count
+
+
+# ---- repetition --------------------------------------------------------------------------------
+
+
+def test_repetition_by_hand():
+    """``the the the``: 2; ``a b a b``: none behind itself; across sentences: none. 2 of 8."""
+    found = ngrams.repetition([["the", "the", "the"], list("abab"), ["b"]])
+    assert found == ngrams.Repetition(tokens=8, repeated=2, sentences=1)
+    assert found.rate == 2 / 8
+    assert ngrams.repetition([[], []]).rate == 0
+
+
+def test_repetition_is_a_part_of_what_over_translation_counts():
+    for one in CORPUS:
+        single, whole = ngrams.repeated_tokens(one, longest=1), ngrams.repeated_tokens(one)
+        assert single == sum(a == b for a, b in zip(one, one[1:], strict=False)) <= whole
+
+
+def test_the_repetition_of_systems_and_references(tmp_path, capsys):
+    """Of what fairseq-generate printed, D- before H-, and the references beside."""
+    lines = ("T-0\tx x", "H-0\t-1\ta", "D-0\t-1\ta a b", "T-1\ty", "D-1\t-1\tc c c")
+    ours = write(tmp_path / "ours", *lines)
+    plain = write(tmp_path / "plain", "a b", "c")
+    rows = table(capsys, "repetition", ours, plain, "--ref", ours)
+    assert rows == [
+        ["ours", "6", "3", "50.00", "2"],
+        ["plain", "3", "0", "0.00", "0"],
+        ["(reference)", "3", "1", "33.33", "1"],
+    ]
+    assert table(capsys, "repetition", plain) == [["plain", "3", "0", "0.0", "0"]]
+    short = write(tmp_path / "short", "a")
+    assert command.main(["repetition", plain, "--ref", short]) == 2
+    assert "plain: got 2 sentences; allowed: 1, as in " in capsys.readouterr().err
 
 
 # ---- precision of the ends ---------------------------------------------------------------------
@@ -335,14 +369,14 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     run = succeed(fairseq("generate", DEMO, *flags, "--score-reference", "--remove-bpe"))
     path = tmp_path / "scores.txt"
     path.write_text(run.stdout, encoding="utf-8")
-    found = command.scores("MODEL", str(path))
+    found = analyse_texts.scores("MODEL", str(path))
     assert list(found) == list(range(100))
     lines = (DEMO / "bpe" / "demo.de").read_text(encoding="utf-8").splitlines()
     assert [len(one) for one in found.values()] == [len(line.split()) + 1 for line in lines]
     ((model, plain, difference),) = table(capsys, "pmi", path, path)
     assert model == plain and float(model) > 1 and float(difference) == 0
     wanted = [line.replace("@@ ", "") for line in lines]
-    assert command.sentences("HYP", str(path), command.TRANSLATION) == wanted
-    assert command.sentences("REF", str(path), command.REFERENCE) == wanted
+    assert analyse_texts.sentences("HYP", str(path), analyse_texts.TRANSLATION) == wanted
+    assert analyse_texts.sentences("REF", str(path), analyse_texts.REFERENCE) == wanted
     rows = table(capsys, "length-bins", path, path, path, "--bins", 5)
     assert [float(row[2]) for row in rows] == [100] * 6

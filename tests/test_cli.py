@@ -36,13 +36,9 @@ def commits_unverified(monkeypatch):
 
 
 def test_every_command_has_an_entry_point():
-    modules = {path.stem for path in Path(demo.__file__).parent.glob("*.py")}
-    assert {module.rpartition(".")[2] for _, module, _ in ENTRY_POINTS} == modules - {
-        "__init__",
-        "machine",
-        "measure",
-        "systems",
-    }
+    files = Path(demo.__file__).parent.glob("*.py")
+    commands = {path.stem for path in files if "def main(" in path.read_text(encoding="utf-8")}
+    assert {module.rpartition(".")[2] for _, module, _ in ENTRY_POINTS} == commands
 
 
 @pytest.mark.parametrize(("name", "module", "function"), ENTRY_POINTS)

@@ -711,7 +711,7 @@ def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
 def test_it_is_installed_and_documented():
     entry = "paradec-trace=fairseq_paradec.cli.trace:main"
     assert entry in (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert "`paradec-trace FILE`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert "`paradec-trace FILE...`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
 def written(start, words, places):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib
 
@@ -37,12 +37,12 @@ COLOURS = {
 WRONG = "#c0392b"
 
 
-def draw(document: dict[str, Any], path: Path) -> None:
+def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
     """Write the picture of a benchmark.
 
     Args:
         document: what ``paradec-benchmark`` wrote.
-        path: of the PNG file.
+        target: as in ``save``.
     """
     seconds, setting = document["seconds"], document["setting"]
     panels = [_latency]
@@ -58,7 +58,20 @@ def draw(document: dict[str, Any], path: Path) -> None:
     main = threads(str(setting["threads"][0]))
     figure.suptitle(f"{document['title']} ({setting['dtype']}, {setting['device']}, {main})")
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    save(figure, target)
+
+
+def save(figure: Any, target: Path | BinaryIO) -> None:
+    """Write a figure and close it; nothing in the file differs from run to run.
+
+    Args:
+        figure: matplotlib's.
+        target: a ``.png`` or ``.svg`` file, or an open one, which gets SVG.
+    """
+    svg = not isinstance(target, Path) or target.suffix == ".svg"
+    metadata = {"Date": None} if svg else {"Software": None}
+    with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
+        figure.savefig(target, dpi=110, metadata=metadata, format="svg" if svg else "png")
     plt.close(figure)
 
 
@@ -143,12 +156,12 @@ def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint
     }
 
 
-def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], path: Path) -> None:
+def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], target: Path | BinaryIO) -> None:
     """Write the picture of speed-up over mean accepted block (stern2018, Figure 4).
 
     Args:
         benchmarks: by title, the points of each.
-        path: of the PNG file.
+        target: as in ``save``.
     """
     figure, axes = plt.subplots(1, 2, figsize=(12.8, 5.0), squeeze=False)
     for base, ax in zip((OWN_GREEDY, GREEDY), axes[0], strict=True):
@@ -171,5 +184,4 @@ def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], path: Path) -> N
         ax.spines[["top", "right"]].set_visible(False)
         legend(ax, names)
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
+    save(figure, target)

@@ -77,17 +77,49 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
     )
 
 
-def repeated_tokens(tokens: Sequence[str]) -> int:
-    """Count the tokens that belong to an n-gram (n = 1..4) directly behind an equal one.
+def repeated_tokens(tokens: Sequence[str], longest: int = ORDERS) -> int:
+    """Count the tokens that belong to an n-gram (n = 1..longest) directly behind an equal one.
 
     What an n-gram de-duplication (zhang2020, Figure 4) drops: 1 in ``a a b``, 2 in ``a b a b``.
     """
     dropped: set[int] = set()
-    for n in range(1, ORDERS + 1):
+    for n in range(1, longest + 1):
         for i in range(n, len(tokens) - n + 1):
             if tokens[i - n : i] == tokens[i : i + n]:
                 dropped.update(range(i, i + n))
     return len(dropped)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How often tokens stand directly behind themselves.
+
+    Attributes:
+        tokens: of all sentences.
+        repeated: those equal to the one directly before them in their sentence.
+        sentences: those with such a token.
+    """
+
+    tokens: int
+    repeated: int
+    sentences: int
+
+    @property
+    def rate(self) -> float:
+        """The token repetition ratio; 0 without tokens."""
+        return self.repeated / self.tokens if self.tokens else 0.0
+
+
+def repetition(translations: Sentences) -> Repetition:
+    """Measure the token repetition ratio (xia2022, appendix B, Table 9).
+
+    The paper does not define it; here it is of single tokens, over all tokens.
+
+    Args:
+        translations: tokens of each.
+    """
+    counts = [repeated_tokens(tokens, longest=1) for tokens in translations]
+    return Repetition(sum(map(len, translations)), sum(counts), sum(map(bool, counts)))
 
 
 # ---- the two ends -------------------------------------------------------------------------------

@@ -103,29 +103,49 @@ def picture(svg: bytes, description: str) -> str:
     return f'<img src="data:image/svg+xml;base64,{code}" alt="{text(description)}">\n'
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table as a part of a page; numbers are aligned to the right.
+#: Cells without a number in a column of numbers.
+BLANK = ("", "-", "not run", "unknown")
+
+
+def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
+    """Return a table as a part of a page; columns of numbers are aligned to the right.
 
     Args:
         rows: one dict per row, all with the same keys, which are the columns.
+        name: of the table, for those who do not see it.
     """
-    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in rows[0])
-    lines = []
-    for row in rows:
-        first, *rest = row.values()
-        cells = "".join(_cell(value) for value in rest)
-        lines.append(f'<tr><th scope="row">{text(first)}</th>{cells}</tr>\n')
+    heads = list(rows[0])
+    lines = [[_shown(row[head]) for head in heads] for row in rows]
+    kinds = [_kind(column) for column in zip(*lines)]
+    top = "".join(f'<th scope="col"{kind}>{text(head)}</th>' for head, kind in zip(heads, kinds))
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="table">\n'
-        f'<table class="grid">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n'
-        + "".join(lines)
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(name)}">\n'
+        f'<table class="grid">\n<thead><tr>{top}</tr></thead>\n<tbody>\n'
+        + "".join(_line(line, kinds) for line in lines)
         + "</tbody>\n</table>\n</div>\n"
     )
 
 
-def _cell(value: object) -> str:
-    """Return one cell: what begins like a number is one."""
-    shown = str(value)
-    number = shown.lstrip("+-")[:1].isdigit() or shown in ("-", "")
-    kind = ' class="number"' if number else ""
-    return f"<td{kind}>{text(shown)}</td>"
+def _shown(value: object) -> str:
+    """Return what stands in a cell; None is a run that was not done."""
+    if value is None:
+        return "not run"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _kind(column: Sequence[str]) -> str:
+    """Return the attribute of a column's cells: of numbers, if each cell begins like one."""
+    told = [cell for cell in column if cell not in BLANK]
+    numbers = told and all(cell.lstrip("+-")[:1].isdecimal() for cell in told)
+    return ' class="number"' if numbers else ""
+
+
+def _line(cells: Sequence[str], kinds: Sequence[str]) -> str:
+    """Return one row; its first cell is its head."""
+    tags = ['th scope="row"', *["td"] * (len(cells) - 1)]
+    row = "".join(
+        f"<{tag}{kind}>{text(cell)}</{tag[:2]}>" for tag, kind, cell in zip(tags, kinds, cells)
+    )
+    return f"<tr>{row}</tr>\n"

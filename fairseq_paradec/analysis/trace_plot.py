@@ -1,8 +1,9 @@
 """One picture of a sentence that several methods decoded: who wrote which token, and when.
 
-Below each other a strip per method: passes from top to bottom, the output's positions from left to
-right. The cell in which a token was committed says where it came from, by colour and by a mark; the
-states are those of ``trace_view``, so that terminal, page and picture say the same.
+Side by side, as far as there is room, a strip per method: passes from top to bottom, the output's
+positions from left to right. The cell in which a token was committed says where it came from, by
+colour and by a mark; the states are those of ``trace_view``, so that terminal, page and picture say
+the same.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ DIRECTIONS = ("#00876c", "#a8558a", "#b8860b", "#5c6bc0")
 MARKS = {RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
 
 #: Inches: around everything; all matrices together, and their cells, at most; between strips.
-MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.44, 0.2), 0.3
+MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.32, 0.2), 0.3
+#: Inches: of the sheet, unless a single strip is wider; of a strip, at least; of pass numbers.
+WIDTH, NARROWEST, NUMBERS = 14.0, 3.6, 0.35
 HEAD, FONT, SMALL = 0.24, 10.0, 7.5
 
 
@@ -76,40 +79,45 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
 def texts(sentences: Sequence[Sentence]) -> list[str]:
     """Return all that the picture writes, for ``fonts.choose``."""
     tokens = [token for one in sentences for token in one.output]
-    titles = [title for one in sentences for title in (one.name, _title(one), *typed(one.flags))]
+    titles = [text for one in sentences for text in (one.name, one.decoding, *typed(one.flags))]
     return [*tokens, *(_source(sentences) or ()), *titles, *map(_meaning, _colours(sentences))]
 
 
 def _draw(sentences: Sequence[Sentence], path: Path) -> None:
-    """Lay the strips out below each other, and draw them."""
+    """Lay the strips out in rows, and draw them."""
     colours = _colours(sentences)
     legend = {_meaning(kind): colour for kind, colour in colours.items()}
     tokens = max([1, *(len(one.output) for one in sentences)])
     passes = max(1, sum(len(one.passes) for one in sentences))
     cell = (min(CELL[0], MATRIX[0] / tokens), min(CELL[1], MATRIX[1] / passes))
-    left = MARGIN + 0.35  # passes are numbered beside the matrix
-    width = max(left + tokens * cell[0] + MARGIN, 8.0)
+    strip = max(NUMBERS + tokens * cell[0], NARROWEST)
+    across = max(1, int((WIDTH - 2 * MARGIN + BETWEEN) // (strip + BETWEEN)))
+    across = min(across, len(sentences))
+    width = max(2 * MARGIN + across * (strip + BETWEEN) - BETWEEN, 8.0)
     room = width - 2 * MARGIN
     lines = source_lines(_source(sentences), FONT, room)
-    heads = [_heads(one, room) for one in sentences]
-    labels = [columns_height(one.output, cell[0]) for one in sentences]
-    heights = [
-        HEAD * len(head) + label + len(one.passes) * cell[1] + BETWEEN
-        for one, head, label in zip(sentences, heads, labels)
+    heads = [_heads(one, strip if across > 1 else room) for one in sentences]
+    above = [
+        HEAD * len(head) + columns_height(one.output, cell[0])
+        for one, head in zip(sentences, heads)
     ]
     top = MARGIN + HEAD * (1 + len(lines)) + 0.1
-    legend_top = top + sum(heights)
-    sheet = Sheet(width, legend_top + legend_height(legend, room) + MARGIN)
+    places = []  # of each strip, its corner and how far below its matrix begins
+    for first in range(0, len(sentences), across):
+        row = range(first, min(first + across, len(sentences)))
+        deepest = max(above[i] for i in row)
+        places += [(MARGIN + (i - first) * (strip + BETWEEN), top, deepest) for i in row]
+        top += deepest + max(len(sentences[i].passes) for i in row) * cell[1] + BETWEEN
+    sheet = Sheet(width, top + legend_height(legend, room) + MARGIN)
     for i, line in enumerate([printable(sentences[0].name), *lines]):
         sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, 12 if i == 0 else FONT)
-    for one, head, label, height in zip(sentences, heads, labels, heights):
+    for one, head, (x, y, deepest) in zip(sentences, heads, places):
         for i, line in enumerate(head):
             size, colour = (FONT, "black") if i == 0 else (SMALL, FAINT)
-            sheet.text(MARGIN, top + (i + 0.5) * HEAD, line, size, color=colour)
+            sheet.text(x, y + (i + 0.5) * HEAD, line, size, color=colour)
         if one.output:
-            _draw_strip(sheet, one, (left, top + HEAD * len(head) + label), cell, colours)
-        top += height
-    sheet.legend(MARGIN, legend_top, room, legend)
+            _draw_strip(sheet, one, (x + NUMBERS, y + deepest), cell, colours)
+    sheet.legend(MARGIN, top, room, legend)
     sheet.save(path)
 
 
@@ -118,20 +126,16 @@ def _source(sentences: Sequence[Sentence]) -> list[str] | None:
     return next((one.source for one in sentences if one.source is not None), None)
 
 
-def _title(sentence: Sentence) -> str:
-    """Return a strip's title."""
-    return f"{printable(sentence.decoding)}: {sentence.summary}"
-
-
 def _heads(sentence: Sentence, room: float) -> list[str]:
-    """Return a strip's lines: its title, and the flags; of a drafter's path its name alone."""
+    """Return a strip's lines: method, numbers, and flags; of a drafter's path its name alone."""
     flags = sentence.flags | {
         name: str(value).replace("\\", "/").rsplit("/", 1)[-1]
         for name, value in sentence.flags.items()
         if name == "drafter_path" and value is not None
     }
-    words = " ".join(typed(flags)).split()
-    return [_title(sentence), *(wrap(words, SMALL, room) if words else [])]
+    lines = [sentence.summary.split(), " ".join(typed(flags)).split()]
+    told = [line for words in lines if words for line in wrap(words, SMALL, room)]
+    return [printable(sentence.decoding), *told]
 
 
 # ---- cells -------------------------------------------------------------------------------------

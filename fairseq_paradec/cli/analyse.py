@@ -1,463 +1,25 @@
-"""paradec-analyse: what translations and scores tell of a decoder that writes several words a step.
+"""paradec-analyse: what translations, scores, benchmarks and traces tell of a decoder.
 
-The analyses of zhang2020 (IBDecoder) and imamura2020 (double-token decoding); and of a benchmark,
-stern2018's Figure 4 (blockwise decoding). Texts are a sentence a line, or what fairseq-generate
-printed: of translations its lines D- (or H-), of references T-, of sources S-. Tokens are what
-spaces separate: give tokenised texts where words are counted.
+Of texts and scores, the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
+xia2022 (repetition); of benchmarks, speed-ups by batch, beam, length and threads, sentence by
+sentence, and by stern2018's mean accepted block; of traces, acceptance by position, and FLOPs as
+santilli2023 compares them.
+
+Texts are a sentence a line, or what fairseq-generate printed: of translations its lines D- (or H-),
+of references T-, of sources S-. Tokens are what spaces separate: give tokenised texts where words
+are counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..analysis import agreement, by_length, likelihood, ngrams
-from ..analysis.benchmark_tables import GREEDY, OWN_GREEDY, BlockPoint, block_points
-from ..decoding.trace import SCHEMA
-from ..errors import UsageError, option_error
-from . import measure
-from .results import BENCHMARK, check_benchmark
-
-# What each kind of text is called in fairseq-generate's output: the first that is there counts.
-TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)
-PRINTED = re.compile(r"^([SHDTP])-(\d+)\t", re.MULTILINE)
-SCORED = "what fairseq-generate --score-reference printed"
-MEASURED = "what paradec-benchmark wrote"
-OTEM_ORDERS = (2, 4)
-
-Row = dict[str, Any]
-
-
-# ---- files --------------------------------------------------------------------------------------
-
-
-def read(flag: str, path: str) -> str:
-    """Read a file of UTF-8 text.
-
-    Args:
-        flag: that named it, for errors.
-        path: the file.
-
-    Raises:
-        UsageError: it cannot be read, is empty, or is something else.
-    """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise option_error(flag, path, f"a file that can be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise option_error(
-            flag, path, f"a file of UTF-8 text; byte {error.start} is none"
-        ) from error
-    if not text.strip():
-        raise option_error(flag, path, "a file with sentences; this one is empty")
-    return text.replace("\r\n", "\n")
-
-
-def printed(path: str, text: str, kind: str) -> dict[int, str]:
-    """Return what fairseq-generate printed of each sentence.
-
-    Args:
-        path: the file, for errors.
-        text: of the file.
-        kind: a letter of S, T, H, D, P.
-
-    Returns:
-        By number in ascending order, the line's last column.
-
-    Raises:
-        UsageError: a number comes twice.
-    """
-    found: dict[int, str] = {}
-    for line in text.split("\n"):
-        match = PRINTED.match(line)
-        if match is None or match[1] != kind:
-            continue
-        number = int(match[2])
-        if number in found:
-            raise UsageError(
-                f"{path}: got two lines {kind}-{number}; allowed: one run, without --nbest"
-            )
-        found[number] = line.split("\t")[-1]
-    return dict(sorted(found.items()))
-
-
-def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
-    """Read texts, one per sentence, in the order of the data set.
-
-    Args:
-        flag: that named the file, for errors.
-        path: the file.
-        kinds: which lines to take of fairseq-generate's output.
-
-    Raises:
-        UsageError: they cannot be read, or some are missing.
-    """
-    text = read(flag, path)
-    there = {match[1] for match in PRINTED.finditer(text)}
-    if not there:
-        return text.removesuffix("\n").split("\n")
-    for kind in kinds:
-        if kind in there:
-            found = printed(path, text, kind)
-            gaps = sorted(set(range(len(found))) - set(found))
-            if gaps:
-                raise UsageError(
-                    f"{path}: got no line {kind}-{gaps[0]}; allowed: all sentences of a test set"
-                )
-            return list(found.values())
-    raise option_error(flag, path, f"fairseq-generate's output with lines {' or '.join(kinds)}-")
-
-
-def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse files of different lengths.
-
-    Args:
-        texts: by file.
-
-    Raises:
-        UsageError: they differ; the first two are named.
-    """
-    (first, lines), *others = texts.items()
-    for path, other in others:
-        if len(other) != len(lines):
-            raise UsageError(
-                f"{path}: got {len(other)} sentences; allowed: {len(lines)}, as in {first}"
-            )
-
-
-def scores(flag: str, path: str) -> dict[int, list[float]]:
-    """Read log2-probabilities of targets' tokens, by sentence.
-
-    Args:
-        flag: that named the file, for errors.
-        path: what ``fairseq-generate --score-reference`` printed.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    found = printed(path, read(flag, path), "P")
-    if not found:
-        raise option_error(flag, path, f"{SCORED}; this has no lines P-")
-    values = {}
-    for number, text in found.items():
-        try:
-            values[number] = [float(word) for word in text.split()]
-        except ValueError as error:
-            raise UsageError(f"{path}: got a line P-{number} with other than numbers") from error
-        if not values[number] or not all(map(math.isfinite, values[number])):
-            raise UsageError(
-                f"{path}: got {text!r} in line P-{number}; allowed: one log-probability a token"
-            )
-    return values
-
-
-def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the translations of all systems, and the references.
-
-    Returns:
-        The translations by file, without folder and ending where that tells them apart; references.
-
-    Raises:
-        UsageError: a file is named twice, or they are of different numbers of sentences.
-    """
-    if len(set(args.hyp)) < len(args.hyp):
-        raise option_error("HYP", " ".join(args.hyp), "each file once")
-    texts = {path: sentences("HYP", path, TRANSLATION) for path in args.hyp}
-    references = sentences("REF", args.ref, REFERENCE)
-    same_number({f"{args.ref} (REF)": references} | texts)  # one file may be both
-    names = [Path(path).stem for path in texts]
-    if len(set(names)) < len(names):
-        names = list(texts)
-    return dict(zip(names, texts.values(), strict=True)), references
-
-
-# ---- the analyses -------------------------------------------------------------------------------
-
-
-def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
-    """Take a perplexity, or read scores."""
-    try:
-        value = float(given)
-    except ValueError:
-        return scores(flag, given)
-    if not 1 <= value < math.inf:
-        raise option_error(flag, given, f"a perplexity, from 1 up; or a file: {SCORED}")
-    return value
-
-
-def pmi(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Compare the perplexities of two models."""
-    model = number_or_scores("MODEL", args.model)
-    plain = number_or_scores("AR", args.ar)
-    if isinstance(model, dict) and isinstance(plain, dict):
-        likelihood.check_same_targets(plain, model, (args.ar, args.model))
-    first, second = (
-        likelihood.perplexity(one) if isinstance(one, dict) else one for one in (model, plain)
-    )
-    row = {
-        "perplexity": round(first, 4),
-        "autoregressive": round(second, 4),
-        "PMI": round(likelihood.pmi(first, second), 4),
-    }
-    return [row], [
-        "PMI = log10 perplexity - log10 perplexity of the model that writes in the same order, a "
-        "token a step; 0 where words predicted at once are independent. zhang2020, Table 3: 0.235 "
-        "for two neighbours (6.95, 4.04), -0.014 for two ends (4.72, 4.86)."
-    ]
-
-
-def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how much each system says too often."""
-    systems, references = system_texts(args)
-    wanted = [line.split() for line in references]
-    rows = []
-    for name, texts in {**systems, "(reference)": references}.items():
-        found = ngrams.over_translation([line.split() for line in texts], wanted)
-        row: Row = {"system": name}
-        row |= {f"OTEM-{n}": round(100 * found.otem(n), 2) for n in OTEM_ORDERS}
-        row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(found.rates, start=1)}
-        row["length penalty"] = round(found.length_penalty, 3)
-        row["repeated"] = round(100 * found.repeated, 2)
-        rows.append(row)
-    return rows, [
-        "In %, lower is better. n-grams: surplus ones among all (Yang et al. 2018): of an n-gram "
-        "that is k times in a translation and r times in its reference, k - max(r, 1). OTEM-N: "
-        "length penalty times the geometric mean for n = 1..N; the authors' script reports OTEM-2. "
-        "repeated: tokens in an n-gram (n up to 4) directly behind an equal one."
-    ]
-
-
-def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Compare how right the two ends of translations are."""
-    systems, references = system_texts(args)
-    wanted = [line.split() for line in references]
-    chosen = [i for i, tokens in enumerate(wanted) if len(tokens) >= args.min_length]
-    if not chosen:
-        longest = max(map(len, wanted))
-        raise option_error(
-            "--min-length", args.min_length, f"no more than the longest reference, {longest} tokens"
-        )
-    tokens = {name: [texts[i].split() for i in chosen] for name, texts in systems.items()}
-    names = list(systems)
-    ends = [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]
-    rows = []
-    for end in ends:
-        row: Row = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
-        for n in args.n:
-            first = None
-            for name, ours in tokens.items():
-                value = ngrams.edge_precision(ours, [wanted[i] for i in chosen], n, **end)
-                text = "-" if value is None else f"{100 * value:.1f}"
-                if value is not None and first is not None:
-                    text += f" ({100 * (value - first):+.1f})"
-                first = value if name == names[0] else first
-                row[f"{n}-grams, {name}"] = text
-        rows.append(row)
-    return rows, [
-        f"{len(chosen)} of {len(references)} sentences: references of {args.min_length} tokens or "
-        "more. Clipped precision in % of the n-grams within the first (left) or last (right) "
-        f"tokens, against the whole reference; in brackets, the difference from {names[0]}."
-    ]
-
-
-def seconds_of(path: str, count: int) -> list[float]:
-    """Read the time of each sentence.
-
-    Args:
-        path: what ``--stats-file`` wrote, with ``--batch-size 1``.
-        count: of sentences.
-
-    Raises:
-        UsageError: it is something else, or a sentence has no time of its own.
-    """
-    times: dict[int, float] = {}
-    for number, line in enumerate(read("--stats", path).splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-            raise UsageError(f"{path}, line {number}: allowed: a file that --stats-file wrote")
-        if record.get("batch_size") != 1:
-            raise UsageError(
-                f"{path}, line {number}: got a batch of {record.get('batch_size')}; allowed: "
-                "--batch-size 1, for a time of each sentence"
-            )
-        sentence, seconds = record.get("id"), record.get("batch_seconds")
-        if type(sentence) is not int or type(seconds) is not float or not seconds > 0:
-            raise UsageError(
-                f"{path}, line {number}: got id {sentence!r} and batch_seconds {seconds!r}; "
-                "allowed: a sentence's number, and seconds above 0"
-            )
-        times[sentence] = seconds
-    if set(times) != set(range(count)):
-        raise UsageError(f"{path}: got {len(times)} sentences; allowed: 0 to {count - 1}, all")
-    return [times[i] for i in range(count)]
-
-
-def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Show quality and time by length of the source."""
-    systems, references = system_texts(args)
-    sources = sentences("SRC", args.src, SOURCE)
-    same_number({args.ref: references, f"{args.src} (SRC)": sources})
-    if args.bins > len(sources):
-        raise option_error("--bins", args.bins, f"no more than the {len(sources)} sentences")
-    if args.stats and len(args.stats) != len(systems):
-        raise option_error(
-            "--stats", " ".join(args.stats), f"one file for each HYP: {len(systems)}"
-        )
-    lengths = [len(line.split()) for line in sources]
-    bins = by_length.equal_bins(lengths, args.bins)
-    bins.append(list(range(len(sources))))
-    bleu = {name: by_length.bleu(texts, references, bins) for name, texts in systems.items()}
-    times = [seconds_of(path, len(sources)) for path in args.stats or ()]
-    rows = []
-    for place, one in enumerate(bins):
-        low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
-        name = str(low) if low == high else f"{low}-{high}"
-        row: Row = {"source tokens": "all" if place == args.bins else name, "sentences": len(one)}
-        row |= {f"BLEU, {name}": round(values[place], 2) for name, values in bleu.items()}
-        for name, seconds in zip(systems, times, strict=False):
-            row[f"ms, {name}"] = round(1000 * sum(seconds[i] for i in one) / len(one), 1)
-        for name, seconds in list(zip(systems, times, strict=False))[1:]:
-            gain = sum(times[0][i] for i in one) / sum(seconds[i] for i in one)
-            row[f"speed-up, {name}"] = round(gain, 2)
-        rows.append(row)
-    notes = [
-        "Sentences ranked by the tokens of the source and cut into bins of the same number "
-        "(zhang2020, Figure 3); BLEU is sacreBLEU's, of each bin as a corpus."
-    ]
-    if times:
-        notes.append(
-            f"ms: mean time of a sentence at batch 1; speed-up: against {list(systems)[0]}, of "
-            "total times. The runs were not interleaved: claim speed from paradec-benchmark."
-        )
-    return rows, notes
-
-
-def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how often a model prefers the right target."""
-    right, wrong = scores("SCORES_RIGHT", args.right), scores("SCORES_WRONG", args.wrong)
-    likelihood.check_same_sentences(right, wrong, (args.right, args.wrong))
-    preferred = likelihood.prefers_right(right, wrong)
-    distances = dict.fromkeys(preferred, 0)
-    if args.distances is not None:
-        lines = read("--distances", args.distances).split()
-        if not all(line.isdecimal() for line in lines) or len(lines) != len(right):
-            raise option_error(
-                "--distances", args.distances, f"a file of {len(right)} whole numbers, one a pair"
-            )
-        if set(preferred) != set(range(len(lines))):
-            raise UsageError(
-                f"{args.right}: got a part of the pairs; allowed: all, for --distances"
-            )
-        distances = dict(enumerate(map(int, lines)))
-    groups = likelihood.accuracy_by_distance(preferred, distances, args.longest)
-    rows = [
-        {"distance": name, "pairs": pairs, "right preferred, %": round(100 * share, 1)}
-        for name, (pairs, share) in groups.items()
-        if args.distances is not None or name == "all"
-    ]
-    return rows, [
-        "The share of pairs in which the whole right target is more probable than the wrong one "
-        "(Sennrich 2017; zhang2020, Figure 5), by distance in tokens."
-    ]
-
-
-def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Write a contrastive test set."""
-    sources = sentences("SRC", args.src, SOURCE)
-    references = sentences("REF", args.ref, REFERENCE)
-    same_number({f"{args.ref} (REF)": references, f"{args.src} (SRC)": sources})
-    pairs = agreement.contrastive_pairs(references)
-    if not pairs:
-        raise option_error(
-            "REF", args.ref,
-            "tokenised German sentences like 'Ein Mann steht ...' or 'Zwei Kinder spielen ...'",
-        )  # fmt: skip
-    texts: dict[str, Iterable[str]] = {
-        f"right.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
-        f"wrong.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
-        "right.de": (pair.right for pair in pairs),
-        "wrong.de": (pair.wrong for pair in pairs),
-        "distances": (str(pair.distance) for pair in pairs),
-    }
-    folder = Path(args.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in texts.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    counts = {
-        "sentences": len(references),
-        "pairs": len(pairs),
-        "singular": sum(p.right.split()[0] in agreement.SINGULAR for p in pairs),
-        "longest distance": max(p.distance for p in pairs),
-    }
-    return [counts], [
-        f"Written to {folder}: {', '.join(texts)}. In each wrong sentence one verb has the other "
-        "number. A rule chose them, no parser did: look at some."
-    ]
-
-
-def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Set speed-up against mean accepted block; draw it if asked for."""
-    if args.plot is not None and args.plot.suffix != ".png":
-        raise option_error("--plot", str(args.plot), "a name that ends in .png")
-    points: dict[str, list[BlockPoint]] = {}
-    settings = []
-    for path in args.benchmark:
-        text = read("BENCHMARK", path)
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
-        if not isinstance(document, dict) or document.get("schema") != BENCHMARK:
-            raise option_error("BENCHMARK", path, MEASURED)
-        check_benchmark(document, path)
-        found, setting = block_points(document), document["setting"]
-        if len(found) < 2:
-            raise option_error("BENCHMARK", path, "one with a --decoder 'blockwise ...'")
-        if document["title"] in points:
-            raise option_error("BENCHMARK", path, f"one title each; {document['title']!r} is twice")
-        points[document["title"]] = found
-        settings.append(
-            f"{document['title']}: batch 1, {setting['dtype']}, {setting['device']}, "
-            f"{setting['threads'][0]} thread(s), {setting['timed sentences']} sentences."
-        )
-    rows = [
-        ({"benchmark": title} if len(points) > 1 else {})
-        | {
-            "decoder": point.name,
-            "label": point.label,
-            "mean accepted block": round(point.block, 2),
-            "passes per sentence": round(point.passes, 2),
-            "x our greedy": point.speed_ups[OWN_GREEDY].text(2),
-            "x fairseq greedy": point.speed_ups[GREEDY].text(2),
-        }
-        for title, ones in points.items()
-        for point in ones
-    ]
-    if args.plot is not None:
-        from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
-
-        args.plot.parent.mkdir(parents=True, exist_ok=True)
-        draw_blocks(points, args.plot)
-    return rows, [
-        *settings,
-        "mean accepted block: tokens per block; greedy search has blocks of one. Speed-ups: ratios "
-        "of a round's total times, median of the rounds (lowest-highest), against greedy search "
-        "with the benchmark's own model (stern2018, Figure 4). Where the label is other model, the "
-        "output is another and may be longer or shorter.",
-    ]
-
-
-# ---- the command --------------------------------------------------------------------------------
+from . import analyse_flops, analyse_speed, analyse_texts, measure
+from .analyse_texts import Row
 
 
 def aligned(rows: Sequence[Row]) -> str:
@@ -486,95 +48,32 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
 
-    def command(name: str, run: Callable[..., Any], text: str) -> Any:
+    def command(name: str, run: Callable[..., Any], text: str, out: bool = True) -> Any:
+        """Declare one; ``run`` returns rows, notes, and what else is to be printed, if anything."""
         one = commands.add_parser(name, help=text, description=text)
         one.set_defaults(run=run, title=text)
-        if run is not contrastive_make:
+        if out:
             one.add_argument(
                 "--out", type=Path, metavar="FILE.json",
                 help="write the table, too, for paradec-results",
             )  # fmt: skip
         return one.add_argument
 
-    add = command("pmi", pmi, "how much the words depend on each other that are predicted at once")
-    add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
-    add("ar", metavar="AR", help="the same of a model that writes in that order, a token a step")
-
-    add = command("over-translation", over_translation, "what translations say too often (OTEM)")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
-    add("ref", metavar="REF", help="references")
-
-    add = command("ngram-precision", ngram_precision, "how right the first and last tokens are")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
-    add("ref", metavar="REF", help="references")
-    number = measure.whole_number
-    add(
-        "--n", type=number, action="append", metavar="N",
-        help="length of the n-grams; give it again for others (default: 1 and 4)",
-    )  # fmt: skip
-    add(
-        "--edges", type=number, nargs="+", default=[5, 10, 15], metavar="N",
-        help="so many tokens of each end (default: 5 10 15)",
-    )  # fmt: skip
-    add(
-        "--min-length", type=number, default=31, metavar="N",
-        help="only sentences whose reference has N tokens or more (default: 31, the paper's 'over "
-        "30')",
-    )  # fmt: skip
-
-    add = command("length-bins", length_bins, "quality and time by length of the source")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
-    add("ref", metavar="REF", help="references, for BLEU detokenised")
-    add("src", metavar="SRC", help="sources")
-    add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
-    add(
-        "--stats", nargs="+", metavar="FILE",
-        help="for times: what --stats-file wrote at --batch-size 1, one for each HYP",
-    )  # fmt: skip
-
-    add = command("contrastive", contrastive, "how often a model prefers a right target")
-    add("right", metavar="SCORES_RIGHT", help=f"of the right targets: {SCORED}")
-    add("wrong", metavar="SCORES_WRONG", help="of the wrong ones, in the same order")
-    add("--distances", metavar="FILE", help="a whole number for each pair, to group by")
-    add(
-        "--longest", type=number, default=15, metavar="N",
-        help="distances above make one group (default: 15)",
-    )  # fmt: skip
-
-    add = command(
-        "contrastive-make", contrastive_make,
-        "make pairs for contrastive: German sentences whose verb has the wrong number",
-    )  # fmt: skip
-    add("src", metavar="SRC", help="sources, tokenised")
-    add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
-    add("folder", metavar="FOLDER", help="to write right.*, wrong.* and distances into")
-    add("--source-lang", default="en", metavar="LANG", help="ending of the sources (default: en)")
-
-    add = command("blocks", blocks, "speed-up by the mean accepted block of blockwise decoding")
-    add(
-        "benchmark", nargs="+", metavar="BENCHMARK.json",
-        help=f"{MEASURED}, with decoders of --decoding blockwise",
-    )  # fmt: skip
-    add(
-        "--plot", type=Path, metavar="FILE.png",
-        help="draw it; decoders whose labels differ in a last number (both 4, both 8) make a line",
-    )  # fmt: skip
+    for module in (analyse_texts, analyse_speed, analyse_flops):
+        module.declare(command)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    if args.run is ngram_precision:
-        args.n = args.n or [1, 4]
     return measure.run("paradec-analyse", lambda: _run(args, argv))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Print a table and what it means; write it if asked for."""
-    rows, notes = args.run(args)
-    print(aligned(rows))
-    print("\n" + "\n".join(notes))
+    rows, notes, *more = args.run(args)
+    print("\n\n".join([aligned(rows), "\n".join(notes), *more]))
     if getattr(args, "out", None) is not None:
         title = args.title[0].upper() + args.title[1:]
         measure.save(args.out, title, notes, rows, measure.circumstances("analyse", argv))

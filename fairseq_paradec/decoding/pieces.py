@@ -6,7 +6,7 @@ It reads a ChunkScorer's gathered weights, whatever form they are in, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
+from ..analysis import flops
 from ..errors import option_error
 from .encoder import LeanEncoder
 from .weights import Int8Linear
@@ -56,41 +57,40 @@ def _dtype(product: Any) -> torch.dtype:
     return dtype
 
 
+def _sizes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of a model's weights, by name."""
+    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+
+
 class Counter:
-    """Counts what the pieces of a pass read and compute.
+    """Counts what the pieces of a pass read; what they compute, ``analysis.flops`` does.
 
     Args:
-        rows: tokens that go through the layers, of all sentences.
         states: the dtype of what goes through them; norms, biases and embeddings have it too.
     """
 
-    def __init__(self, rows: int, states: torch.dtype) -> None:
-        self.rows, self.states = rows, states
+    def __init__(self, states: torch.dtype) -> None:
+        self.states = states
         self.pieces: dict[str, dict[str, Any]] = {}
 
     def _piece(self, name: str) -> dict[str, Any]:
         blank = {"name": name, "weights": 0, "bytes": 0, "cache_bytes": 0, "flops": 0}
         return self.pieces.setdefault(name, blank | {"dtype": NAMES[self.states]})
 
-    def product(
-        self, name: str, modules: Sequence[Any], dtype: torch.dtype, rows: int | None = None
-    ) -> None:
+    def product(self, name: str, modules: Sequence[Any], dtype: torch.dtype) -> None:
         """Count linear modules.
 
         Args:
             name: of the piece.
             modules: with weight and bias.
             dtype: of the weight, as it is kept.
-            rows: that go through them, if not all.
         """
         piece = self._piece(name)
         piece["dtype"] = NAMES[dtype]
-        rows = self.rows if rows is None else rows
         for module in modules:
             count = module.weight.numel()
             piece["weights"] += count
             piece["bytes"] += count * dtype.itemsize
-            piece["flops"] += 2 * rows * count
             if module.bias is not None:
                 self.numbers(name, module.bias.numel())
 
@@ -106,7 +106,7 @@ class Counter:
             self.numbers(name, sum(p.numel() for p in module.parameters()))
 
     def attention(self, name: str, batch: int, keys: int, width: int) -> None:
-        """Count reading keys and values, and the products with them.
+        """Count reading keys and values.
 
         Args:
             name: of the piece.
@@ -116,7 +116,11 @@ class Counter:
         """
         piece = self._piece(name)
         piece["cache_bytes"] += 2 * batch * keys * width * self.states.itemsize
-        piece["flops"] += 4 * self.rows * keys * width
+
+    def computes(self, operations: Mapping[str, float]) -> None:
+        """Note what pieces compute, by name."""
+        for name, count in operations.items():
+            self._piece(name)["flops"] = int(count)
 
 
 def decoder_pieces(
@@ -139,12 +143,11 @@ def decoder_pieces(
     """
     decoder, batch = scorer.decoder, scorer.cache.size(1)
     dim = scorer.heads * scorer.head_dim
-    counter = Counter(batch * width, scorer.cache.dtype)
-    rows = batch * (width if masks is None else masks)
+    counter, rows = Counter(scorer.cache.dtype), batch * width
     # 1. Rows of the embedding, and what they go through.
-    counter.numbers("embedding", counter.rows * decoder.embed_tokens.embedding_dim)
+    counter.numbers("embedding", rows * decoder.embed_tokens.embedding_dim)
     if decoder.embed_positions is not None:
-        counter.numbers("embedding", counter.rows * dim)
+        counter.numbers("embedding", rows * dim)
     if decoder.project_in_dim is not None:
         states = decoder.project_in_dim.weight.dtype
         counter.product("embedding", [decoder.project_in_dim], states)
@@ -170,8 +173,11 @@ def decoder_pieces(
         states = decoder.project_out_dim.weight.dtype
         counter.product("projection", [decoder.project_out_dim], states)
     projection = decoder.output_projection
-    counter.product("projection", [projection], _dtype(scorer.projection), rows)
+    counter.product("projection", [projection], _dtype(scorer.projection))
     counter.numbers("log-softmax and argmax", 0)
+    projected = rows if masks is None else batch * masks
+    shape = flops.read_shape(_sizes(scorer.model))
+    counter.computes(flops.decoder_pass(shape, rows, seen, source, projected))
     return [counter.pieces[name] for name in PIECES]
 
 
@@ -185,10 +191,12 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     """
     decoder, encoder = scorer.decoder, scorer.model.encoder
     batch = scorer.cache.size(1)
-    counter = Counter(batch * source, scorer.cache.dtype)
+    counter, shape = Counter(scorer.cache.dtype), flops.read_shape(_sizes(scorer.model))
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
-        counter.numbers("encoder", counter.rows * dim * (1 + (encoder.embed_positions is not None)))
+        vectors = 1 + (encoder.embed_positions is not None)
+        counter.numbers("encoder", batch * source * dim * vectors)
+        counter.computes({"encoder": batch * flops.encoder(shape, source)})
         lean = next((v for v in vars(scorer).values() if isinstance(v, LeanEncoder)), None)
         for index, layer in enumerate(encoder.layers.children()):
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
@@ -202,6 +210,7 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     crosses = [layer.encoder_attn for layer in decoder.layers]
     both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
     counter.product("keys of the source", both, _dtype(scorer.cross_kv))
+    counter.computes({"keys of the source": batch * flops.source_keys(shape, source)})
     return list(counter.pieces.values())
 
 

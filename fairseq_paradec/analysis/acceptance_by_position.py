@@ -1,0 +1,120 @@
+"""How often the i-th token of a draft is accepted.
+
+The mean accepted tokens of xia2022 (Table 2) and the mean accepted blocks of stern2018 in detail.
+Pure functions of the records that docs/trace.md describes; of any method that drafts.
+
+What is counted: a draft counts at position i (from 1) of its pass if a token was guessed there, the
+verifier had an answer for it, and the output did not end before it. So what a pass has no room for,
+or drafts after ``</s>``, is no failure, and no success either. ``<pad>``, with which Jacobi blocks
+begin, is no guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+#: What the records call the end of a sentence, and a place where nothing is guessed.
+EOS, NO_GUESS = "</s>", "<pad>"
+
+
+@dataclass
+class Position:
+    """One position of the drafts.
+
+    Attributes:
+        position: from 1.
+        drafted: passes whose draft counts here.
+        reached: those of them in which all earlier drafted tokens were accepted.
+        accepted: those of them in which this one was accepted, too.
+        rescued: accepted ones that were not the verifier's own choice.
+    """
+
+    position: int
+    drafted: int = 0
+    reached: int = 0
+    accepted: int = 0
+    rescued: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The share of drafts that were accepted up to here."""
+        return self.accepted / self.drafted
+
+    @property
+    def rate_if_reached(self) -> float | None:
+        """The share that was accepted of those with nothing rejected before; None: there is none.
+
+        Drafts that were cut do not bias it: the product of these up to i estimates how often a
+        draft of full length is accepted up to i.
+        """
+        return self.accepted / self.reached if self.reached else None
+
+
+def count(records: Iterable[Mapping[str, Any]]) -> list[Position]:
+    """Count all passes of some sentences.
+
+    Args:
+        records: of a trace, one a sentence; read once.
+
+    Returns:
+        As many positions as the longest draft has; none without drafts.
+    """
+    found: list[Position] = []
+    for record in records:
+        for entry in record["trace"]:
+            _add(found, entry["draft"], entry["verifier"], entry["num_accepted"])
+    return found
+
+
+def _add(found: list[Position], draft: Sequence[str], verifier: Sequence[str], good: int) -> None:
+    """Count a pass."""
+    for i, (guess, answer) in enumerate(zip(draft, verifier, strict=False)):
+        if guess == NO_GUESS:
+            return
+        if i == len(found):
+            found.append(Position(i + 1))
+        here = found[i]
+        here.drafted += 1
+        here.reached += good >= i
+        here.accepted += good > i
+        here.rescued += good > i and guess != answer
+        # The output ends with an accepted </s>, or with the verifier's in a rejected draft's place.
+        if (good > i and guess == EOS) or (good == i and answer == EOS):
+            return
+
+
+def rows(found: Sequence[Position]) -> list[Row]:
+    """Return a table's rows, shares in %."""
+    table_rows = []
+    for one in found:
+        reached = one.rate_if_reached
+        row: Row = {"position": one.position, "drafted": one.drafted, "accepted": one.accepted}
+        row["% of drafted"] = round(100 * one.rate, 1)
+        row["all before accepted"] = one.reached
+        row["% of these"] = "-" if reached is None else round(100 * reached, 1)
+        row["rescued"] = one.rescued
+        table_rows.append(row)
+    return table_rows
+
+
+NOTES = (
+    "A draft counts at a position of its pass if a token was guessed there, the verifier had an "
+    "answer for it, and the output did not end before it; <pad> is no guess. accepted: with all "
+    "before it. rescued: accepted, though not the verifier's own choice.",
+    "% of these: of the drafts with nothing rejected before; one that was cut is no failure here.",
+)
+
+
+def as_table(found: Sequence[Position]) -> dict[str, Any]:
+    """Return ``title``, ``notes`` and ``rows`` of what was counted; no rows without drafts."""
+    title = "Acceptance by position in the draft"
+    return {"title": title, "notes": list(NOTES), "rows": rows(found)}
+
+
+def table(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count the passes of some sentences and return the table; see ``count`` and ``as_table``."""
+    return as_table(count(records))

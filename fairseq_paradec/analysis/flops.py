@@ -1,0 +1,513 @@
+"""How many floating-point operations decoding and training take, from shapes and real lengths.
+
+Counted are the multiply-adds of matrix products, two operations each: linear maps and the two
+products of attention, as torch.utils.flop_counter counts them. Not counted: embeddings, norms,
+softmax, activations, biases, and what an optimizer does. The count is of sentences one by one:
+padding in batches, and what ``--compile`` fills chunks up with, come on top.
+
+Sources: santilli2023, Tables 3 and 5, appendix C (whose script takes every sentence to have 512
+tokens, and a backward pass for one forward pass; here lengths are real, and a backward pass is two,
+but where nothing learns).
+
+| name          | what                                                             |
+|---------------|------------------------------------------------------------------|
+| S             | tokens of a source, ``</s>`` counted                             |
+| T             | of a target                                                      |
+| rows          | tokens that go through the layers in a pass                      |
+| keys          | positions that each of them attends to: the cached ones and rows |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import UsageError
+
+
+def product(rows: float, inputs: int, outputs: int) -> float:
+    """Return the operations of a linear map of some rows."""
+    return 2 * rows * inputs * outputs
+
+
+def attention(rows: float, keys: float, width: int) -> float:
+    """Return those of queries with keys and of weights with values, all heads together."""
+    return 4 * rows * keys * width
+
+
+# ---- shapes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Equal layers, of an encoder or a decoder.
+
+    Attributes:
+        layers: how many.
+        dim: of the states; all heads of attention together have as many.
+        inner: of the feed-forward layers.
+    """
+
+    layers: int
+    dim: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of blockwise decoding, on states of a decoder.
+
+    Attributes:
+        learned: how many are made by a layer; head 0 may be the identity instead.
+        dim: of the states.
+        hidden: hidden units, of all heads together.
+        dense: whether each head reads the hidden units of all, or its own.
+        first: whether head 0 is among the learned.
+    """
+
+    learned: int
+    dim: int
+    hidden: int
+    dense: bool
+    first: bool
+
+    def inner(self, rows: float, asked: int) -> float:
+        """Return the operations of the layer's first product.
+
+        Args:
+            rows: states.
+            asked: how many of the learned heads are wanted; of none, nothing is computed.
+        """
+        if not asked:
+            return 0
+        return product(rows, self.dim, self.hidden if self.dense else self._own * asked)
+
+    def outer(self, rows: float, asked: int) -> float:
+        """Return those of its second product; see ``inner``."""
+        width = self.hidden if self.dense else self._own
+        return product(rows, width, self.dim * asked)
+
+    @property
+    def _own(self) -> int:
+        """Hidden units of one head."""
+        return self.hidden // max(self.learned, 1)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model decides how much it computes.
+
+    Attributes:
+        encoder: its layers.
+        decoder: its layers.
+        embedding: dimension of the target's embeddings.
+        output: dimension of what is projected to the vocabulary.
+        vocabulary: target tokens.
+        soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
+        caches_prefix: whether a block_nat model computes a prefix once.
+        shares_encoder: whether a block_nat model has the verifier's encoder.
+        tokens_per_step: what a model writes at once (z).
+        heads: for blockwise decoding, if there are any.
+    """
+
+    encoder: Stack
+    decoder: Stack
+    embedding: int
+    output: int
+    vocabulary: int
+    soft_copy: bool = False
+    caches_prefix: bool = False
+    shares_encoder: bool = False
+    tokens_per_step: int = 1
+    heads: Heads | None = None
+
+
+_LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.fc1\.weight")
+
+
+def read_heads(sizes: Mapping[str, Sequence[int]], block_size: int) -> Heads | None:
+    """Read the shape of heads from the sizes of a model's weights; None: it has none.
+
+    Args:
+        sizes: by name, as in a checkpoint; that of heads alone will do.
+        block_size: k, with head 0.
+    """
+    outer = sizes.get("decoder.heads.outer")
+    if outer is None:
+        return None
+    learned, dim, width = outer
+    hidden = sizes["decoder.heads.inner.weight"][0]
+    return Heads(learned, dim, hidden, width == hidden, learned == block_size)
+
+
+def read_shape(sizes: Mapping[str, Sequence[int]], **settings: Any) -> Shape:
+    """Read a model's shape from the sizes of its weights.
+
+    Args:
+        sizes: by name, as in a checkpoint.
+        settings: what weights do not tell: ``caches_prefix``, ``shares_encoder``,
+            ``tokens_per_step``, ``heads`` of Shape.
+
+    Raises:
+        UsageError: it is no Transformer, or one with an adaptive softmax.
+    """
+    stacks: dict[str, Stack] = {}
+    for name, size in sizes.items():
+        match = _LAYER.fullmatch(name)
+        if match is not None:
+            before = stacks.get(match[1])
+            count = int(match[2]) + 1 if before is None else max(before.layers, int(match[2]) + 1)
+            stacks[match[1]] = Stack(count, size[1], size[0])
+    embedding = sizes.get("decoder.embed_tokens.weight")
+    if len(stacks) < 2 or embedding is None:
+        raise UsageError("a checkpoint without encoder or decoder; allowed: a Transformer's")
+    if any(name.startswith("decoder.adaptive_softmax.") for name in sizes):
+        raise UsageError("a model with an adaptive softmax; allowed: one without")
+    # Old checkpoints do not name a projection that is the embedding.
+    vocabulary, output = sizes.get("decoder.output_projection.weight", embedding)
+    settings["soft_copy"] = "decoder.copy_sharpness" in sizes
+    return Shape(stacks["encoder"], stacks["decoder"], embedding[1], output, vocabulary, **settings)
+
+
+# ---- one pass -----------------------------------------------------------------------------------
+
+
+def encoder(shape: Shape, source: int) -> float:
+    """Return the operations of encoding S tokens."""
+    stack = shape.encoder
+    layer = product(source, stack.dim, 4 * stack.dim) + attention(source, source, stack.dim)
+    return stack.layers * (layer + 2 * product(source, stack.dim, stack.inner))
+
+
+def source_keys(shape: Shape, source: int) -> float:
+    """Return those of all decoder layers' keys and values of an encoded source."""
+    stack = shape.decoder
+    return product(source, shape.encoder.dim, stack.layers * 2 * stack.dim)
+
+
+def decoder_pass(
+    shape: Shape, rows: float, keys: float, source: int, projected: float, words: int | None = None
+) -> dict[str, float]:
+    """Return those of a decoder's pass by piece, as ``decoding.pieces`` names them.
+
+    Args:
+        shape: of the model.
+        rows: of all sentences or hypotheses.
+        keys: of each.
+        source: S.
+        projected: how many of the rows are projected to the vocabulary.
+        words: how many tokens that has, if not all.
+    """
+    stack = shape.decoder
+    dim, layers = stack.dim, stack.layers
+    words = shape.vocabulary if words is None else words
+    resized = [product(rows, a, b) if a != b else 0 for a, b in
+               ((shape.embedding, dim), (dim, shape.output))]  # fmt: skip
+    copied = product(rows, source, shape.embedding) if shape.soft_copy else 0
+    return {
+        "embedding": resized[0] + copied,
+        "self-attention": layers * (product(rows, dim, 4 * dim) + attention(rows, keys, dim)),
+        "cross-attention": layers * (product(rows, dim, 2 * dim) + attention(rows, source, dim)),
+        "feed-forward": layers * 2 * product(rows, dim, stack.inner),
+        "projection": resized[1] + product(projected, shape.output, words),
+    }
+
+
+# ---- decoding a sentence ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Count:
+    """Operations of decoding, by part.
+
+    Attributes:
+        encoder: with the decoder's keys and values of the source.
+        decoder: the layers of the model that decides.
+        projection: its vocabulary.
+        drafter: all that a drafter or heads do, their encoder and projections among it.
+    """
+
+    encoder: float = 0
+    decoder: float = 0
+    projection: float = 0
+    drafter: float = 0
+
+    def __add__(self, other: Count) -> Count:
+        """Add part by part."""
+        return Count(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Count)))
+
+    @property
+    def total(self) -> float:
+        """All parts."""
+        return self.encoder + self.decoder + self.projection + self.drafter
+
+
+def _read(shape: Shape, source: int) -> Count:
+    """Count what is done once for a sentence."""
+    return Count(encoder=encoder(shape, source) + source_keys(shape, source))
+
+
+def _pass(shape: Shape, rows: int, cached: int, source: int, hypotheses: int = 1) -> Count:
+    """Count a pass of the model that decides; all of its rows are projected.
+
+    Args:
+        shape: its shape.
+        rows: of a hypothesis.
+        cached: tokens of each before them.
+        source: S.
+        hypotheses: that are extended at once.
+    """
+    whole = rows * hypotheses
+    pieces = decoder_pass(shape, whole, cached + rows, source, whole)
+    projection = pieces.pop("projection")
+    heads = shape.heads
+    first = heads.inner(whole, 1) + heads.outer(whole, 1) if heads and heads.first else 0
+    return Count(decoder=sum(pieces.values()) + first, projection=projection)
+
+
+def greedy(shape: Shape, source: int, tokens: int) -> Count:
+    """Count greedy search: a token a pass.
+
+    Args:
+        shape: of the model.
+        source: S.
+        tokens: of the output, ``</s>`` counted.
+    """
+    return sum((_pass(shape, 1, t, source) for t in range(tokens)), _read(shape, source))
+
+
+def beam_search(shape: Shape, source: int, passes: int, beam: int) -> Count:
+    """Count beam search by steps of z tokens, as this package does it (``multiword_beam``).
+
+    The first pass has one hypothesis, the others as many as the beam.
+
+    Args:
+        shape: of the model, with z.
+        source: S.
+        passes: how many.
+        beam: hypotheses.
+    """
+    z = shape.tokens_per_step
+    steps = (_pass(shape, z, z * t, source, beam if t else 1) for t in range(passes))
+    return sum(steps, _read(shape, source))
+
+
+#: The methods with a block_nat drafter, those with a beam, and all that are counted.
+DRAFTED = ("gad", "gad_pp")
+BEAMS = ("multiword_beam", "double_token_beam")
+METHODS = ("greedy", "pj", "pgj", "hgj", *DRAFTED, "blockwise", "nat", *BEAMS)
+
+EOS = "</s>"
+
+
+def of_record(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count what decoding a sentence took.
+
+    What is projected behind a drafted ``</s>`` is taken to be the rest of the block: a record does
+    not tell whether the length limit left less room.
+
+    Args:
+        record: of a trace, by one of ``METHODS``.
+        shape: of the model that decides; of ``nat``, of the drafter alone.
+        drafter: a block_nat model for ``gad`` and ``gad_pp``; of ``blockwise``, the heads, unless
+            ``shape`` has them.
+        beam: hypotheses, of the beam methods.
+    """
+    method, trace, source = record["decoding"], record["trace"], len(record["source"])
+    if method in BEAMS:
+        return beam_search(shape, source, len(trace), beam)
+    found = _read(shape, source)
+    if method == "nat":
+        size = record["flags"]["block_size"]
+        for start, cached in _prefixes(shape, trace):
+            pieces = _fill(shape, start, cached, size, source, size, None)
+            projection = pieces.pop("projection")
+            found += Count(decoder=sum(pieces.values()), projection=projection)
+        return found
+    for entry in trace:
+        found += _pass(shape, len(entry["verifier"]), entry["start"], source)
+    if method in DRAFTED:
+        assert isinstance(drafter, Shape)
+        return found + Count(drafter=_drafting(record, drafter, source))
+    if method == "blockwise":
+        heads = shape.heads if drafter is None else drafter
+        assert isinstance(heads, Heads)
+        return found + Count(drafter=_looking_ahead(record, shape, heads))
+    return found
+
+
+def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Return for each pass of a block_nat model the tokens before its masks, and the cached."""
+    starts = [entry["start"] for entry in trace]
+    before = [0, *starts[:-1]] if drafter.caches_prefix else [0] * len(starts)
+    return list(zip(starts, before, strict=True))
+
+
+def _fill(
+    drafter: Shape, start: int, cached: int, size: int, source: int, projected: int,
+    words: int | None,
+) -> dict[str, float]:  # fmt: skip
+    """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
+    rows = start - cached + size
+    return decoder_pass(drafter, rows, start + size, source, projected, words)
+
+
+def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
+    """Count what a block_nat drafter does for a sentence."""
+    own = 0 if drafter.shares_encoder else encoder(drafter, source)
+    found = own + source_keys(drafter, source)
+    flags = record["flags"]
+    size, words = flags["block_size"], flags.get("drafter_shortlist")
+    # Where nothing was drafted, at the length limit, the drafter did not run.
+    ran = [one for one in zip(record["trace"], _proposed(record, size)) if one[0]["draft"]]
+    places = _prefixes(drafter, [entry for entry, _ in ran])
+    for (start, cached), (_, projected) in zip(places, ran):
+        found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
+    return found
+
+
+def _looking_ahead(record: Mapping[str, Any], shape: Shape, heads: Heads) -> float:
+    """Count what heads do for a sentence: they read one state a pass."""
+    flags = record["flags"]
+    words = flags.get("drafter_shortlist") or shape.vocabulary
+    found = 0.0
+    for entry, asked in zip(record["trace"], _proposed(record, flags["block_size"] - 1)):
+        if entry["draft"]:
+            found += heads.inner(1, asked) + heads.outer(1, asked)
+            found += product(asked, shape.output, words)
+    return found
+
+
+def _proposed(record: Mapping[str, Any], most: int) -> list[int]:
+    """Return for each pass how many tokens were drafted before ``</s>`` cut the draft."""
+    size, adaptive = record["flags"]["block_size"], record["flags"].get("adaptive_block")
+    block, found = size, []
+    for entry in record["trace"]:
+        draft = entry["draft"]
+        whole = min(most, block)
+        found.append(whole if draft and draft[-1] == EOS else len(draft))
+        if adaptive and draft:
+            block = min(size, entry["num_accepted"] + 2)
+    return found
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Update:
+    """Operations of learning from a sentence.
+
+    Attributes:
+        forward: of the forward passes.
+        backward: of the gradients.
+    """
+
+    forward: float = 0
+    backward: float = 0
+
+    def __add__(self, other: Update) -> Update:
+        """Add."""
+        return Update(self.forward + other.forward, self.backward + other.backward)
+
+    def __mul__(self, times: float) -> Update:
+        """Repeat."""
+        return Update(self.forward * times, self.backward * times)
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.forward + self.backward
+
+
+def _learn(forward: float, gradients: int = 2) -> Update:
+    """Count products with their gradients: of weights (or one factor), and of what goes in."""
+    return Update(forward, gradients * forward)
+
+
+def transformer_update(shape: Shape, source: int, target: int) -> Update:
+    """Count an update of a Transformer, or of one that writes in another order.
+
+    Args:
+        shape: of the model.
+        source: S.
+        target: T, ``</s>`` counted; inputs fill whole steps.
+    """
+    z = shape.tokens_per_step
+    rows = -(-target // z) * z
+    pieces = decoder_pass(shape, rows, rows, source, rows)
+    return _learn(encoder(shape, source) + source_keys(shape, source) + sum(pieces.values()))
+
+
+def block_positions(target: int, size: int) -> float:
+    """Return the mean number of true tokens in a block of K behind a prefix of any length.
+
+    Prefixes have 0 to T-1 tokens, each as often.
+    """
+    return sum(min(size, target - start) for start in range(target)) / target
+
+
+def drafter_update(
+    shape: Shape, source: int, target: int, prefixes: int, block: int, glancing: bool,
+    scored: float | None = None,
+) -> Update:  # fmt: skip
+    """Count an update of a block_nat model by block_nat_loss.
+
+    Args:
+        shape: of the model; a shared encoder does not learn.
+        source: S.
+        target: T, ``</s>`` counted.
+        prefixes: of the sentence in one pass; as many as the target has tokens at most.
+        block: K.
+        glancing: whether a first pass, without gradient, comes before.
+        scored: how many positions are predicted for the loss; by default all that are expected to
+            have a true token, as if glancing revealed none: an upper bound.
+    """
+    prefixes = min(prefixes, target)
+    expected = prefixes * block_positions(target, block)
+    scored = expected if scored is None else scored
+    rows = target + prefixes * block
+    pieces = decoder_pass(shape, rows, rows, source, scored)
+    keys = source_keys(shape, source)
+    copied = product(rows, source, shape.embedding) if shape.soft_copy else 0
+    # The prefixes are cut off before the states are resized for the vocabulary.
+    cut = product(target, shape.decoder.dim, shape.output)
+    cut = cut if shape.decoder.dim != shape.output else 0
+    read = encoder(shape, source)
+    # What is computed from a frozen encoder's output needs no gradient of that.
+    gradients = 1 if shape.shares_encoder else 2
+    found = Update(read) if shape.shares_encoder else _learn(read)
+    found += _learn(keys + copied, gradients) + _learn(sum(pieces.values()) - copied - cut)
+    if glancing:
+        guess = decoder_pass(shape, rows, rows, source, expected)
+        found += Update(keys + sum(guess.values()) - cut)
+    return found
+
+
+def heads_update(
+    shape: Shape, source: int, target: int, chosen: Sequence[int], frozen: bool
+) -> Update:
+    """Count an update of blockwise heads by blockwise_loss.
+
+    Args:
+        shape: of the model, with heads.
+        source: S.
+        target: T, ``</s>`` counted.
+        chosen: the heads that learn from the mini-batch, from 0.
+        frozen: whether the base stays as it is.
+    """
+    heads = shape.heads
+    assert heads is not None
+    base = encoder(shape, source) + source_keys(shape, source)
+    base += sum(decoder_pass(shape, target, target, source, 0).values())
+    found = Update(base) if frozen else _learn(base)
+    asked = sum(heads.first or head > 0 for head in chosen)
+    # Without a base that learns, no gradient of its states or of its projection is wanted.
+    gradients = 1 if frozen else 2
+    found += _learn(heads.inner(target, asked), gradients) + _learn(heads.outer(target, asked))
+    scored = sum(max(target - head, 0) for head in chosen)
+    return found + _learn(product(scored, shape.output, shape.vocabulary), gradients)

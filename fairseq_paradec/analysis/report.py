@@ -1,0 +1,567 @@
+"""One page of all that was measured in a folder: benchmarks, tables, passes, statistics, traces.
+
+Pure functions of the documents and records; ``cli/report.py`` reads and checks them, and writes the
+page part by part. Nothing is measured or worked out anew: the tables and pictures are those of
+the other modules.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from ..errors import UsageError
+from . import page, viewer
+from .acceptance_by_position import Position, as_table
+from .benchmark_tables import label
+from .trace_view import Sentence
+
+#: What a folder may hold, in the order of the page, and how its part of the contents is called.
+KINDS = {
+    "benchmark": "Benchmarks",
+    "table": "Tables",
+    "passes": "Passes",
+    "trace": "Traces",
+    "statistics": "Statistics",
+}
+
+#: The ``id`` of what shows traces side by side, and of that which shows their sentences.
+TOTALS, VIEWER = "totals", "sentences"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file of JSON.
+
+    Attributes:
+        name: of the file.
+        kind: ``benchmark``, ``table`` or ``passes``.
+        content: the JSON, checked.
+        tables: of its numbers, each with ``title``, ``notes`` and ``rows``.
+    """
+
+    name: str
+    kind: str
+    content: dict[str, Any]
+    tables: Sequence[dict[str, Any]]
+
+
+@dataclass
+class Tally:
+    """What the sentences of a trace or of statistics add up to.
+
+    Attributes:
+        name: of the file.
+        has_passes: a trace; statistics do not tell what happened in a pass.
+        methods: sentences by decoding and its flags.
+        counts: per sentence, in the file's order, by name of the count.
+        audits: sentences by verdict; those that were not audited are left out.
+        positions: how often the i-th token of a draft was accepted; none where nothing is drafted.
+    """
+
+    name: str
+    has_passes: bool
+    methods: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    audits: Counter[str] = field(default_factory=Counter)
+    positions: Sequence[Position] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return a key of ``KINDS``."""
+        return "trace" if self.has_passes else "statistics"
+
+    def add(self, record: dict[str, Any], sentence: Sentence | None) -> None:
+        """Count one sentence.
+
+        Args:
+            record: a line of the file, its schema checked.
+            sentence: what was read from it, of a trace.
+
+        Raises:
+            UsageError: it lacks a count.
+        """
+        for name, count in COUNTS.items():
+            self.counts.setdefault(name, []).append(count(record))
+        if sentence is not None:
+            self.counts.setdefault(RESCUED, []).append(sentence.rescued)
+        self.methods[method(record)] += 1
+        audit = record.get("audit")
+        if isinstance(audit, dict):
+            same, tie = audit.get("identical"), audit.get("tie")
+            self.audits["identical" if same else "ties" if tie else "beyond ties"] += 1
+
+
+RESCUED = "rescued"
+
+
+def _number(name: str) -> Callable[[dict[str, Any]], int]:
+    """Return what reads a count of a record."""
+
+    def read(record: dict[str, Any]) -> int:
+        value = record.get(name)
+        if type(value) is not int or value < 0:
+            raise UsageError(f"{name!r} is missing or no count")
+        return value
+
+    return read
+
+
+def _sum(name: str) -> Callable[[dict[str, Any]], int]:
+    """Return what adds up a record's counts per pass."""
+
+    def read(record: dict[str, Any]) -> int:
+        values = record.get(name)
+        if not isinstance(values, list) or any(type(v) is not int or v < 0 for v in values):
+            raise UsageError(f"{name!r} is missing or no list of counts")
+        return sum(values)
+
+    return read
+
+
+#: What statistics count of a sentence.
+COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "tokens": _number("num_tokens"),
+    "passes": _number("decoder_passes"),
+    "drafted": _sum("num_drafted"),
+    "accepted": _sum("num_accepted"),
+}
+
+
+def method(record: dict[str, Any]) -> tuple[str, str]:
+    """Return a record's decoding and its flags as they are typed; what is off is left out.
+
+    Raises:
+        UsageError: there is no decoding, or the flags are none.
+    """
+    decoding, flags = record.get("decoding"), record.get("flags", {})
+    if not isinstance(decoding, str) or not isinstance(flags, dict):
+        raise UsageError("'decoding' or 'flags' is missing or not what it should be")
+    typed = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name, value in flags.items()
+        if value is not None and value is not False
+    ]
+    return decoding, " ".join(typed)
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+def head(title: str, has_viewer: bool) -> str:
+    """Return the page's beginning.
+
+    Args:
+        title: of the page.
+        has_viewer: whether traces are shown, too.
+    """
+    names = ["report", *(["viewer"] if has_viewer else [])]
+    # The report's own style comes last.
+    styles = [page.resource(f"{name}.css") for name in reversed(names)]
+    return page.head(title, styles, [page.resource(f"{name}.js") for name in names])
+
+
+def anchors(names: Iterable[str]) -> dict[str, str]:
+    """Return an ``id`` for each file's part of the page, by the file's name.
+
+    Args:
+        names: all of them, all different.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"[^a-z0-9]+", "-", name.rsplit(".", 1)[0].lower()).strip("-")
+        wanted, number = f"file-{stem}", 1
+        while wanted in found.values():
+            number += 1
+            wanted = f"file-{stem}-{number}"
+        found[name] = wanted
+    return found
+
+
+def overview(
+    documents: Sequence[Document],
+    tallies: Sequence[Tally],
+    skipped: Mapping[str, str],
+    ids: Mapping[str, str],
+) -> str:
+    """Return what is in the folder, warnings, contents, machines and versions.
+
+    Args:
+        documents: all of the folder.
+        tallies: the same.
+        skipped: why, by file.
+        ids: of ``anchors``.
+    """
+    dates = [d.content["date"] for d in documents]
+    newest = f" The newest result is of {max(dates)}." if dates else ""
+    files: list[Document | Tally] = [*documents, *tallies]
+    counts = Counter(KINDS[one.kind].lower() for one in files)
+    told = "; ".join(f"{kind}: {count}" for kind, count in counts.items()).capitalize()
+    parts = [f'<p class="about">{page.text(told)}.{page.text(newest)}</p>\n']
+    worries = "".join(
+        f"<li>{prose(what)}\n<ul>\n{_items(lines)}</ul></li>\n"
+        for what, lines in warnings(documents)
+    )
+    if worries:
+        parts.append(f'<ul class="warnings" role="note">\n{worries}</ul>\n')
+    parts.append(_contents(files, ids))
+    rows = machines(documents)
+    if rows:
+        table = page.table(rows, "machines and versions")
+        parts.append(f'<h2>Machines and versions</h2>\n<div class="machines">\n{table}</div>\n')
+    if skipped:
+        left = _items(f"{name}: {reason}" for name, reason in skipped.items())
+        parts.append(f'<h2>Left out</h2>\n<ul class="skipped">\n{left}</ul>\n')
+    return "".join(parts)
+
+
+def _contents(files: Sequence[Document | Tally], ids: Mapping[str, str]) -> str:
+    """Return links to all parts, by kind."""
+    links: dict[str, str] = dict.fromkeys(KINDS, "")
+    for one in files:
+        links[one.kind] += _link(ids[one.name], _title(one), one.name)
+    if links["trace"]:
+        links["trace"] = _link(VIEWER, "sentence by sentence") + links["trace"]
+    if links["trace"] or links["statistics"]:
+        first = "trace" if links["trace"] else "statistics"
+        links[first] = _link(TOTALS, "all side by side") + links[first]
+    groups = "".join(
+        f"<div><h3>{KINDS[kind]}</h3>\n<ul>\n{lines}</ul></div>\n"
+        for kind, lines in links.items()
+        if lines
+    )
+    return (
+        '<nav id="contents" aria-label="contents">\n<h2>Contents</h2>\n'
+        f'<div class="kinds">\n{groups}</div>\n</nav>\n'
+    )
+
+
+def _link(anchor: str, what: str, file: str = "") -> str:
+    """Return an item of the contents."""
+    told = f' <span class="faint">{page.text(file)}</span>' if file else ""
+    return f'<li><a href="#{anchor}">{page.text(what)}</a>{told}</li>\n'
+
+
+def _title(one: Document | Tally) -> str:
+    """Return how a file is called in the contents and above its part."""
+    if isinstance(one, Document):
+        return str(one.content["title"])
+    return "; ".join(decodings(one))
+
+
+def _items(lines: Iterable[str]) -> str:
+    """Return lines as items of a list; what stands between backticks is code."""
+    return "".join(f"<li>{prose(line)}</li>\n" for line in lines)
+
+
+def prose(line: object) -> str:
+    """Return a note as HTML; what stands between backticks is code."""
+    parts = str(line).split("`")
+    if len(parts) % 2 == 0:  # one of them has no other
+        return page.text(line)
+    return "".join(
+        f"<code>{page.text(part)}</code>" if i % 2 else page.text(part)
+        for i, part in enumerate(parts)
+    )
+
+
+def warnings(documents: Sequence[Document]) -> list[tuple[str, list[str]]]:
+    """Say what of the documents must not be compared, and what is not what it promised.
+
+    Args:
+        documents: all of the page.
+
+    Returns:
+        Warnings, each with the files that it is about.
+    """
+    found = [
+        (
+            "Times of different machines must not be compared.",
+            _parted((d.name, _machine(d)) for d in documents),
+        )
+    ]
+    for kind, what in (
+        ("versions", "Not all was measured with the same {}."),
+        ("signatures", "Not all {} scores are of one kind; those of two must not be compared."),
+    ):
+        for name in dict.fromkeys(name for d in documents for name in d.content.get(kind, {})):
+            told = [
+                (d.name, f"{name} {d.content[kind][name]}")
+                for d in documents
+                if name in d.content.get(kind, {})
+            ]
+            found.append((what.format(name), _parted(told)))
+    found = [(what, parts) for what, parts in found if len(parts) > 1]
+    false = [
+        f"{one.name}: {system['label']} is {label(system)}"
+        for one in documents
+        if one.kind == "benchmark"
+        for system in one.content["systems"]
+        if label(system).startswith("NOT")
+    ]
+    return [*found, *([("Not all is exact that promised it.", false)] if false else [])]
+
+
+def _machine(one: Document) -> str:
+    """Return what a document was measured on."""
+    machine = one.content["machine"]
+    return (
+        f"{machine.get('processor', 'unknown')}, {machine.get('cores', '?')} cores, accelerator: "
+        f"{machine.get('accelerator', 'unknown')}"
+    )
+
+
+def _parted(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Say which files are of which kind, a line for each kind."""
+    where: dict[str, list[str]] = {}
+    for name, kind in told:
+        where.setdefault(kind, []).append(name)
+    return [f"{kind}: {', '.join(names)}" for kind, names in where.items()]
+
+
+def machines(documents: Sequence[Document]) -> list[Row]:
+    """Return one row per machine and set of versions, with its files.
+
+    Args:
+        documents: all of the page.
+    """
+    parts = ("processor", "cores", "accelerator", "threads")
+    packages = dict.fromkeys(name for d in documents for name in d.content["versions"])
+    where: dict[tuple[Any, ...], list[str]] = {}
+    for one in documents:
+        machine, versions = one.content["machine"], one.content["versions"]
+        key = [machine.get(name, "unknown") for name in parts]
+        key += [versions.get(name, "unknown") for name in packages]
+        where.setdefault(tuple(map(str, key)), []).append(one.name)
+    columns = (*parts[:-1], "threads used", *packages)
+    return [{"files": ", ".join(names)} | dict(zip(columns, key)) for key, names in where.items()]
+
+
+# ---- benchmarks, tables, passes ----------------------------------------------------------------
+
+
+def document_section(one: Document, anchor: str, pictures: Sequence[tuple[bytes, str]]) -> str:
+    """Return a document's part of the page.
+
+    Args:
+        one: the document.
+        anchor: its ``id``.
+        pictures: SVG files and their descriptions.
+    """
+    content = one.content
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    about = "; ".join([one.name, content["date"], _machine(one), versions])
+    facts = {**content.get("setting", {}), **content.get("signatures", {})}
+    return (
+        _opening(_title(one), anchor)
+        + f'<p class="about faint">{page.text(about)}</p>\n'
+        + f'<div class="command"><pre>{page.text(content["command"])}</pre></div>\n'
+        + '<div class="circumstances">\n'
+        + _details("Notes", _notes(content["notes"]))
+        + _details("Setting", _facts(facts))
+        + "</div>\n"
+        + _figures(pictures)
+        + "".join(_table(table, one.name) for table in one.tables)
+        + "</section>\n"
+    )
+
+
+def _opening(title: str, anchor: str) -> str:
+    """Return how a file's part begins."""
+    return (
+        f'<section class="file" id="{anchor}">\n<h2>{page.text(title)} '
+        '<a class="up" href="#contents">contents</a></h2>\n'
+    )
+
+
+def _figures(pictures: Sequence[tuple[bytes, str]]) -> str:
+    """Return pictures below each other."""
+    return "".join(
+        f'<figure class="scroll" tabindex="0">\n{page.picture(*picture)}</figure>\n'
+        for picture in pictures
+    )
+
+
+def _details(summary: str, inside: str) -> str:
+    """Return what can be folded away, or nothing where there is nothing."""
+    return f"<details open>\n<summary>{summary}</summary>\n{inside}</details>\n" if inside else ""
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return f'<ul class="notes">\n{_items(notes)}</ul>\n' if notes else ""
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """Return names and values as a list."""
+    lines = "".join(
+        f"<dt>{page.text(name)}</dt><dd>{page.text(_value(value))}</dd>\n"
+        for name, value in facts.items()
+    )
+    return f'<dl class="facts">\n{lines}</dl>\n' if lines else ""
+
+
+def _value(value: Any) -> str:
+    """Return a fact in words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "unknown" if value is None else str(value)
+
+
+def _table(table: Mapping[str, Any], name: str) -> str:
+    """Return a table with its title and notes."""
+    title = f"<h3>{page.text(table['title'])}</h3>\n" if table["title"] else ""
+    return title + _notes(table["notes"]) + page.table(table["rows"], table["title"] or name)
+
+
+def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
+    """Return what a picture's function writes into an open file.
+
+    Args:
+        draw: the function, its other arguments bound.
+        texts: of the files, that it draws, in whatever script.
+    """
+    from . import fonts  # matplotlib takes a second to load
+
+    file = io.BytesIO()
+    with fonts.drawing(texts):
+        draw(file)
+    return file.getvalue()
+
+
+# ---- traces and statistics ---------------------------------------------------------------------
+
+
+def decodings(one: Tally) -> list[str]:
+    """Return the methods of a file, without their flags."""
+    return list(dict.fromkeys(decoding for decoding, _ in one.methods))
+
+
+def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
+    """Return the table of all traces and statistics, a row for each.
+
+    Args:
+        tallies: of the page.
+    """
+    audited = any(one.audits for one in tallies)
+    rows = []
+    for one in tallies:
+        sums = {name: sum(counts) for name, counts in one.counts.items()}
+        row: Row = {
+            "file": one.name,
+            "decoding": "; ".join(decodings(one)),
+            "sentences": one.methods.total(),
+            "tokens": sums["tokens"],
+            "passes": sums["passes"],
+            "tokens per pass": ratio(sums["tokens"], sums["passes"]),
+            "drafted": sums["drafted"],
+            "accepted": sums["accepted"],
+            "accepted of drafted": ratio(sums["accepted"], sums["drafted"]),
+            RESCUED: sums.get(RESCUED, "-"),
+        }
+        if audited:
+            row["audited"] = one.audits.total()
+            verdicts = ("identical", "ties", "beyond ties")
+            row |= {v: one.audits[v] if one.audits else "-" for v in verdicts}
+        rows.append(row)
+    notes = [
+        "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and how "
+        "many of them were let pass, those after the end of a sentence too. rescued: accepted, "
+        "though not the verifier's own choice, which only a trace tells.",
+    ]
+    if audited:
+        notes.append(
+            "audited: compared with fairseq's own search; ties: the outputs part where two tokens' "
+            "log-probabilities differ by less than 1e-4."
+        )
+    return {"title": "Traces and statistics", "notes": notes, "rows": rows}
+
+
+def ratio(part: int, whole: int) -> float | str:
+    """Return a quotient with two decimals, or ``-`` where there is none."""
+    return round(part / whole, 2) if whole else "-"
+
+
+def per_sentence(one: Tally) -> dict[str, Any]:
+    """Return the table of what a sentence of one file takes.
+
+    Args:
+        one: the file.
+    """
+    tokens, passes = one.counts["tokens"], one.counts["passes"]
+    rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
+    rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]
+    if rates:
+        rows.insert(2, _spread("tokens per pass", rates, ratio(sum(tokens), sum(passes))))
+    return {"title": "Sentences", "notes": [], "rows": rows}
+
+
+def _spread(name: str, values: Sequence[float], total: float | str) -> Row:
+    """Return one row: what sentences have of something."""
+    return {
+        "per sentence": name,
+        "total": total,
+        "mean": round(statistics.fmean(values), 2),
+        "median": round(statistics.median(values), 2),
+        "lowest": round(min(values), 2),
+        "highest": round(max(values), 2),
+    }
+
+
+def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str]]) -> str:
+    """Return the part of the page that has all traces and statistics side by side.
+
+    Args:
+        tallies: of the page.
+        pictures: SVG files and their descriptions.
+    """
+    table = totals(tallies)
+    return (
+        _opening(table["title"], TOTALS)
+        + _notes(table["notes"])
+        + page.table(table["rows"], table["title"])
+        + _figures(pictures)
+        + "</section>\n"
+    )
+
+
+def tally_section(one: Tally, anchor: str) -> str:
+    """Return a trace's or statistics' part of the page.
+
+    Args:
+        one: the file.
+        anchor: its ``id``.
+    """
+    methods = [
+        f"`{' '.join(filter(None, name))}`: sentences: {n}" for name, n in one.methods.items()
+    ]
+    tables = [per_sentence(one), *([as_table(one.positions)] if one.positions else [])]
+    return (
+        _opening(f"{_title(one)} ({one.name})", anchor)
+        + _notes(methods)
+        + '<div class="side">\n'
+        + "".join(f"<div>\n{_table(table, one.name)}</div>\n" for table in tables)
+        + "</div>\n</section>\n"
+    )
+
+
+def viewer_opening(is_shared: bool) -> str:
+    """Return how the part begins that shows traces sentence by sentence.
+
+    Args:
+        is_shared: whether its sentences are in all traces.
+    """
+    note = "" if is_shared else _notes(["No sentence is in all traces: each is shown by itself."])
+    _, _, opening = viewer.head("").partition("</h1>\n")  # its page has a heading of its own
+    return f'{_opening("Sentence by sentence", VIEWER)}{note}<div class="viewer">\n{opening}'
+
+
+VIEWER_END = "</div>\n</section>\n"

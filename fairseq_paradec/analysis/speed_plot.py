@@ -1,0 +1,177 @@
+"""Pictures of speed-ups: by batch, beam, length, threads; of single sentences; and of acceptance.
+
+Pure functions of a benchmark's JSON, or of what ``acceptance_by_position`` counted. Each is written
+to a ``.png`` or ``.svg`` file, or into an open binary file as SVG.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .acceptance_by_position import Position
+from .benchmark_plot import COLOURS, WRONG, plt, save
+from .benchmark_tables import BEAM
+from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
+
+#: Marks of the settings, or of lines, in their order.
+MARKERS = "os^Dv<>pPX"
+
+#: Panels of histograms side by side.
+COLUMNS = 4
+
+
+def _colour(label: str) -> str:
+    """Return the colour of a label, as in the benchmark's own picture."""
+    return COLOURS["exact"] if label.startswith("exact") else COLOURS.get(label, WRONG)
+
+
+def _axes(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, Any]:
+    """Make a figure with panels."""
+    size = (width, height)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=size, squeeze=False, layout="constrained", **options
+    )
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _label_legend(figure: Any, labels: Sequence[str]) -> None:
+    """Say below the panels what the colours mean."""
+    shown = list(dict.fromkeys(labels))
+    handles = [plt.Rectangle((0, 0), 1, 1, color=_colour(one)) for one in shown]
+    where = {"loc": "outside lower center", "ncols": min(4, len(shown))}
+    figure.legend(handles, shown, fontsize=8, frameon=False, **where)
+
+
+def draw_speed_ups(
+    document: dict[str, Any], by: str, target: Path | BinaryIO, against: str = BEAM
+) -> None:
+    """Draw the systems' speed-ups in all settings: a row a system, a mark a setting.
+
+    Args:
+        document: what ``paradec-benchmark`` wrote.
+        by: one of ``speed_ups.KINDS``; the benchmark has data for it.
+        target: the file.
+        against: the baseline; see ``speed_ups.speed_ups``.
+    """
+    found = speed_ups(document, by, against)
+    rows: dict[str, list[SpeedUp]] = {}
+    for one in found:
+        rows.setdefault(one.name, []).append(one)
+    settings = sorted(dict.fromkeys(one.at for one in found), key=_number)
+    marks = {at: MARKERS[i % len(MARKERS)] for i, at in enumerate(settings)}
+    shifts = dict(zip(settings, np.linspace(-0.24, 0.24, len(settings)), strict=True))
+    figure, axes = _axes(1, 1, 9.6, 1.8 + 0.36 * len(rows))
+    ax = axes[0, 0]
+    for place, ones in enumerate(rows.values()):
+        for one in ones:
+            at, colour = place + (0 if len(ones) == 1 else shifts[one.at]), _colour(one.label)
+            ax.plot([one.spread.low, one.spread.high], [at, at], color=colour, linewidth=1)
+            ax.plot(
+                one.spread.median, at, marks[one.at], markersize=5.5, color=colour,
+                markeredgecolor="white", markeredgewidth=0.5,
+            )  # fmt: skip
+    ax.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    for edge in range(1, len(rows)):
+        ax.axhline(edge - 0.5, color="#e6e6e6", linewidth=0.6)
+    ax.axvline(1, color="black", linewidth=0.6, linestyle=":")
+    ax.set_xlim(left=0)
+    ax.set_xlabel("times as fast (mark: median of the rounds; line: lowest to highest)")
+    figure.suptitle(title(document, by, against), fontsize=10)
+    handles = [plt.Line2D([], [], color="#555555", marker=marks[at], ls="") for at in settings]
+    bases = {one.at: one.against for one in found}
+    names = [f"{at}, against {bases[at]}" if by == "beam" else at for at in settings]
+    figure.legend(handles, names, fontsize=8, frameon=False, loc="outside right upper")
+    _label_legend(figure, [one.label for one in found])
+    save(figure, target)
+
+
+def _number(text: str) -> int:
+    """Return the first number of a setting's name."""
+    match = re.search(r"\d+", text)
+    return int(match[0]) if match else 0
+
+
+def draw_histogram(
+    document: dict[str, Any],
+    target: Path | BinaryIO,
+    labels: Sequence[str] | None = None,
+    against: str = BEAM,
+) -> None:
+    """Draw the speed-ups of single sentences (xia2022, Figure 4), a panel for each system.
+
+    Args:
+        document: what ``paradec-benchmark`` wrote.
+        target: the file.
+        labels: of the systems wanted; None: all but the baseline.
+        against: the baseline's label.
+    """
+    found = histograms(document, labels, against)
+    columns = min(COLUMNS, len(found))
+    lines = math.ceil(len(found) / columns)
+    width, height = max(4.8, 3.2 * columns), 1.1 + 1.9 * lines
+    figure, axes = _axes(lines, columns, width, height, sharex=True)
+    last = max(len(one.bins) for one in found)
+    for ax, one in zip(axes.flat, found, strict=False):
+        counts = one.bins
+        shares = [100 * n / len(one.ratios) for n in counts]
+        # A bin stands between its ends; the last one may be open.
+        ax.bar([i + 0.5 for i in range(len(counts))], shares, width=0.92, color=_colour(one.label))
+        ax.axvline(1, color="black", linewidth=0.6, linestyle=":")
+        middle = min(one.quantile(50), LAST_BIN + 0.5)
+        ax.plot(middle, 0, "^", color="black", markersize=5, clip_on=False, zorder=3)
+        ax.set_title(
+            f"{one.name}\nmedian {one.quantile(50):.2f}x, {100 * one.faster:.0f}% above 1x",
+            fontsize=8,
+        )
+        ax.set_xlim(0, last)
+        ax.set_xticks(range(last + 1))
+        ax.tick_params(labelsize=7)
+    for ax in axes.flat[len(found) :]:
+        ax.axis("off")
+    if last > LAST_BIN:
+        names = [str(i) for i in range(LAST_BIN + 1)] + [""]
+        names[LAST_BIN] += "+"
+        axes[0, 0].set_xticks(range(last + 1), names)
+    figure.suptitle(f"Sentences by how much faster they are than with {against}", fontsize=10)
+    figure.supylabel("% of sentences", fontsize=8)
+    for ax in axes[-1]:
+        ax.set_xlabel("times as fast (triangle: median)", fontsize=8)
+    _label_legend(figure, [one.label for one in found])
+    save(figure, target)
+
+
+def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | BinaryIO) -> None:
+    """Draw how often the i-th token of a draft is accepted, a line for each name.
+
+    Args:
+        by_name: what ``acceptance_by_position.count`` found, for example by method.
+        target: the file.
+    """
+    figure, axes = _axes(1, 2, 10.4, max(4.0, 1.2 + 0.21 * len(by_name)), sharey=True)
+    heads = ("accepted, % of drafted", "accepted, % where all before were accepted")
+    longest = max((len(found) for found in by_name.values()), default=1)
+    for panel, (ax, head) in enumerate(zip(axes[0], heads, strict=True)):
+        for i, found in enumerate(by_name.values()):
+            rates = [one.rate_if_reached if panel else one.rate for one in found]
+            points = [(one.position, 100 * r) for one, r in zip(found, rates) if r is not None]
+            colour, mark = f"C{i % 10}", MARKERS[(i // 10 + i) % len(MARKERS)]
+            places, shares = [x for x, _ in points], [y for _, y in points]
+            ax.plot(places, shares, color=colour, marker=mark, markersize=4)
+        ax.set_title(head, fontsize=9)
+        ax.set_ylim(0, 102)
+        ax.set_xticks(range(1, longest + 1, max(1, longest // 12)))
+        ax.grid(color="#eeeeee")
+    figure.supxlabel("position in the draft", fontsize=9)
+    handles = axes[0, 0].get_lines()
+    # With handles, so that names that begin with _ are shown, too.
+    figure.legend(handles, list(by_name), fontsize=8, frameon=False, loc="outside right upper")
+    save(figure, target)

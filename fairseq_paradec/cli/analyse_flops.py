@@ -1,0 +1,320 @@
+"""FLOPs of decoding, from traces, and of training, from a data set's lengths (santilli2023)."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq import checkpoint_utils
+
+from ..analysis import flops
+from ..analysis.flops import Count, Heads, Shape, Update
+from ..checkpoint_errors import named as naming
+from ..errors import UsageError, option_error
+from ..tasks.parallel_translation import ParallelTranslationConfig, ParallelTranslationTask
+from . import measure
+from .analyse_speed import TRACED, read_records
+from .analyse_texts import Row, named
+
+TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint tells of sizes and training; nothing of it is run.
+
+    Attributes:
+        kind: one of the kinds above.
+        shape: of the model; None: heads alone.
+        heads: for blockwise decoding, if there are any.
+        model: the model's options.
+        criterion: the loss's options.
+    """
+
+    kind: str
+    shape: Shape | None
+    heads: Heads | None
+    model: Mapping[str, Any]
+    criterion: Mapping[str, Any]
+
+
+def read_checkpoint(flag: str, path: str) -> Checkpoint:
+    """Read a checkpoint's sizes and options, safely; no model is built.
+
+    Args:
+        flag: that named it, for errors.
+        path: the checkpoint.
+
+    Raises:
+        UsageError: it cannot be read, or holds no model whose FLOPs are known.
+    """
+    with naming(flag):
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
+    model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
+    heads = flops.read_heads(sizes, model.get("block_size") or 0)
+    if heads is not None and "decoder.embed_tokens.weight" not in sizes:
+        return Checkpoint(BLOCKWISE, None, heads, model, criterion)
+    kind = TRANSFORMER if heads is None else BLOCKWISE
+    settings: dict[str, Any] = {"heads": heads}
+    if "decoder.mask_vector" in sizes:
+        kind = BLOCK_NAT
+        settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
+        settings["shares_encoder"] = bool(model.get("share_verifier_encoder"))
+    elif model.get("directions"):
+        settings["tokens_per_step"] = model["directions"] * model["tokens_per_direction"]
+    try:
+        shape = flops.read_shape(sizes, **settings)
+    except UsageError as error:
+        raise UsageError(f"{flag}: got {path!r}, {error}") from error
+    return Checkpoint(kind, shape, heads, model, criterion)
+
+
+def _options(part: Any) -> dict[str, Any]:
+    """Return the options of a part of a checkpoint's configuration."""
+    return dict(vars(part)) if isinstance(part, Namespace) else dict(part or {})
+
+
+# ---- decoding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the traces were made with.
+
+    Attributes:
+        base: of ``--path``.
+        drafter: of ``--drafter-path``, or None.
+        beam: of ``--beam``, or None.
+    """
+
+    base: Checkpoint
+    drafter: Checkpoint | None
+    beam: int | None
+
+    def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Return the arguments of ``flops.of_record`` for a record.
+
+        Raises:
+            UsageError: it was made by other models than these, or by a method that is not counted.
+        """
+        method, shape = record["decoding"], self.base.shape
+        if method not in flops.METHODS:
+            raise option_error("TRACE", f"{path} by {method}", ", ".join(flops.METHODS))
+        if record.get("source") is None:
+            raise option_error("TRACE", path, f"{TRACED}, with sources")
+        made_by = f"for {path} by {method}"
+        if shape is None or (self.base.kind == BLOCK_NAT) != (method == "nat"):
+            wanted = BLOCK_NAT if method == "nat" else TRANSFORMER
+            raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
+        found: dict[str, Any] = {"shape": shape}
+        if method in flops.DRAFTED:
+            found["drafter"] = self._block_nat(shape, made_by)
+        if method == "blockwise":
+            found["drafter"] = self._heads(shape, made_by)
+        if method in flops.BEAMS:
+            if self.beam is None:
+                raise option_error("--beam", None, f"the beam that {path} was made with")
+            found["beam"] = self.beam
+        return found
+
+    def _block_nat(self, base: Shape, made_by: str) -> Shape:
+        """Return the shape of the block_nat drafter.
+
+        Raises:
+            UsageError: there is none, or it has another vocabulary than the base.
+        """
+        drafter = self.drafter
+        if drafter is None or drafter.shape is None or drafter.kind != BLOCK_NAT:
+            given = None if drafter is None else drafter.kind
+            raise option_error("--drafter-path", given, f"{BLOCK_NAT}, {made_by}")
+        if drafter.shape.vocabulary != base.vocabulary:
+            given = f"a drafter with {drafter.shape.vocabulary} target tokens"
+            raise option_error("--drafter-path", given, f"{base.vocabulary}, as --path")
+        return drafter.shape
+
+    def _heads(self, base: Shape, made_by: str) -> Heads:
+        """Return the shape of the heads, the base's own or the drafter's.
+
+        Raises:
+            UsageError: there are none, or they read states of another size.
+        """
+        drafter = self.drafter
+        heads = base.heads or (None if drafter is None else drafter.heads)
+        if heads is None:
+            given = None if drafter is None else drafter.kind
+            raise option_error("--drafter-path", given, f"{BLOCKWISE}, {made_by}")
+        if heads.dim != base.output:
+            given = f"heads on states of {heads.dim}"
+            raise option_error("--drafter-path", given, f"{base.output}, as --path")
+        return heads
+
+
+def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Count the FLOPs of traces."""
+    if len(set(args.trace)) < len(args.trace):
+        raise option_error("TRACE", " ".join(args.trace), "each file once")
+    drafter = args.drafter_path and read_checkpoint("--drafter-path", args.drafter_path)
+    models = Models(read_checkpoint("--path", args.path), drafter, args.beam)
+    notes = [
+        "GFLOP of a sentence, MFLOP of a token of the output (</s> counted): multiply-adds of "
+        "matrix products, two operations each, as torch counts them; no embeddings, norms or "
+        "softmax. Batch 1, real lengths; without what --compile adds.",
+        "encoder: with keys and values of the source. drafter: all of a drafter, or of heads and "
+        "their projections. x greedy: against a token a pass by the model of --path, for the same "
+        "outputs.",
+    ]
+    rows, oracle = [], False
+    for name, path in named({path: path for path in args.trace}).items():
+        total, plain, sentences, tokens = Count(), Count(), 0, 0
+        method = ""
+        for record in read_records(path):
+            needed = models.needs(record, path)
+            method, length = record["decoding"], len(record["output"])
+            total += flops.of_record(record, **needed)
+            plain += flops.greedy(needed["shape"], len(record["source"]), length)
+            sentences, tokens = sentences + 1, tokens + length
+            oracle |= record["flags"].get("jacobi_length") == "oracle"
+        rows.append({"trace": name, "decoding": method} | _row(total, plain, sentences, tokens))
+    if oracle:
+        notes.append("Oracle lengths come from a greedy search, which is not counted.")
+    return rows, notes
+
+
+def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
+    """Return the numbers of one trace."""
+    parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
+    return {
+        "sentences": sentences,
+        "GFLOP": round(total.total / sentences / 1e9, 4),
+        **{part: round(count / sentences / 1e9, 4) for part, count in parts.items()},
+        "MFLOP per token": round(total.total / tokens / 1e6, 2),
+        "FLOP of all": f"{total.total:.3e}",
+        "x greedy": round(total.total / plain.total, 2),
+    }
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[Any]:
+    """Count the pairs of source and target lengths in a data set, ``</s>`` counted.
+
+    Args:
+        data: fairseq's data folder.
+        subset: of it.
+        vocabularies: of the checkpoints' targets, by path.
+
+    Raises:
+        UsageError: there is no such data, or it has another dictionary.
+    """
+    settings = ParallelTranslationConfig(data=data, dataset_impl=None)
+    try:
+        task = ParallelTranslationTask.setup_task(settings)
+        task.load_dataset(subset)
+    except UsageError as error:
+        raise UsageError(str(error).replace("DATA: ", "--data: ", 1)) from error
+    for path, vocabulary in vocabularies.items():
+        known = len(task.target_dictionary)
+        if vocabulary != known:
+            raise option_error(
+                "CHECKPOINT", f"{path} with {vocabulary} target tokens",
+                f"models for --data {data}, whose dictionary has {known}",
+            )  # fmt: skip
+    dataset = task.dataset(subset)
+    if dataset.tgt_sizes is None:
+        raise option_error("--subset", subset, "a subset with targets")
+    return Counter(zip(dataset.src_sizes.tolist(), dataset.tgt_sizes.tolist(), strict=True))
+
+
+def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
+    """Return what counts the learning from a sentence of given lengths.
+
+    Raises:
+        UsageError: the checkpoint holds heads without their base.
+    """
+    shape, model, criterion = checkpoint.shape, checkpoint.model, checkpoint.criterion
+    if shape is None:
+        raise option_error("CHECKPOINT", path, "heads with their base, which runs in training")
+    if checkpoint.kind == BLOCK_NAT:
+        ratios = [criterion.get(name) for name in ("glancing_ratio", "glancing_ratio_end")]
+        prefixes, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
+        return lambda source, target: flops.drafter_update(
+            shape, source, target, prefixes, block, any(ratios)
+        )
+    if checkpoint.heads is None:
+        return lambda source, target: flops.transformer_update(shape, source, target)
+    frozen, first = not model.get("fine_tune_base"), checkpoint.heads.first
+    trained = list(range(1 if frozen and not first else 0, model["block_size"]))
+    at_once = criterion.get("heads_per_update") == "all"
+    draws: list[Sequence[int]] = [trained] if at_once else [[head] for head in trained]
+
+    def mean(source: int, target: int) -> Update:
+        each = (flops.heads_update(shape, source, target, heads, frozen) for heads in draws)
+        return sum(each, Update()) * (1 / len(draws))
+
+    return mean
+
+
+def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Count the FLOPs of training."""
+    if len(set(args.checkpoint)) < len(args.checkpoint):
+        raise option_error("CHECKPOINT", " ".join(args.checkpoint), "each file once")
+    found = {path: read_checkpoint("CHECKPOINT", path) for path in args.checkpoint}
+    learning = {path: updates(one, path) for path, one in found.items()}
+    words = {path: one.shape.vocabulary for path, one in found.items() if one.shape is not None}
+    pairs = lengths(args.data, args.subset, words)
+    sentences = sum(pairs.values())
+    tokens = sum(target * count for (_, target), count in pairs.items())
+    names = {path: name for name, path in named({path: path for path in found}).items()}
+    rows = []
+    for path, update in learning.items():
+        total = sum((update(*pair) * count for pair, count in pairs.items()), Update())
+        rows.append(
+            {
+                "checkpoint": names[path],
+                "architecture": str(found[path].model.get("arch") or found[path].kind),
+                "forward, MFLOP per token": round(total.forward / tokens / 1e6, 2),
+                "training, MFLOP per token": round(total.total / tokens / 1e6, 2),
+                "epochs": args.epochs,
+                "FLOP": f"{args.epochs * total.total:.3e}",
+            }
+        )
+    notes = [
+        f"{args.subset} of {args.data}: {sentences} sentences, {tokens} target tokens (</s> "
+        "counted), as they are: padding in batches comes on top.",
+        "Multiply-adds of matrix products, two operations each; a backward pass is two forward "
+        "passes where weights learn, less where they are frozen; no optimizer. Of this model "
+        "alone: not of a teacher, or of what it started from.",
+    ]
+    if any(one.kind == BLOCK_NAT for one in found.values()):
+        notes.append(
+            "block_nat: the mean over all prefix lengths, as if glancing revealed no token: an "
+            "upper bound, by the projection of what it reveals."
+        )
+    return rows, notes
+
+
+# ---- the subcommands ----------------------------------------------------------------------------
+
+
+def declare(command: Callable[..., Any]) -> None:
+    """Declare the subcommands; see ``analyse.build_parser``."""
+    add, number = command("flops", decoding, "FLOPs of decoding, by part"), measure.whole_number
+    add("trace", nargs="+", metavar="TRACE", help=TRACED)
+    add("--path", required=True, metavar="M", help="the checkpoint that they were made with")
+    add("--drafter-path", metavar="D", help="of gad and gad_pp the drafter, of blockwise the heads")
+    add("--beam", type=number, metavar="N", help="of multiword_beam and double_token_beam")
+
+    add = command("training-flops", training, "FLOPs of training, on the lengths of a data set")
+    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="trained models, of any kind here")
+    add("--data", required=True, metavar="DATA", help="fairseq's data folder")
+    add("--subset", default="train", help="of it (default: train)")
+    add("--epochs", type=number, default=1, metavar="N", help="(default: 1)")

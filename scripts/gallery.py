@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Make docs/gallery.md and its pictures from the demo's models and a stored benchmark.
+
+The page names the commands, and this script runs just these, traces in a folder of their own.
+Beside the pictures it writes traces.json, what the traces hold in brief. With --check nothing is
+written: are page and pictures there, and do the demo's models still decode the same? (Pictures are
+not compared: another matplotlib draws other bytes.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
+
+DATA = "data-bin/demo.en-de"
+GENERATE = f"fairseq-generate {DATA} --user-dir fairseq_paradec --path {DATA}/"
+#: By trace, the model and the flags of fairseq-generate.
+TRACES = {
+    "greedy": "model.pt --decoding greedy",
+    "pj": "model.pt --decoding pj --jacobi-length oracle",
+    "hgj": "model.pt --decoding hgj",
+    "gad": f"model.pt --decoding gad --drafter-path {DATA}/drafter.pt",
+    "gad_pp": f"model.pt --decoding gad_pp --drafter-path {DATA}/drafter.pt",
+    "blockwise": f"model.pt --decoding blockwise --drafter-path {DATA}/heads.pt",
+    "ibdecoder_sa": "ibdecoder_sa.pt --beam 1",
+}
+#: The sentences in the pictures, whose drafts are compared, too.
+GRAPHS, RACE = (33, 74), 25
+RACERS = ("greedy", "hgj", "gad", "gad_pp", "blockwise", "ibdecoder_sa")
+DRAFTING = ("hgj", "blockwise", "gad", "gad_pp")
+BENCHMARK = "results/benchmark-gad-tiny.json"
+
+MAX_BYTES, MAX_TOTAL = 300_000, 1_500_000
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the gallery.
+
+    Attributes:
+        name: of its file, without ``.svg``.
+        title: above it.
+        text: how to read it.
+        command: that makes it; ``{traces}`` and ``{out}`` stand for the folders.
+    """
+
+    name: str
+    title: str
+    text: str
+    command: str
+
+
+CLI = "python -m fairseq_paradec.cli."
+PICTURES = [
+    *(
+        Picture(
+            f"ddg-{number}",
+            title,
+            text,
+            f"{CLI}ddgviz {{traces}}pj.jsonl --sentence {number} --out {{out}}ddg-{number}.svg",
+        )
+        for number, title, text in zip(
+            GRAPHS,
+            ("Which tokens become right together", "Three at once"),
+            (
+                "Parallel Jacobi decoding guesses all tokens again in each pass. Above, each "
+                "column is a pass, with the tokens that are final from it on; tokens below each "
+                "other were found at once. Below, a row a pass: the number is the probability of a "
+                "token in the pass in which it became final (Santilli et al. 2023, Figure 4). "
+                "Nearly a staircase: on a model this small most passes settle one token.",
+                "The same of another sentence: in pass 3 three tokens come out right at once, two "
+                "of them though the guess before them was still wrong.",
+            ),
+            strict=True,
+        )
+    ),
+    Picture(
+        "methods",
+        "One sentence, six methods",
+        "Each strip is a method, each of its rows a pass, each column a token of the output; the "
+        "colour says who wrote the token: the model itself, or a draft that it accepted. The fewer "
+        "rows, the fewer passes.",
+        f"{CLI}trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
+        "--picture {out}methods.svg",
+    ),
+    Picture(
+        "acceptance",
+        "How far a draft is right",
+        "Left, of all tokens that were drafted at a position, how many were accepted; right, of "
+        "those with all before them accepted. A flat line on the right means that drafts could be "
+        "longer. GAD's drafter sees the whole source, heads of blockwise decoding only one state "
+        "of the decoder, and Jacobi decoding has no model of what comes.",
+        f"{CLI}analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
+        "--plot {out}acceptance.svg",
+    ),
+    Picture(
+        "order",
+        "Writing from both ends, two words an end",
+        "The target order of `ibdecoder_sa`: in which step each word is written, from which "
+        "inputs, and which input sees which (Zhang et al. 2020, Figure 1).",
+        f"{CLI}order --arch ibdecoder_sa --length 9 --out {{out}}order.svg",
+    ),
+    Picture(
+        "histogram",
+        "Speed-up of single sentences",
+        "How many sentences are so many times as fast as with fairseq's beam of 5 (Xia et al. "
+        "2022, Figure 4): the median is not every user's sentence.",
+        f"{CLI}analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
+    ),
+    *(
+        Picture(
+            f"speed-up-{by}",
+            f"Speed-up by {what}",
+            text,
+            f"{CLI}analyse speed-up {BENCHMARK} --by {by} --plot {{out}}speed-up-{by}.svg",
+        )
+        for by, what, text in (
+            (
+                "batch",
+                "batch size",
+                "A mark a batch size, a line from the slowest to the fastest round, against "
+                "fairseq's beam of 5 in the same batches. The larger the batch, the more greedy "
+                "search gains, and the less what decodes several tokens a pass: the machine is "
+                "busy anyway.",
+            ),
+            (
+                "length",
+                "source length",
+                "The same at batch 1, by bins of source lengths with as many sentences each.",
+            ),
+        )
+    ),
+]
+
+HEAD = f"""\
+# Gallery
+
+Made by `scripts/gallery.py` from the demo's models and from `{BENCHMARK}`; \
+each picture stands with the command that draws it. The traces are of the demo's 100 test sentences:
+
+```
+"""
+
+
+def page(out: Path) -> str:
+    """Return the gallery's text.
+
+    Args:
+        out: folder of the pictures, beside the page.
+    """
+    traces = "\n".join(
+        f"{GENERATE}{flags} --batch-size 1 --trace-file {name}.jsonl"
+        for name, flags in TRACES.items()
+    )
+    shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
+    parts = [f"{HEAD}{traces}\n```"]
+    for one in PICTURES:
+        command = one.command.format(traces="", out=f"{shown.as_posix()}/")
+        parts += [
+            f"## {one.title}",
+            f"![{one.title}]({out.name}/{one.name}.svg)",
+            one.text,
+            f"```\n{command}\n```",
+        ]
+    parts.append(
+        "## Pages\n\n"
+        "The same as pages to click through, which need no network: `--html` of "
+        "[`paradec-trace`](trace.md#look-at-a-trace) shows traces side by side and pass by pass, "
+        "and [`paradec-report`](report.md) puts all that was measured in a folder on one page."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def run(command: str) -> None:
+    """Run a command as the page names it, in the checkout.
+
+    Args:
+        command: it.
+
+    Raises:
+        UsageError: it fails.
+    """
+    name, *args = shlex.split(command)
+    module = ["-m", "fairseq_cli.generate"] if name == "fairseq-generate" else []
+    result = subprocess.run(
+        [sys.executable, *module, *args], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
+    if result.returncode != 0:
+        print(result.stderr[-4000:], file=sys.stderr)
+        raise UsageError(f"status {result.returncode} of: {command}")
+
+
+def decode(name: str, folder: Path) -> dict[str, Any]:
+    """Decode the demo's test set by one method; return what its trace holds in brief.
+
+    Args:
+        name: a key of ``TRACES``.
+        folder: for the trace.
+    """
+    path = folder / f"{name}.jsonl"
+    run(f"{GENERATE}{TRACES[name]} --batch-size 1 --trace-file {shlex.quote(str(path))}")
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    records.sort(key=lambda record: record["id"])
+    return {
+        "sentences": len(records),
+        "tokens": sum(record["num_tokens"] for record in records),
+        "passes": sum(record["decoder_passes"] for record in records),
+        "digest": digest(records),
+    }
+
+
+def digest(records: Sequence[dict[str, Any]]) -> str:
+    """Return a checksum of all outputs and pass counts, and of the drafts that pictures show.
+
+    Not of numbers that another processor rounds in another way.
+    """
+    fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
+    told = [
+        [record["id"], record["output"], record["decoder_passes"]]
+        + (
+            [[entry.get(field) for field in fields] for entry in record["trace"]]
+            if record["id"] in (*GRAPHS, RACE)
+            else []
+        )
+        for record in records
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def make(out: Path) -> None:
+    """Write the page, its pictures and traces.json.
+
+    Args:
+        out: folder of the pictures.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        brief = {name: decode(name, Path(folder)) for name in TRACES}
+        for one in PICTURES:
+            run(one.command.format(traces=shlex.quote(f"{folder}/"), out=shlex.quote(f"{out}/")))
+    (out / "traces.json").write_text(json.dumps(brief, indent=1) + "\n", "utf-8")
+    out.with_suffix(".md").write_text(page(out), "utf-8")
+
+
+def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
+    """Return what is not as ``make`` would leave it.
+
+    Args:
+        out: folder of the pictures.
+        methods: whose traces are made again.
+    """
+    text = out.with_suffix(".md")
+    found = []
+    if not text.is_file() or text.read_text("utf-8") != page(out):
+        found.append(f"{text} is not what this script writes")
+    wanted = {"traces.json", *(f"{one.name}.svg" for one in PICTURES)}
+    there = {path.name: path for path in out.glob("*")}
+    found += [f"{out / name} is missing" for name in sorted(wanted - there.keys())]
+    found += [f"{out / name} is of no picture" for name in sorted(there.keys() - wanted)]
+    sizes = {path: path.stat().st_size for path in there.values()}
+    found += [f"{path} has {size} bytes" for path, size in sizes.items() if size > MAX_BYTES]
+    if sum(sizes.values()) > MAX_TOTAL:
+        found.append(f"{out} has {sum(sizes.values())} bytes; allowed: {MAX_TOTAL}")
+    if "traces.json" in there:
+        brief = json.loads(there["traces.json"].read_text("utf-8"))
+        with tempfile.TemporaryDirectory() as folder:
+            found += [
+                f"the trace of {name} is another one"
+                for name in methods
+                if decode(name, Path(folder)) != brief.get(name)
+            ]
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make or check the gallery; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/gallery.py", description=__doc__)
+    out = ROOT / "docs" / "gallery"
+    parser.add_argument("--out", type=Path, default=out, help="folder (default: docs/gallery)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if it differs")
+    args = parser.parse_args(argv)
+
+    def command() -> int:
+        if not (ROOT / DATA / "model.pt").is_file():
+            raise option_error("data", DATA, "the demo's data and models, as in the checkout")
+        if not args.check:
+            make(args.out.resolve())
+            return 0
+        found = problems(args.out.resolve())
+        print("\n".join(found) or f"{args.out} is as it should be")
+        return 1 if found else 0
+
+    return measure.run("scripts/gallery.py", command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

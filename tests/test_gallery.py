@@ -1,0 +1,74 @@
+"""scripts/gallery.py: docs/gallery.md is whole, and the demo still decodes as it shows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from helpers_cli import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import gallery  # noqa: E402
+
+OUT = ROOT / "docs" / "gallery"
+
+
+def test_gallery_is_whole_and_a_trace_is_still_the_same():
+    assert gallery.problems(OUT, ["gad"]) == []
+
+
+def test_pictures_are_whole_and_need_nothing_else():
+    for one in gallery.PICTURES:
+        root = ElementTree.parse(OUT / f"{one.name}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and len(list(root.iter())) > 50
+        links = [v for e in root.iter() for k, v in e.attrib.items() if k.endswith("href")]
+        assert links and all(link.startswith(("#", "data:")) for link in links)
+
+
+def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out = tmp_path / "gallery"
+    shutil.copytree(OUT, out)
+    out.with_suffix(".md").write_text(gallery.page(out), "utf-8")
+    assert gallery.problems(out, []) == []
+    (out / "order.svg").unlink()
+    (out / "old.svg").write_text("x" * 300_001)
+    with open(out.with_suffix(".md"), "a") as file:
+        file.write("More.\n")
+    brief = json.loads((out / "traces.json").read_text("utf-8"))
+    monkeypatch.setattr(gallery, "decode", lambda name, folder: brief[name] | {"passes": 7})
+    assert gallery.problems(out, ["gad"]) == [
+        f"{out}.md is not what this script writes",
+        f"{out}/order.svg is missing",
+        f"{out}/old.svg is of no picture",
+        f"{out}/old.svg has 300001 bytes",
+        "the trace of gad is another one",
+    ]
+
+
+def test_digest_is_of_tokens_and_not_of_numbers():
+    entry = {"start": 0, "draft": [], "verifier": ["a"], "num_accepted": 0, "num_committed": 1}
+    record = {"id": gallery.RACE, "output": ["a"], "decoder_passes": 1, "score": -1.0}
+    record["trace"] = [entry | {"log_probs": [-0.1]}]
+    plain = gallery.digest([record])
+    assert gallery.digest([record | {"score": -2.0, "trace": [entry]}]) == plain
+    assert gallery.digest([record | {"output": ["b"]}]) != plain
+    assert gallery.digest([record | {"trace": [entry | {"verifier": ["b"]}]}]) != plain
+
+
+def test_commands_of_the_page_are_those_that_are_run():
+    page = (OUT.with_suffix(".md")).read_text("utf-8")
+    for one in gallery.PICTURES:
+        assert f"```\n{one.command.format(traces='', out='docs/gallery/')}\n```" in page
+    for name, flags in gallery.TRACES.items():
+        assert f"{gallery.GENERATE}{flags} --batch-size 1 --trace-file {name}.jsonl\n" in page
+
+
+def test_a_command_that_fails_is_named(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(gallery.UsageError, match="status 2 of: python -m fairseq_paradec.cli.ord"):
+        gallery.run("python -m fairseq_paradec.cli.order --length 0")
+    assert "--length" in capfd.readouterr().err

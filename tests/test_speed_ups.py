@@ -1,0 +1,442 @@
+"""Speed-ups of benchmarks and acceptance of drafts: by hand, as commands, and as pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import (
+    Limits,
+    batch,
+    decode,
+    lend,
+    lend_heads,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+    tiny_task,
+)
+from helpers_cli import ROOT
+
+from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_ups
+from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
+from fairseq_paradec.analysis.timing import Spread
+from fairseq_paradec.cli import analyse, results
+from fairseq_paradec.errors import UsageError
+
+PEER = "CTranslate2 greedy"
+
+#: label -> command, promise, and seconds of four sentences in two rounds, at one thread.
+SYSTEMS: dict[str, tuple[str, str, list[list[float]]]] = {
+    BEAM: ("beam --beam 5", "beam search", [[4, 4, 8, 8], [6, 6, 6, 6]]),
+    GREEDY: ("beam --beam 1", "exact", [[2, 4, 4, 2], [2, 2, 2, 2]]),
+    OWN_GREEDY: ("greedy", "exact", [[1, 1, 1, 1], [2, 2, 2, 6]]),
+    "wide 2": ("multiword_beam --path x.pt --beam=2", "other model", [[2] * 4, [3] * 4]),
+    "wide 1": ("multiword_beam --beam 1 --path x.pt", "other model", [[1] * 4, [1] * 4]),
+    "alone": ("multiword_beam --beam 5", "relaxed", [[1] * 4, [1] * 4]),
+    PEER: ("--peers", "peer", [[1, 1, 1, 1], [1, 1, 1, 16]]),
+}
+#: What others took: 2 threads, and batches of 2.
+TWO_THREADS = {BEAM: [[2] * 4, [2] * 4], OWN_GREEDY: [[1] * 4, [2] * 4]}
+BATCHES = {BEAM: [[3, 3], [4, 4]], OWN_GREEDY: [[1, 2], [2, 2]]}
+
+
+def document(sweep: bool = True, systems: Any = None, **changes: Any) -> dict[str, Any]:
+    """A benchmark of four sentences, of 5, 5, 9 and 12 source tokens."""
+    systems = SYSTEMS if systems is None else systems
+    scores = {"BLEU": 30.0, "chrF": 50.0}
+    nothing = {metric: [0.0, 0.0, 0.0] for metric in scores}
+    same = {"sentences": 4, "identical": 4, "ties": 0, "beyond ties": 0}
+    threads, sizes = ([1, 2], ["2"]) if sweep else ([1], [])
+    own = [name for name, (_, promise, _) in systems.items() if promise != "peer"]
+    entries = [
+        {
+            "label": name, "command": command, "promise": promise, "parameters": 7,
+            "dtype": "fp32", "threads": None if name in own else 1, "passes": 20, "tokens": 20,
+            "scores": scores, "differences": {BEAM: nothing, GREEDY: nothing},
+            "agreement": {"1": same} | {size: same for size in sizes if name in own},
+            "memory": {"1": 1.0} | {size: 1.0 for size in sizes}, "changed": 0,
+        }
+        for name, (command, promise, _) in systems.items()
+    ]  # fmt: skip
+    latency = {"1": {name: times for name, (_, _, times) in systems.items()}}
+    if sweep:
+        latency["2"] = {name: TWO_THREADS.get(name, [[1] * 4] * 2) for name in own}
+    batches = {size: {n: BATCHES.get(n, [[1, 1]] * 2) for n in own} for size in sizes}
+    one = {
+        "schema": results.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
+        "command": "python", "date": "2026-01-02",
+        "machine": {"processor": "p", "cores": 2, "threads": 1, "accelerator": "none"},
+        "versions": {"python": "3", "torch": "2"},
+        "setting": {
+            "data": "DATA", "path": "m.pt", "subset": "test", "reference": "R", "sentences": 4,
+            "timed sentences": 4, "rounds": 2, "dtype": "fp32", "device": "cpu",
+            "threads": threads, "limits": {}, "busy cores": 0.0,
+        },
+        "signatures": {"BLEU": "b", "chrF": "c"}, "systems": entries,
+        "source_lengths": [5, 5, 9, 12], "seconds": {"latency": latency, "throughput": batches},
+    } | changes  # fmt: skip
+    return one | {"tables": tables(one)}
+
+
+def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Spread, str]]:
+    """One system's speed-ups and their baselines, by setting."""
+    return {one.at: (one.spread, one.against) for one in found if one.name == name}
+
+
+# ---- speed-ups -----------------------------------------------------------------------------------
+
+
+def test_by_batch_and_threads_by_hand():
+    """Batch 1: 24/4 and 24/12. Batches of 2: 6/3 and 8/4. Two threads: 8/4 and 8/8."""
+    found = of(speed_ups.speed_ups(document(), "batch"), OWN_GREEDY)
+    assert found == {"batch 1": (Spread(4, 2, 6), BEAM), "batch 2": (Spread(2, 2, 2), BEAM)}
+    found = of(speed_ups.speed_ups(document(), "threads"), OWN_GREEDY)
+    assert found == {"1 thread": (Spread(4, 2, 6), BEAM), "2 threads": (Spread(1.5, 1, 2), BEAM)}
+    # Against our own greedy, fairseq's beam is 4/24 and 12/24.
+    found = of(speed_ups.speed_ups(document(), "batch", OWN_GREEDY), BEAM)
+    assert found["batch 1"] == (Spread(1 / 3, 1 / 6, 1 / 2), OWN_GREEDY)
+
+
+def test_by_length_by_hand():
+    """The two of 5 tokens: 8/2 and 12/4; that of 9: 8/1 and 6/2; that of 12: 8/1 and 6/6."""
+    found = of(speed_ups.speed_ups(document(), "length"), OWN_GREEDY)
+    assert found == {
+        "5 tokens": (Spread(3.5, 3, 4), BEAM),
+        "6-9 tokens": (Spread(5.5, 3, 8), BEAM),
+        "10-12 tokens": (Spread(4.5, 1, 8), BEAM),
+    }
+
+
+def test_by_beam_each_has_its_baseline():
+    """Beam 1 against fairseq's beam 1: 12/4, 8/4. Nobody measured fairseq's beam 2: 24/8, 24/12.
+
+    ``alone`` has no twin of another beam.
+    """
+    found = speed_ups.speed_ups(document(), "beam")
+    assert [one.name for one in found] == [GREEDY, BEAM, "wide 1", "wide 2"]
+    assert of(found, "wide 1") == {"beam 1": (Spread(2.5, 2, 3), GREEDY)}
+    assert of(found, "wide 2") == {"beam 2": (Spread(2.5, 2, 3), BEAM)}
+    (row,) = (row for row in speed_ups.table(document(), "beam")["rows"] if row["beam"] == 2)
+    assert row == {
+        "decoder": "wide 2", "label": "other model", "beam": 2,
+        "ms per sentence": "2500.00 (2000.00-3000.00)", "speed-up": "2.50x (2.00-3.00)",
+        "against": BEAM,
+    }  # fmt: skip
+
+
+def test_tables_hold_what_there_is():
+    titles = [one["title"] for one in speed_ups.tables(document())]
+    assert titles == [
+        "Speed-up by batch size against fairseq beam 5 (fp32, cpu, 1 thread)",
+        "Speed-up by beam, batch 1 (fp32, cpu, 1 thread)",
+        "Speed-up by source length, batch 1 against fairseq beam 5 (fp32, cpu, 1 thread)",
+        "Speed-up by CPU threads, batch 1 against fairseq beam 5 (fp32, cpu)",
+        "Speed-up of single sentences against fairseq beam 5 (batch 1, 1 thread)",
+    ]
+    plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
+    bare = document(sweep=False, systems=plain)
+    assert [one["title"] for one in speed_ups.tables(bare)] == [titles[2], titles[4]]
+    for one in speed_ups.tables(document()):
+        rows = one["rows"]
+        assert all(row.keys() == rows[0].keys() and row["label"] for row in rows)
+    # Peers were timed sentence by sentence alone.
+    names = [{row["decoder"] for row in one["rows"]} for one in speed_ups.tables(document())]
+    assert [PEER in one for one in names] == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["tiny", "gad-tiny", "reordered-tiny", "speed-tiny"])
+def test_the_measured_ones_agree_with_their_own_tables(name):
+    """The column ``x beam 5`` of a benchmark's throughput and latency is this table's."""
+    text = (ROOT / "results" / f"benchmark-{name}.json").read_text(encoding="utf-8")
+    given = json.loads(text)
+    rows = {row["decoder"]: row for row in speed_ups.table(given, "batch")["rows"]}
+    checked = 0
+    for one in given["tables"][1:3]:
+        for row in one["rows"]:
+            cell = rows[row["decoder"]][f"batch {row.get('batch', 1)}"]
+            assert cell.replace("x", "") == row["x beam 5"]
+            checked += 1
+    assert checked >= 2 * len(rows)
+
+
+# ---- sentence by sentence ------------------------------------------------------------------------
+
+
+def test_histogram_by_hand():
+    """Medians of two rounds: 5, 5, 7, 7; of our greedy 1.5, 1.5, 1.5, 3.5; fairseq's 2, 3, 3, 2."""
+    own, stock = speed_ups.histograms(document(), [OWN_GREEDY, GREEDY])
+    assert own.ratios == pytest.approx([5 / 1.5, 5 / 1.5, 7 / 1.5, 2])
+    assert own.bins == [0, 0, 1, 2, 1]  # exactly 2x is in 2-3x
+    assert stock.bins == [0, 1, 2, 1]  # 2.5, 1.67, 2.33, 3.5
+    assert own.quantile(50) == pytest.approx(5 / 1.5) and own.faster == 1
+    (own,) = speed_ups.histograms(document(), [OWN_GREEDY], GREEDY)
+    assert own.bins == [1, 1, 2] and own.faster == 0.75  # 1.33, 2, 2, 0.57
+    (peer,) = speed_ups.histograms(document(), [PEER])
+    assert peer.ratios == pytest.approx([5, 5, 7, 7 / 8.5]) and peer.label == "peer"
+    names = [one.name for one in speed_ups.histograms(document())]
+    assert names == [name for name in SYSTEMS if name != BEAM]
+
+
+def test_the_last_bin_is_open():
+    slow = SYSTEMS | {BEAM: ("beam --beam 5", "beam search", [[9, 10, 11, 300]] * 2)}
+    given = document(systems=slow | {OWN_GREEDY: ("greedy", "exact", [[1] * 4] * 2)})
+    (own,) = speed_ups.histograms(given, [OWN_GREEDY])
+    assert own.bins == [0] * 9 + [1, 3]
+    (row,) = speed_ups.histogram_table(given, [OWN_GREEDY])["rows"]
+    assert list(row)[-2:] == ["9-10x", "10x up"] and [*row.values()][-2:] == [1, 3]
+    assert speed_ups.bars([own], 6).splitlines() == [
+        "greedy (exact)", "   9-10x     1 ██", "  10x up     3 ██████",
+    ]  # fmt: skip
+
+
+def test_unknown_labels_are_named():
+    for call in (
+        lambda: speed_ups.speed_ups(document(), "batch", "nobody"),
+        lambda: speed_ups.histograms(document(), None, "nobody"),
+        lambda: speed_ups.histograms(document(), ["nobody"]),
+    ):
+        with pytest.raises(UsageError, match="'nobody'; allowed: a decoder of the benchmark: fair"):
+            call()
+    with pytest.raises(UsageError, match="no peer"):
+        speed_ups.speed_ups(document(), "threads", PEER)
+
+
+# ---- acceptance ----------------------------------------------------------------------------------
+
+
+def one_pass(draft: str, verifier: str, accepted: int) -> dict[str, Any]:
+    """An entry of a trace, as far as it is counted."""
+    return {"draft": draft.split(), "verifier": verifier.split(), "num_accepted": accepted}
+
+
+def test_acceptance_by_hand():
+    """Eight passes; of the last four not all drafts count."""
+    passes = [
+        one_pass("a b c", "a b x y", 2),
+        one_pass("p q", "o q r", 0),
+        one_pass("m n", "l n o", 2),  # m was rescued
+        one_pass("z </s>", "z </s>", 2),
+        one_pass("u v w", "u </s> k l", 1),  # the output ended before w
+        one_pass("</s> g", "</s> g", 2),  # and before g
+        one_pass("<pad> <pad>", "a b", 0),  # no guesses
+        one_pass("s t", "s", 1),  # no answer for t
+    ]
+    found = acceptance_by_position.count([{"trace": passes[:3]}, {"trace": passes[3:]}])
+    assert [(p.position, p.drafted, p.reached, p.accepted, p.rescued) for p in found] == [
+        (1, 7, 7, 6, 1),
+        (2, 5, 4, 3, 0),
+        (3, 1, 1, 0, 0),
+    ]
+    assert found[1].rate == 3 / 5 and found[1].rate_if_reached == 3 / 4
+    rows = acceptance_by_position.table([{"trace": passes}])["rows"]
+    assert rows[1] == {
+        "position": 2, "drafted": 5, "accepted": 3, "% of drafted": 60.0, "all before accepted": 4,
+        "% of these": 75.0, "rescued": 0,
+    }  # fmt: skip
+    assert acceptance_by_position.table([{"trace": [one_pass("", "a", 0)]}])["rows"] == []
+    # Where nothing got so far, there is no share.
+    rows = acceptance_by_position.table([{"trace": [one_pass("a b", "x b", 0)]}])["rows"]
+    assert rows[1]["% of these"] == "-"
+
+
+def traces(folder: Path) -> dict[str, Path]:
+    """Traces of tiny models by every method that drafts, and by greedy search."""
+    task = tiny_task()
+    model, drafter, heads = tiny_model(task), tiny_drafter(task), tiny_blockwise(task)
+    beside = {"drafter_path": lend(task, model, drafter)}
+    paths = {}
+    for name, flags in {
+        "gad": beside | {"block_size": 5},
+        "gad_pp": beside | {"block_size": 5, "accept_topk": 9, "accept_margin": 9.0},
+        "blockwise": {
+            "drafter_path": lend_heads(task, model, heads.block_heads),
+            "accept_topk": 8,
+        },
+        "hgj": {"block_size": 4},
+        "greedy": {},
+    }.items():
+        paths[name] = folder / f"{name}.jsonl"
+        for seed in range(4):
+            options = flags | {"decoding": name, "trace_file": str(paths[name])}
+            decode(task, [model], batch(task, [6 + seed], seed), Limits(max_len_b=20), **options)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The traces, made once."""
+    return traces(tmp_path_factory.mktemp("traces"))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a trace."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", ["gad", "gad_pp", "blockwise"])
+def test_acceptance_adds_up_to_the_records(traced, name):
+    """Drafts are cut at ``</s>`` here, so that every accepted token counts."""
+    records = read(traced[name])
+    found = acceptance_by_position.count(records)
+    assert sum(one.accepted for one in found) == sum(sum(r["num_accepted"]) for r in records) > 0
+    assert sum(one.drafted for one in found) <= sum(sum(r["num_drafted"]) for r in records)
+    for one, after in zip(found, found[1:], strict=False):
+        assert one.drafted >= after.drafted and one.accepted >= after.reached >= after.accepted
+    assert (sum(one.rescued for one in found) > 0) == (name != "gad")
+
+
+# ---- the commands --------------------------------------------------------------------------------
+
+
+def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    """Run an analysis."""
+    status = analyse.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Path:
+    """The benchmark made by hand, as a file."""
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(document()), encoding="utf-8")
+    return path
+
+
+def test_the_commands_print_write_and_draw(tmp_path, benchmark, traced, capsys):
+    out = tmp_path / "t.json"
+    for arguments, words in (
+        (["speed-up", benchmark, "--by", "batch"], "4.00x (2.00-6.00)  2.00x (2.00-2.00)"),
+        (["speed-up", benchmark, "--by", "beam"], "2.50x (2.00-3.00)  fairseq greedy"),
+        (["speed-up", benchmark, "--by", "length", "--against", "greedy"], "against greedy"),
+        (["histogram", benchmark, "--decoder", "greedy"], "    3-4x     2 " + 40 * "█" + "\n"),
+        (["acceptance", traced["gad"], traced["blockwise"]], "\nblockwise         1"),
+    ):
+        for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+            plot = tmp_path / f"p{suffix}"
+            status, text, err = run(capsys, *arguments, "--out", out, "--plot", plot)
+            assert status == 0, err
+            assert words in text and plot.read_bytes().startswith(magic)
+        document_ = json.loads(out.read_text(encoding="utf-8"))
+        assert document_["schema"] == "fairseq_paradec.table" and document_["rows"]
+        assert "█" not in out.read_text(encoding="utf-8")
+
+
+def test_mistakes_are_named(tmp_path, benchmark, traced, capsys):
+    bare = tmp_path / "bare.json"
+    plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
+    bare.write_text(json.dumps(document(sweep=False, systems=plain)), encoding="utf-8")
+    wrong = document()
+    wrong["tables"] = []
+    doctored = tmp_path / "doctored.json"
+    doctored.write_text(json.dumps(wrong), encoding="utf-8")
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(traced["gad"].read_bytes()[:-50])
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(read(traced["gad"])[0] | {"version": 2}), encoding="utf-8")
+    twisted = tmp_path / "twisted.jsonl"
+    twisted.write_text(json.dumps(read(traced["gad"])[0] | {"output": ["x"]}), encoding="utf-8")
+    pdf = tmp_path / "p.pdf"
+    for arguments, words in (
+        (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
+        (["speed-up", bare, "--by", "threads"], "has data for: length"),
+        (["speed-up", benchmark, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
+        (["speed-up", benchmark, "--by", "batch", "--plot", pdf], "--plot: got"),
+        (["speed-up", doctored, "--by", "batch"], "not what its raw samples say"),
+        (["histogram", benchmark, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
+        (["histogram", traced["gad"]], "BENCHMARK: got"),
+        (["acceptance", traced["greedy"]], "TRACE: got"),
+        (["acceptance", cut], "cut.jsonl, line 4: the file is cut off"),
+        (["acceptance", empty], "this one is empty"),
+        (["acceptance", other], "other.jsonl, line 1: got version 2"),
+        (["acceptance", twisted], "twisted.jsonl, line 1: the sentence contradicts itself"),
+        (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
+    ):
+        status, out, err = run(capsys, *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert words in err
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn, kept open."""
+    figures: list[Any] = []
+    monkeypatch.setattr(speed_plot, "save", lambda figure, target: figures.append(figure))
+    yield figures
+    for figure in figures:
+        speed_plot.plt.close(figure)
+
+
+def many(count: int = 20) -> dict[str, Any]:
+    """A benchmark with as many systems more, whose names begin and end oddly."""
+    more = {
+        f"_$a_ <{i}> & system {i}": (f"pgj --block-size {i}", "exact", [[1 + i / 9] * 4] * 2)
+        for i in range(count)
+    }
+    return document(systems=SYSTEMS | more)
+
+
+def test_marks_stand_at_the_medians(kept):
+    speed_plot.draw_speed_ups(document(), "batch", io.BytesIO())
+    (ax,) = kept[0].axes
+    found = speed_ups.speed_ups(document(), "batch")
+    marks = [line.get_xdata()[0] for line in ax.get_lines() if line.get_marker() != "None"]
+    assert marks == [one.spread.median for one in found]
+    assert [text.get_text() for text in ax.get_yticklabels()] == list(SYSTEMS)[:-1]
+
+
+def test_bars_are_the_bins_in_percent(kept):
+    speed_plot.draw_histogram(document(), io.BytesIO(), [OWN_GREEDY, GREEDY])
+    first, second = kept[0].axes
+    assert [bar.get_height() for bar in first.patches] == [0, 0, 25, 50, 25]
+    assert [bar.get_height() for bar in second.patches] == [0, 25, 50, 25]
+    assert first.patches[2].get_x() + first.patches[2].get_width() / 2 == 2.5
+
+
+def test_lines_of_acceptance_are_the_rates(kept):
+    found = acceptance_by_position.count([{"trace": [one_pass("a b", "a x y", 1)]}])
+    speed_plot.draw_acceptance({"_a": found, "none": []}, io.BytesIO())
+    left, right = kept[0].axes
+    assert left.get_lines()[0].get_xydata().tolist() == [[1, 100], [2, 0]]
+    assert right.get_lines()[0].get_xydata().tolist() == [[1, 100], [2, 0]]
+    (legend,) = kept[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["_a", "none"]
+
+
+def test_twenty_systems_fit(kept):
+    """No name of a row, a panel or the legend lies upon another."""
+    given = many()
+    speed_plot.draw_speed_ups(given, "batch", io.BytesIO())
+    speed_plot.draw_histogram(given, io.BytesIO())
+    for figure in kept:
+        figure.canvas.draw()
+        texts = [t for ax in figure.axes for t in [*ax.get_yticklabels(), ax.title]]
+        texts += [t for legend in figure.legends for t in legend.get_texts()]
+        texts += [figure._suptitle, *(ax.xaxis.label for ax in figure.axes)]
+        boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]
+        whole = figure.bbox
+        for i, box in enumerate(boxes):
+            assert whole.x0 <= box.x0 and box.x1 <= whole.x1, texts[i]
+            assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+
+
+def test_pictures_are_the_same_each_time():
+    found = {"gad": acceptance_by_position.count([{"trace": [one_pass("a b", "a x y", 1)]}])}
+    for draw in (
+        lambda target: speed_plot.draw_speed_ups(document(), "beam", target),
+        lambda target: speed_plot.draw_histogram(document(), target),
+        lambda target: speed_plot.draw_acceptance(found, target),
+    ):
+        first, second = io.BytesIO(), io.BytesIO()
+        draw(first)
+        draw(second)
+        assert first.getvalue() == second.getvalue() and b"<svg" in first.getvalue()
