@@ -358,7 +358,7 @@ def test_right_to_left() -> None:
     (line,) = sheet.source_lines(["ab", "אב", "</s>"], 9, 20)
     assert np.array_equal(pixels(line), forced("source: ab בא </s>"))
     assert sheet.source_lines(["ab", "</s>"], 9, 20) == ["source: ab </s>"]
-    assert sheet.is_rtl(["1", ".", "אב", "ab"]) and not sheet.is_rtl(["1", "ab", "אב"])
+    assert trace_view.is_rtl(["1", ".", "אב", "ab"]) and not trace_view.is_rtl(["1", "ab", "אב"])
 
 
 def test_what_no_font_has_is_named() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import networkx as nx
 
 from ..errors import UsageError
-from .trace_view import LARGEST, printable, read_sentence
+from .trace_view import LARGEST, printable, read_sentence, typed
 
 #: The methods whose passes are iterates of the output; ``greedy`` is the chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")
@@ -312,16 +312,3 @@ def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
 def heading(graph: DependencyGraph) -> str:
     """Return a sentence's name, and how it was decoded, as it is typed."""
     return f"{printable(graph.name)} ({' '.join([graph.decoding, *typed(graph.flags)])})"
-
-
-def typed(flags: dict[str, Any]) -> list[str]:
-    """Return a record's flags as they are typed, without those that are off.
-
-    Args:
-        flags: by option's name.
-    """
-    return [
-        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
-        for name, value in flags.items()
-        if value is not None and value is not False
-    ]

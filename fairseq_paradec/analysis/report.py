@@ -19,7 +19,7 @@ from ..errors import UsageError
 from . import page, viewer
 from .acceptance_by_position import Position, as_table
 from .benchmark_tables import label
-from .trace_view import Sentence
+from .trace_view import Sentence, typed
 
 #: What a folder may hold, in the order of the page, and how its part of the contents is called.
 KINDS = {
@@ -144,12 +144,7 @@ def method(record: dict[str, Any]) -> tuple[str, str]:
     decoding, flags = record.get("decoding"), record.get("flags", {})
     if not isinstance(decoding, str) or not isinstance(flags, dict):
         raise UsageError("'decoding' or 'flags' is missing or not what it should be")
-    typed = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-        for name, value in flags.items()
-        if value is not None and value is not False
-    ]
-    return decoding, " ".join(typed)
+    return decoding, " ".join(typed(flags))
 
 
 # ---- the page ----------------------------------------------------------------------------------
@@ -560,8 +555,8 @@ def viewer_opening(is_shared: bool) -> str:
         is_shared: whether its sentences are in all traces.
     """
     note = "" if is_shared else _notes(["No sentence is in all traces: each is shown by itself."])
-    _, _, opening = viewer.head("").partition("</h1>\n")  # its page has a heading of its own
-    return f'{_opening("Sentence by sentence", VIEWER)}{note}<div class="viewer">\n{opening}'
+    begin = _opening("Sentence by sentence", VIEWER)
+    return f'{begin}{note}<div class="viewer">\n{viewer.opening()}'
 
 
 VIEWER_END = "</div>\n</section>\n"

@@ -7,7 +7,6 @@ the size of the paper.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
-from .trace_view import printable
+from .trace_view import is_rtl, printable
 
 #: Points in an inch; fonts are measured in points.
 POINTS = 72
@@ -194,12 +193,6 @@ def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> lis
         lines[-1].append(token)
         used += taken
     return list(map(_line, lines))
-
-
-def is_rtl(tokens: Iterable[str]) -> bool:
-    """Say whether a text runs from right to left: its first letter with a direction says so."""
-    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
-    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
 
 
 def source_lines(source: Sequence[str] | None, size: float, width: float) -> list[str]:

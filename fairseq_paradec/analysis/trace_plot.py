@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import fonts
-from .ddg import typed
 from .sheet import (
     FAINT,
     LINE,
@@ -37,6 +36,7 @@ from .trace_view import (
     RESCUED,
     Sentence,
     printable,
+    typed,
 )
 
 #: Where a committed token came from; told apart by the colour-blind, too (Okabe and Ito).

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -482,6 +482,25 @@ def _tokens(entry: dict[str, Any], key: str, where: str) -> list[str]:
 
 
 # ---- cells -> text ---------------------------------------------------------------------------
+
+
+def typed(flags: dict[str, Any]) -> list[str]:
+    """Return a record's flags as they are typed, without those that are off.
+
+    Args:
+        flags: by option's name.
+    """
+    return [
+        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
+        for name, value in flags.items()
+        if value is not None and value is not False
+    ]
+
+
+def is_rtl(tokens: Iterable[str]) -> bool:
+    """Say whether a text runs from right to left: its first letter with a direction says so."""
+    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
+    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
 
 
 def printable(token: str) -> str:

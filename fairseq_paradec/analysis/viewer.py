@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,7 +28,9 @@ from .trace_view import (
     Origin,
     Pass,
     Sentence,
+    is_rtl,
     printable,
+    typed,
 )
 
 #: What a page can open with.
@@ -49,6 +50,19 @@ def head(title: str, view: str = "output") -> str:
         title: what the page is of.
         view: which of ``VIEWS`` it opens with.
     """
+    return page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")]) + opening(
+        view
+    )
+
+
+def opening(view: str = "output") -> str:
+    """Return the beginning of the part of a page that shows sentences; blocks of them follow.
+
+    The page's head needs ``viewer.css`` and ``viewer.js``.
+
+    Args:
+        view: which of ``VIEWS`` it opens with.
+    """
     if view not in VIEWS:
         raise ValueError(f"view {view!r} is none of {VIEWS}")
     terms = {
@@ -58,8 +72,7 @@ def head(title: str, view: str = "output") -> str:
         "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
     }
     return (
-        page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")])
-        + "<noscript><p>This page needs JavaScript. Without it, <code>python -m "
+        "<noscript><p>This page needs JavaScript. Without it, <code>python -m "
         "fairseq_paradec.cli.trace</code> shows the same traces in a terminal.</p></noscript>\n"
         + f'<div id="viewer" data-view="{view}"></div>\n'
         + page.data("terms", terms)
@@ -90,7 +103,7 @@ def sentence(
     value = {
         "name": printable(sentences[0].name),
         "source": None if sentences[0].source is None else words.numbers(sentences[0].source),
-        "rtl": _is_rtl(sentences[0].source or ()),
+        "rtl": is_rtl(sentences[0].source or ()),
         "missing": [printable(file) for file in missing],
         "panels": panels,
         "words": words.known,
@@ -120,8 +133,8 @@ def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
     """Return all there is to say of a sentence decoded by one method."""
     return {
         "decoding": printable(one.decoding),
-        "flags": ddg.typed(one.flags),
-        "rtl": _is_rtl(one.output),
+        "flags": typed(one.flags),
+        "rtl": is_rtl(one.output),
         "output": words.numbers(one.output),
         "origins": _origins(one.origins, words),
         "numbers": {
@@ -143,12 +156,6 @@ def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
 def _is_reordered(record: dict[str, Any]) -> bool:
     """Say whether the passes tell where their tokens stand in the output."""
     return any("positions" in entry for entry in record["trace"])
-
-
-def _is_rtl(tokens: Iterable[str]) -> bool:
-    """Say whether a line reads from right to left: as HTML's ``dir=auto``, by its first letter."""
-    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
-    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
 
 
 def _number(value: float | None) -> float | bool | None:

@@ -148,7 +148,7 @@ def read_json(path: Path, found: Folder) -> None:
         results.check_passes(content, str(path))
         document = report.Document(path.name, "passes", content, content["tables"])
     else:
-        results._check_table(content, path)
+        results.check_table(content, path)
         parts = [{"title": "", "notes": [], "rows": content["rows"]}]
         document = report.Document(path.name, "table", content, parts)
     found.documents.append(document)

@@ -176,7 +176,7 @@ def read_document(path: Path) -> dict[str, Any]:
     elif given == [PASSES, 1]:
         check_passes(table, str(path))
     elif given == [measure.SCHEMA, measure.VERSION]:
-        _check_table(table, path)
+        check_table(table, path)
         table |= {"tables": [{"title": "", "notes": table["notes"], "rows": table["rows"]}]}
         table |= {"notes": []}
     else:
@@ -193,7 +193,7 @@ def read_document(path: Path) -> dict[str, Any]:
     return table
 
 
-def _check_table(table: dict[str, Any], path: Path) -> None:
+def check_table(table: dict[str, Any], path: Path) -> None:
     """Refuse a table that lacks something."""
     for name, kind in FIELDS.items():
         if not isinstance(table.get(name), kind):
