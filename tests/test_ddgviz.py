@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import sys
 import time
 import types
@@ -13,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from browser import chromium
 from builders import DEMO
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -25,7 +28,9 @@ from test_ddg import FIVE, one_pass, record
 from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK
 from fairseq_paradec.cli import ddgviz as command
+from fairseq_paradec.cli import pages
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+from fairseq_paradec.errors import UsageError
 
 #: Tokens that a careless picture would break: markup, quotes, TeX, other scripts, a very long one.
 NASTY = [
@@ -174,6 +179,45 @@ def test_two_hundred_tokens_take_seconds(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 30  # 4 on a busy core
     with Image.open(tmp_path / "x.png") as image:
         assert max(image.size) < 65 * sheet.DPI
+
+
+def outside(one: sheet.Sheet) -> list[str]:
+    """The texts and boxes that a PNG would cut off."""
+    FigureCanvasAgg(one.figure)
+    one.figure.set_dpi(sheet.DPI)
+    one.figure.canvas.draw()
+    renderer = one.figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    width, height = one.figure.bbox.width, one.figure.bbox.height
+    edges = [(text.get_text(), text.get_window_extent(renderer)) for text in one.axes.texts]
+    edges += [(str(patch), patch.get_window_extent(renderer)) for patch in one.axes.patches]
+    return [
+        name
+        for name, box in edges
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
+    ]
+
+
+def test_nothing_sticks_out_of_a_picture(drawn: list[sheet.Sheet]) -> None:
+    """Long titles and sources; long tokens that are all found at once; names of any length."""
+    flags = {"block_size": 5, "jacobi_init": "source-copy", "jacobi_stop": "unchanged",
+             "jacobi_window": "block", "hybrid_length": 12}  # fmt: skip
+    short = FIVE | {"flags": flags, "source": ["interesting"] * 70}
+    ddg_plot.draw(ddg.from_record(short, "sentence of line 1000"), Path("x.png"), short["source"])
+    tokens = " ".join(["W" * 24] * 200)
+    wide = one_pass(0, "a", 200) | {"num_accepted": 199}
+    wide["draft"] = wide["verifier"] = wide["runner_up"] = tokens.split()
+    wide["log_probs"] = wide["runner_up_log_probs"] = [-1.0] * 200
+    ddg_plot.draw(ddg.from_record(record(tokens, wide), "s"), Path("x.png"))
+    ddg_plot.draw(ddg.from_record(long_record(), "s"), Path("x.png"), long_record()["source"])
+    found = [
+        trace_view.read_sentence(one, "sentence " + "9" * 300)
+        for one in (short, record(tokens, wide, source=short["source"]), short)
+    ]
+    files = ["a" * 100, "b" * 100, "c" * 100]
+    trace_plot.draw(found, Path("x.png"), files)
+    trace_plot.draw(found[::2], Path("x.png"), files[::2])
+    assert len(drawn) == 5
+    assert [outside(one) for one in drawn] == [[]] * 5
 
 
 def test_a_wave_of_many_tokens_is_folded(drawn: list[sheet.Sheet]) -> None:
@@ -369,6 +413,11 @@ def test_what_no_font_has_is_named() -> None:
     assert "U+E007 and 2 more" in many and "\n" not in many
 
 
+def test_a_dollar_is_a_dollar() -> None:
+    with matplotlib.rc_context({"text.parse_math": True}), fonts.drawing(["$x$"]):
+        assert matplotlib.rcParams["text.parse_math"] is False
+
+
 def test_a_cut_token_and_lines() -> None:
     assert sheet.label("x" * 24) == "x" * 24
     assert sheet.label("x" * 25) == "x" * 23 + "…"
@@ -490,8 +539,15 @@ def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
     file = write(tmp_path / "t.jsonl", *three, three[0])
     assert run(file)[1].startswith("sentence 3 (pj)\nsource  s </s>\npass 1  0:a 0.99\n")
     status, told, _ = run(file, "--sentence", 4, 3, "--out", tmp_path / "g.svg")
-    assert status == 0 and told.count("sentence") == 2
-    assert {path.name for path in tmp_path.glob("*.svg")} == {"g-3.svg", "g-4.svg"}
+    assert status == 0 and told.count("sentence 3 (") == 2 and told.count("sentence 4 (") == 1
+    assert {path.name for path in tmp_path.glob("*.svg")} == {
+        "g-3.svg", "g-3-line4.svg", "g-4.svg"
+    }  # fmt: skip
+    strange = write(tmp_path / "s.jsonl", *(FIVE | {"id": name} for name in ("a/b", "../../x")))
+    drawn = tmp_path / "new"
+    drawn.mkdir()
+    assert run(strange, "--sentence", "a/b", "../../x", "--out", drawn / "g.svg")[0] == 0
+    assert {path.name for path in drawn.iterdir()} == {"g-a_b.svg", "g-.._.._x.svg"}
     nameless = write(tmp_path / "n.jsonl", FIVE, FIVE)
     assert run(nameless)[1].startswith("sentence of line 1 (pj)")
 
@@ -527,7 +583,14 @@ def test_boxes_are_warned_of(run: Run, tmp_path: Path) -> None:
         (["{demo}", "--input", "{folder}/none"], "--input: got '{folder}/none'; allowed: a text"),
         (["{demo}", "--input", "{empty}"], "allowed: a file with a sentence a line; it is empty"),
         (["{demo}", "--text", "a", "--bpe-codes", "x"], "--bpe-codes: got 'x'; allowed: a file"),
-        (["{folder}", "--text", "a"], "--path: got '{folder}/model.pt'; allowed: a fairseq"),
+        (["{folder}", "--text", "a"], "DATA: {folder} has no model.pt; allowed: --path MODEL"),
+        (["{demo}", "--text", "a", "--tokenized", "--bpe-codes", "x"], "--bpe-codes: got 'x'; all"),
+        (["{demo}", "--text", "a", "--bpe-codes", "{demo}/model.pt"], "subword-nmt's codes"),
+        (["{demo}", "--text", "a", "--bpe-codes", "{empty}"], "subword-nmt's codes"),
+        (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
+        (["{demo}", "--text", "a", "--trace", "{pipe}"], "--trace: got '{pipe}'; allowed: a plain"),
+        (["{order}"], "order.jsonl, line 1: sentence 3: got a trace of another order"),
+        (["{certain}"], "sentence 3, pass 1: 'log_probs' holds other things"),
         (["{folder}", "--path", "{demo}/model.pt", "--text", "a"], "{folder} has no codes.bpe"),
         (["{demo}", "--ids", "100"], "--ids: got 100; allowed: numbers from 0 to 99, of sentences"),
         (["{demo}", "--ids", "1", "--subset", "valid"], "whose subset 'valid' is missing"),
@@ -544,6 +607,12 @@ def test_mistakes(run: Run, tmp_path: Path, args: list[str], message: str) -> No
     files |= {name: tmp_path / f"{name}.jsonl" for name in ("trace", "gad", "empty", "cut", "old")}
     write(files["trace"], FIVE | {"id": 3})
     write(files["gad"], FIVE | {"id": 3, "decoding": "gad"})
+    files |= {name: tmp_path / f"{name}.jsonl" for name in ("order", "certain", "pipe")}
+    placed = {"positions": [0], "verifier": ["a"], "draft": []}
+    write(files["order"], {"decoding": "pj", "id": 3, "output": ["a"], "trace": [placed]})
+    certain = one_pass(0, "a", 1) | {"log_probs": [0.99]}
+    write(files["certain"], record("a", certain, id=3))
+    os.mkfifo(files["pipe"])
     write(files["old"], FIVE | {"version": 99})
     files["cut"].write_bytes(files["trace"].read_bytes()[:-40])
     files["empty"].write_text("")
@@ -552,6 +621,22 @@ def test_mistakes(run: Run, tmp_path: Path, args: list[str], message: str) -> No
     assert (status, told) == (2, "")
     assert errors.startswith("paradec-ddgviz: error: ") and errors.count("\n") == 1
     assert message.format(**names) in errors
+    assert files["pipe"].is_fifo()
+
+
+def test_what_a_trace_says_does_not_command_the_terminal(run: Run, tmp_path: Path) -> None:
+    file = write(tmp_path / "t.jsonl", FIVE | {"id": "\x1b[2J", "output": ["a"]})
+    status, _, errors = run(file)
+    assert status == 2 and "\x1b" not in errors and "\\x1b[2J" in errors
+
+
+def test_a_device_is_no_file_to_be_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="pipe: got a device or a folder"):
+        with pages.whole_file(str(pipe)):
+            pass
+    assert pipe.is_fifo()
 
 
 def test_nothing_is_left_of_a_failure(run: Run, tmp_path: Path) -> None:

@@ -69,6 +69,12 @@ def lines_of(sentence: Sentence) -> list[tuple[str, str]]:
     ]
 
 
+def sentences_of(path):
+    """The sentences of one file."""
+    for (entry,) in command.groups([str(path)]):
+        yield entry.sentence
+
+
 def lines(output, *passes):
     return lines_of(read_sentence(record(output, *passes), "sentence 3"))
 
@@ -221,7 +227,7 @@ def tiny_trace(folder, **flags):
 def test_real_traces_add_up(tmp_path, flags):
     """The cells that count, read off their states alone, are the output."""
     path = tiny_trace(tmp_path, **flags)
-    found = list(command.sentences(str(path), None, None))
+    found = list(sentences_of(path))
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(found) == len(records) == 4
     for sentence, data in zip(found, records, strict=True):
@@ -246,7 +252,7 @@ def test_the_example_in_the_documentation(tmp_path):
     task, model, rows = demo(torch.float64)
     sample = collate(task, [rows[7]])
     path = real_trace(tmp_path, task, model, sample, Limits(max_len_b=200), decoding="pgj")
-    (sentence,) = command.sentences(str(path), None, None)
+    (sentence,) = sentences_of(path)
     text = sentence_text(sentence, color=False).partition("\n")[2]
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     assert text in page
@@ -341,7 +347,7 @@ def test_wide_and_combining_characters_are_aligned():
 def test_real_lines_are_aligned_and_folded(tmp_path, color, width):
     """Token by token D and V start in the same column; folding loses none and fits."""
     path = tiny_trace(tmp_path, decoding="pgj", block_size=4)
-    for sentence in command.sentences(str(path), None, None):
+    for sentence in sentences_of(path):
         text = re.sub("\x1b\\[[0-9;]*m", "", sentence_text(sentence, color, width))
         lines = [line for line in text.split("\n") if re.match(r" *\d+ [DV]  ", line)]
         tokens = {"D": [], "V": []}
@@ -359,6 +365,8 @@ def test_real_lines_are_aligned_and_folded(tmp_path, color, width):
 
 def test_tokens_do_not_command_the_terminal():
     assert printable("a\x1b[2J\n\u202eb\ud800") == r"a\x1b[2J\n\u202eb\ud800"
+    assert printable("\ufffe\uffff\ufdd0\U0001ffff") == r"\ufffe\uffff\ufdd0\U0001ffff"
+    assert printable("\ufffd") == "\ufffd"
     assert printable("क\u200dष é 中") == "क\u200dष é 中"  # joiners and letters stay
     text = "\n".join(text_of("a", one_pass(0, "", "a", 0, 1)))
     assert "\x1b" not in text
@@ -616,7 +624,7 @@ def test_sentences_come_while_the_file_is_being_written(tmp_path):
     thread = threading.Thread(target=writer)
     thread.start()
     names = []
-    for sentence in command.sentences(str(path), None, None):
+    for sentence in sentences_of(path):
         names.append(sentence.name)
         arrived.set()
     thread.join()
@@ -864,7 +872,7 @@ def test_steps_of_real_traces(tmp_path, flags):
     sample = batch(task, [8, 5, 3, 11])
     path = real_trace(tmp_path, task, model, sample, Limits(), decoding="blockwise", **flags)
     most = flags.get("block_size", HEADS_BLOCK_SIZE)
-    for sentence in command.sentences(str(path), None, None):
+    for sentence in sentences_of(path):
         assert [token for step in sentence.steps for token in step] == sentence.output
         sizes = [len(step) for step in sentence.steps]
         assert flags.get("min_block", 1) <= min(sizes[:-1], default=9) and max(sizes) <= most
@@ -958,6 +966,15 @@ def test_another_source_is_refused(two, tmp_path, capsys):
     )
     write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": None})  # it does not tell
     assert command.main([*two, "--sentence", "1"]) == 0
+    three = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
+    for path, source in zip(three, (None, ["s1"], ["s2"]), strict=True):
+        write(tmp_path / os.path.basename(path), GOOD | {"id": 1, "source": source})
+    capsys.readouterr()
+    assert command.main(three) == 2  # the first does not tell, the others contradict each other
+    assert "c.jsonl, line 1: sentence 1 has another source" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert command.main([*three[:2], "--html", str(page)]) == 0
+    assert re.search(r'"source":\[\d+\],', page.read_text(encoding="utf-8"))
 
 
 def test_a_contradiction_in_a_later_file_is_named(two, tmp_path, capsys):

@@ -209,6 +209,15 @@ return [...document.querySelectorAll(arguments[0])].map((box) =>
 """
 
 
+def press(browser, key, held=None):
+    """Press an arrow key where the focus is; returns whether the page has taken it for itself."""
+    return browser.driver.execute_script(
+        "return !document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key:"
+        " arguments[0], bubbles: true, cancelable: true, [arguments[1]]: true }))",
+        key, held,
+    )  # fmt: skip
+
+
 def tips(browser, selector, with_data=False):
     return browser.driver.execute_script(READ, selector, with_data)
 
@@ -438,6 +447,39 @@ def test_the_slider_shows_what_is_there_after_a_pass(browser, demo_page, traces)
     assert browser.one("output.after").text == f"after pass 4 of {most}"
     browser.one(".play").click()
     assert browser.one(".play").text == "▶ Play"
+    # At the end it begins anew.
+    set_pass(browser, most)
+    browser.one(".play").click()
+    assert browser.one("output.after").text == f"after pass 0 of {most}"
+    browser.one(".play").click()
+    browser.check_quiet()
+
+
+def test_panels_stay_in_reach_of_the_keys(browser, demo_page, traces):
+    """A token that is hidden is not where Tab stops: another token of its panel is."""
+    browser.open(demo_page)
+    choose(browser, "views", "passes")
+    row = '[data-panel="0"] .row[data-pass="5"] .token[data-what]'
+    browser.driver.execute_script("document.querySelector(arguments[0]).focus()", row)
+
+    def stops():
+        return browser.driver.execute_script(
+            "return [...document.querySelectorAll('.body [tabindex=\"0\"]')].map((one) =>"
+            " [Number(one.dataset.panel), Number(one.closest('.row').dataset.pass)])"
+        )
+
+    others = [[i, 1] for i in range(1, len(traces))]
+    assert stops() == [[0, 5], *others]
+    set_pass(browser, 1)
+    assert stops() == [[0, 1], *others]
+    active = browser.one("input.pass")
+    for i in range(len(traces)):
+        active.send_keys(Keys.TAB)
+        active = browser.driver.switch_to.active_element
+        assert active.get_attribute("data-panel") == str(i) and active.is_displayed()
+    set_pass(browser, 0)  # nothing is there
+    set_pass(browser, 2)
+    assert stops() == [[0, 1], *others]
     browser.check_quiet()
 
 
@@ -517,6 +559,9 @@ def test_pointer_and_keys(browser, tmp_path):
         "runner_up_probability": "0.2231 (log -1.5000)",
     }  # fmt: skip
     assert boxes[2].get_attribute("aria-describedby") == "tip"
+    assert [box.accessible_name for box in boxes] == [
+        "q, pass 1", "a, pass 2", "b, pass 2", "c, pass 2",
+    ]  # fmt: skip
     assert browser.one("#tip").get_attribute("role") == "tooltip"
     ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
     assert tip(browser) is None
@@ -530,6 +575,22 @@ def test_pointer_and_keys(browser, tmp_path):
     assert tip(browser) is None
     browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
     assert tip(browser)["token"] == "q"
+    # The slider takes what the tip says along.
+    boxes[0].send_keys(Keys.ARROW_RIGHT)
+    set_pass(browser, 1)
+    assert tip(browser) == {"token": "·", "position": "1", "by": MEANINGS["open"]}
+    assert [box.accessible_name for box in boxes] == ["q, pass 1", *[MEANINGS["open"]] * 3]
+    set_pass(browser, 2)
+    assert tip(browser)["token"] == "a"
+    # Keys with Alt, Ctrl, Meta or Shift are the browser's.
+    for held in ("altKey", "ctrlKey", "metaKey", "shiftKey"):
+        assert not press(browser, "ArrowRight", held), held
+        assert tip(browser)["token"] == "a", held
+    assert press(browser, "ArrowRight") and tip(browser)["token"] == "b"
+    # What loses the focus loses its tip.
+    browser.driver.switch_to.active_element.send_keys(Keys.SHIFT, Keys.TAB)
+    assert browser.driver.switch_to.active_element != boxes[2] and tip(browser) is None
+    assert boxes[2].get_attribute("aria-describedby") is None
     # From D to V and back, and along D.
     choose(browser, "views", "passes")
     start = browser.one('.row[data-pass="2"] [data-what="draft"][data-position="1"]')
@@ -541,7 +602,30 @@ def test_pointer_and_keys(browser, tmp_path):
         seen.append(tip(browser)["token"])
     assert seen == ["b", "z", "c", "x"]
     assert len(browser.all('.body [tabindex="0"]')) == 1  # Tab leaves the tokens again
+    active = browser.driver.switch_to.active_element
+    assert active.accessible_name == "x, bifurcation"
+    # A tip goes with the row of its token.
+    set_pass(browser, 1)
+    assert tip(browser) is None
     browser.check_quiet()
+
+
+def colour(text):
+    """Read the numbers of a colour as the browser writes it."""
+    return [float(part) for part in re.findall(r"[\d.]+", text)][:3]
+
+
+def dimmed(browser):
+    """Where what covers the later rows of the matrix begins, and how high it is."""
+    later = browser.one(".later")
+    assert 0.5 < float(later.value_of_css_property("opacity")) < 1
+    back = browser.one("body").value_of_css_property("background-color")
+    assert colour(later.value_of_css_property("fill")) == colour(back)
+    box = browser.driver.execute_script(
+        "const box = arguments[0].getBoundingClientRect(); return [box.top + scrollY, box.height]",
+        later,
+    )
+    return tuple(box)
 
 
 def test_dependencies(browser, tmp_path):
@@ -563,23 +647,53 @@ def test_dependencies(browser, tmp_path):
         "probability": "0.3679 (log -1.0000)", "runner_up": "u",
         "runner_up_probability": "0.0067 (log -5.0000)", "waited": "a b",
     }  # fmt: skip
-    assert browser.one(".edges.hot").get_attribute("d").count("C") == 2
+    hot = browser.one(".edges.hot")
+    assert hot.get_attribute("d") == edges.get_attribute("d")
+    waiting = []
+    for place in (0, 1):  # </s> waits for each of the two
+        tips(browser, f'.node[data-position="{place}"]')
+        waiting.append(hot.get_attribute("d"))
+        assert waiting[place].count("C") == 1
+    assert "".join(waiting) == edges.get_attribute("d")
+    browser.driver.execute_script("document.activeElement.blur()")
+    assert hot.get_attribute("d") == "" and tip(browser) is None
+    names = [node.accessible_name for node in browser.all(".node")]
+    assert names == ["a, pass 1", "b, pass 1", "</s>, pass 2"]
     finals = [
         (x.get_attribute("data-pass"), x.get_attribute("data-position"), x.text)
         for x in browser.all("text.final")
     ]
     assert finals == [("1", "0", "0.78"), ("1", "1", "0.61"), ("2", "2", "0.37")]
     assert browser.texts(".axis:not(.pass)") == ["a", "b", "</s>"]
+    # Those that are final in the same pass have one colour, in the graph and in the matrix.
+    fills = [x.value_of_css_property("fill") for x in browser.all(".node.parallel rect")]
+    orange = browser.one(".cells.parallel").value_of_css_property("fill")
+    assert fills == [orange] * 2
+    swatch = browser.one(".legend .swatch.parallel").value_of_css_property("background-color")
+    assert colour(swatch) == colour(orange)
+    assert orange != browser.one(".cells.final").value_of_css_property("fill")
+    cells = [browser.one(f".cells.{kind}").get_attribute("d") for kind in ("parallel", "final")]
+    assert [d.count("M") for d in cells] == [2, 1]
+    boxes = [x.rect for x in browser.all(".cells.parallel, text.final")]
+    assert all(boxes[0]["y"] < box["y"] < boxes[0]["y"] + 20 for box in boxes[1:3])
+    assert boxes[3]["y"] > boxes[0]["y"] + 20
     # One cursor leads over all cells.
     cursor = browser.one(".cursor")
     browser.driver.execute_script("arguments[0].focus()", cursor)
     assert tip(browser)["token"] == "a"
+    assert cursor.accessible_name == (
+        "a, position 0, pass 1, how final from here on, probability 0.7788 (log -0.2500), "
+        "runner-up r, its probability 0.1353 (log -2.0000)"
+    )
     for key in (Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT):  # the last: there is no more
         cursor.send_keys(key)
     assert tip(browser) == {
         "token": "x", "position": "2", "pass": "1", "by": "another token",
         "probability": "0.4724 (log -0.7500)",
     }  # fmt: skip
+    assert cursor.aria_role in ("img", "image") and cursor.accessible_name == (
+        "x, position 2, pass 1, how another token, probability 0.4724 (log -0.7500)"
+    )
     for key in (Keys.ARROW_DOWN, Keys.ARROW_LEFT):
         cursor.send_keys(key)
     assert tip(browser)["by"] == "right, and final already" and tip(browser)["runner_up"] == "t"
@@ -589,6 +703,15 @@ def test_dependencies(browser, tmp_path):
     cell = browser.one('text.final[data-pass="1"][data-position="1"]')
     ActionChains(browser.driver).move_to_element(cell).perform()
     assert (tip(browser)["token"], tip(browser)["by"]) == ("b", "final from here on")
+    # The rows of passes to come are dimmed.
+    assert dimmed(browser)[1] < 2
+    set_pass(browser, 1)
+    top, height = dimmed(browser)
+    assert abs(top - browser.one(".cells.final").rect["y"]) < 2 and 20 <= height < 22
+    assert browser.one(".node:last-of-type").accessible_name == MEANINGS["open"]
+    set_pass(browser, 0)
+    assert abs(dimmed(browser)[0] - browser.one(".cells.parallel").rect["y"]) < 2
+    assert dimmed(browser)[1] >= 40
     set_pass(browser, 1)
     assert edges.get_attribute("d") == ""
     opened = ["open" in x.get_attribute("class").split() for x in browser.all(".node")]
@@ -694,6 +817,7 @@ def test_a_beam_that_goes_on_with_other_hypotheses(browser, tmp_path):
 def test_an_empty_output_and_no_sentence(browser, tmp_path):
     open_page(browser, tmp_path / "p.html", part_of(record("", source=None)))
     assert browser.one(".body").text == "(no output)"
+    assert not browser.one(".play").is_enabled() and not browser.one("input.pass").is_enabled()
     assert browser.one(".source").text == "(the source is not in the trace)"
     for view in ("passes", "steps"):
         choose(browser, "views", view)
@@ -742,6 +866,42 @@ def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
             "return [document.documentElement.scrollWidth, window.innerWidth]"
         )
         assert widths[0] <= widths[1]
+    browser.check_quiet()
+
+
+def test_names_of_any_length(browser, tmp_path):
+    """Id, files, method, flags, tokens and directions of 5,000 letters: no page is wider for it."""
+    long = "n" * 5000
+    words = [f"{long}{i}" for i in range(2)]
+    passes = [one_pass(0, "p p", " ".join(words), 0, 2, log_probs=[-1, -1], runner_up=words,
+                       runner_up_log_probs=[-2, -2])]  # fmt: skip
+    graph = record(" ".join(words), *passes, decoding="pj", source=[long], flags={long: long})
+    ways = written(1, words, [0, 1])
+    ways |= {"directions": [long, long]}
+    other = record(" ".join(words), ways, decoding=long)
+    records = [graph, graph, other]
+    sentences = [read_sentence(one, f"{long}-{i}") for i in range(2) for one in records]
+    parts = [
+        viewer.sentence(sentences[i : i + 3], records, [long + ".jsonl"] * 3, [long])
+        for i in (0, 3)
+    ]
+    size = browser.driver.get_window_size()
+    try:
+        for width in (1400, 500):
+            browser.driver.set_window_size(width, 900)
+            open_page(browser, tmp_path / "p.html", *parts)
+            assert browser.texts(".sentences option") == [f"{long}-0", f"{long}-1"]
+            for view in viewer.VIEWS:
+                choose(browser, "views", view)
+                widths = browser.driver.execute_script(
+                    "return [document.scrollingElement.scrollWidth, window.innerWidth]"
+                )
+                assert widths[0] <= widths[1], (width, view)
+            browser.one(".onward").click()
+            assert browser.one(".head .name").text == f"{long}-1"
+            assert browser.one(".play").is_enabled() and browser.one("input.pass").is_enabled()
+    finally:
+        browser.driver.set_window_size(size["width"], size["height"])
     browser.check_quiet()
 
 

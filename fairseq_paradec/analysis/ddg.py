@@ -190,6 +190,8 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
     tokens, entries = sentence.output, record["trace"]
     if not tokens:
         raise UsageError(f"{name} has no output; allowed: at least </s>")
+    if any("positions" in entry for entry in entries):
+        raise UsageError(f"{name}: got a trace of another order; allowed: from left to right")
     predictions = [
         _predictions(entry, len(tokens), f"{name}, pass {number}")
         for number, entry in enumerate(entries, start=1)
@@ -205,11 +207,10 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
                 "the model predicted there"
             )
         told.append(one)
-    flags = record.get("flags")
     return DependencyGraph(
         name=name,
         decoding=decoding,
-        flags=flags if isinstance(flags, dict) else {},
+        flags=sentence.flags,
         tokens=tokens,
         num_passes=len(entries),
         final_pass=final_pass,
@@ -234,7 +235,7 @@ def _predictions(entry: dict[str, Any], length: int, where: str) -> list[Predict
 
 def _is_log_prob(value: Any) -> bool:
     """Say whether a value is the logarithm of a probability, or nearly so; NaN is not."""
-    return type(value) in (float, int) and -LARGEST < value < 1
+    return type(value) in (float, int) and -LARGEST < value < 1e-3
 
 
 def _is_log_prob_or_null(value: Any) -> bool:

@@ -26,6 +26,7 @@ from .sheet import (
     legend_height,
     source_lines,
     text_width,
+    wrap,
 )
 
 # Of the matrix; the legend's words. A cell with a number is the one in which a token became final.
@@ -87,16 +88,16 @@ def _draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None) -> N
     matrix = (len(graph.tokens) * cell[0], graph.num_passes * cell[1])
     width = max(left + matrix[0], MARGIN + min(_graph_width(graph), FOLD), 7) + MARGIN
     room = width - 2 * MARGIN
-    lines = [] if source is None else source_lines(source, FONT, room)
+    titles = wrap(heading(graph).split(), 12, room)
+    lines = [graph.summary, *([] if source is None else source_lines(source, FONT, room))]
     places, heights = _places(graph, room)
     above = columns_height(graph.tokens, cell[0])
-    graph_top = MARGIN + HEAD * (2 + len(lines)) + 0.1
+    graph_top = MARGIN + HEAD * (1 + len(titles) + len(lines)) + 0.1
     matrix_top = graph_top + sum(heights) + above + 0.1
     legend_top = matrix_top + matrix[1] + 0.15
     sheet = Sheet(width, legend_top + legend_height(names, room) + MARGIN)
-    sheet.text(MARGIN, MARGIN + 0.5 * HEAD, heading(graph), 12)
-    for i, line in enumerate([graph.summary, *lines], start=1):
-        sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, FONT)
+    for i, line in enumerate([*titles, *lines]):
+        sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, 12 if i < len(titles) else FONT)
     _draw_graph(sheet, graph, places, [graph_top + sum(heights[:i]) for i in range(len(heights))])
     _draw_matrix(sheet, graph, left, matrix_top, cell)
     sheet.legend(MARGIN, legend_top, room, names)
@@ -114,9 +115,11 @@ def _cell(graph: DependencyGraph) -> tuple[float, float]:
 # ---- the graph ---------------------------------------------------------------------------------
 
 
-def _columns(wave: Sequence[int]) -> list[Sequence[int]]:
-    """Return a wave's positions in columns of about the same height."""
-    count = math.ceil(len(wave) / TALLEST)
+def _columns(wave: Sequence[int], widths: Sequence[float]) -> list[Sequence[int]]:
+    """Return a wave's positions in columns of about the same height, that fit side by side."""
+    widest = max(widths[position] for position in wave) + BESIDE
+    most = max(1, int((FOLD - 3 * ARROWS) / widest))
+    count = min(math.ceil(len(wave) / TALLEST), most)
     size = math.ceil(len(wave) / count)
     return [wave[i : i + size] for i in range(0, len(wave), size)]
 
@@ -128,7 +131,7 @@ def _widths(graph: DependencyGraph) -> list[float]:
 
 def _wave_width(wave: Sequence[int], widths: Sequence[float]) -> float:
     """Return the width of a wave's columns side by side."""
-    columns = _columns(wave)
+    columns = _columns(wave, widths)
     return sum(max(widths[p] for p in one) for one in columns) + BESIDE * (len(columns) - 1)
 
 
@@ -157,10 +160,10 @@ def _places(graph: DependencyGraph, room: float) -> tuple[list[_Place], list[flo
     places: dict[int, _Place] = {}
     heights = []
     for number, line in enumerate(lines):
-        tallest = max(len(_columns(wave)[0]) for _, wave in line)
+        tallest = max(len(_columns(wave, widths)[0]) for _, wave in line)
         heights.append(tallest * TOKEN + BELOW)
         for x, wave in line:
-            for column in _columns(wave):
+            for column in _columns(wave, widths):
                 for i, position in enumerate(column):
                     y = BELOW + (tallest / 2 + i - (len(column) - 1) / 2) * TOKEN
                     places[position] = _Place(number, MARGIN + x, y, widths[position])

@@ -31,6 +31,8 @@ SMALLEST = 3.5
 DPI = 110
 #: Height of a line of text, in font sizes.
 LINE = 1.45
+#: How much wider than by its outlines a text may be in a PNG, whose letters begin at whole pixels.
+WIDER = 1.03
 
 #: matplotlib sets right-to-left text from 3.11 on; before, it would draw what follows.
 SHAPES = tuple(map(int, matplotlib.__version__.split(".")[:2])) >= (3, 11)
@@ -111,7 +113,7 @@ class Sheet:
             self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, ha="right", color=FAINT)
 
     def legend(self, x: float, y: float, width: float, names: Mapping[str, str]) -> None:
-        """Explain colours, in as many lines as ``legend_lines`` says.
+        """Explain colours, in as many lines as ``legend_height`` allows for.
 
         Args:
             x: of the left edge.
@@ -145,17 +147,16 @@ def text_width(text: str, size: float) -> float:
         size: in points.
     """
     width = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
-    return float(width) / POINTS
+    return WIDER * float(width) / POINTS
 
 
-def column_font(width: float, most: float = 9) -> tuple[float, int]:
+def column_font(width: float) -> tuple[float, int]:
     """Return the font size of labels of narrow columns or low rows, and that every n-th has one.
 
     Args:
         width: of a column in inches.
-        most: points.
     """
-    size = max(5.0, min(most, 0.85 * width * POINTS))
+    size = max(5.0, min(9.0, 0.85 * width * POINTS))
     return size, max(1, math.ceil(size / (width * POINTS)))
 
 

@@ -22,6 +22,7 @@ from .sheet import (
     columns_height,
     legend_height,
     source_lines,
+    text_width,
     wrap,
 )
 from .trace_view import (
@@ -109,7 +110,7 @@ def _draw(sentences: Sequence[Sentence], path: Path) -> None:
         places += [(MARGIN + (i - first) * (strip + BETWEEN), top, deepest) for i in row]
         top += deepest + max(len(sentences[i].passes) for i in row) * cell[1] + BETWEEN
     sheet = Sheet(width, top + legend_height(legend, room) + MARGIN)
-    for i, line in enumerate([printable(sentences[0].name), *lines]):
+    for i, line in enumerate([_fitting(sentences[0].name, 12, room), *lines]):
         sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, 12 if i == 0 else FONT)
     for one, head, (x, y, deepest) in zip(sentences, heads, places):
         for i, line in enumerate(head):
@@ -135,7 +136,17 @@ def _heads(sentence: Sentence, room: float) -> list[str]:
     }
     lines = [sentence.summary.split(), " ".join(typed(flags)).split()]
     told = [line for words in lines if words for line in wrap(words, SMALL, room)]
-    return [printable(sentence.decoding), *told]
+    return [_fitting(sentence.decoding, FONT, room), *told]
+
+
+def _fitting(text: str, size: float, room: float) -> str:
+    """Return a line of text, its middle left out where it is too long for ``room`` inches."""
+    shown = printable(text)
+    kept = len(shown)
+    while kept > 2 and text_width(shown, size) > room:
+        kept -= 1
+        shown = f"{printable(text)[: kept // 2]}…{printable(text)[-(kept // 2) :]}"
+    return shown
 
 
 # ---- cells -------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
     for number, entry in enumerate(entries, start=1):
         where = f"{name}, pass {number}"
         if type(entry) is not dict:
-            raise UsageError(f"{where}: got {entry!r}; allowed: an object")
+            raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
         tokens, places = _tokens(entry, "verifier", where), _field(entry, "positions", list, where)
         new = dict(zip(places, tokens)) if all(type(at) is int for at in places) else {}
         if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
@@ -351,7 +351,7 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
         UsageError: as in ``read_sentence``.
     """
     if type(entry) is not dict:
-        raise UsageError(f"{where}: got {entry!r}; allowed: an object")
+        raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
     draft, verifier = _tokens(entry, "draft", where), _tokens(entry, "verifier", where)
     start, accepted = _field(entry, "start", int, where), _field(entry, "num_accepted", int, where)
     if start != len(done):
@@ -514,7 +514,9 @@ def _is_control(character: str) -> bool:
         *("LRE", "RLE", "PDF", "LRO", "RLO"),
         *("LRI", "RLI", "FSI", "PDI"),
     )
-    return turns or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    # U+FFFE, U+FFFF and their like, which no XML may hold
+    never = ord(character) & 0xFFFE == 0xFFFE or "\ufdd0" <= character <= "\ufdef"
+    return turns or never or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def _escaped(character: str) -> str:

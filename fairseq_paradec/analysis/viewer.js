@@ -82,10 +82,11 @@ function radio(parent, group, value, text) {
 
 // ---- sentences ----------------------------------------------------------------------------------
 
-// A block begins with the sentence's name, so that the list needs no more of it.
+// A block begins with the sentence's name, so that the list needs no more of it; a name that is
+// very long is read with all the rest.
 function nameOf(block) {
   const found = /^\{"name":("(?:[^"\\]|\\.)*")/.exec(block.firstChild.substringData(0, 2000));
-  return found ? JSON.parse(found[1]) : "?";
+  return found ? JSON.parse(found[1]) : JSON.parse(block.textContent).name;
 }
 
 const slug = (name) => name.replace(/\s+/g, "-");
@@ -113,6 +114,7 @@ function show(index) {
   onward.disabled = index === blocks.length - 1;
   count.textContent = `${index + 1} of ${plural(blocks.length, "sentence")}`;
   slider.max = state.pass;
+  slider.disabled = play.disabled = state.pass === 0;
   showHead();
   showPanels();
   showView();
@@ -200,8 +202,6 @@ function showView() {
     body.className = "body";
     if (panel.output.length) DRAWERS[view](panel, body, section.dataset.panel);
     else make(body, "p", { class: "faint" }, "(no output)");
-    const first = body.querySelector(".token");
-    if (first) first.setAttribute("tabindex", "0"); // the arrow keys lead to the others
   }
   showLegend(view);
   showPass();
@@ -211,7 +211,8 @@ function showView() {
 
 // A token that can be pointed at; `what` says how it is to be described.
 function token(parent, what, number, position, pass, name, classes, text) {
-  const element = make(parent, "span", { class: `token ${classes}`, tabindex: "-1",
+  const element = make(parent, "span", { class: `token ${classes}`, tabindex: "-1", role: "img",
+    "aria-label": text ? `${text}, ${name}` : terms.meanings.open,
     "data-what": what, "data-panel": number, "data-position": position, "data-pass": pass });
   if (name) element.dataset.state = name;
   make(element, "span", { class: "word" }, text);
@@ -402,7 +403,7 @@ function drawGraph(panel, graph, parent, number) {
 
 function drawNode(svg, graph, number, position, { x, y, width }, text, parallel) {
   const node = draw(svg, "g", { class: `token node${parallel ? " parallel" : ""}`, tabindex: -1,
-    "data-what": "graph", "data-panel": number, "data-position": position,
+    role: "img", "data-what": "graph", "data-panel": number, "data-position": position,
     "data-pass": graph.final_pass[position] });
   draw(node, "rect", { x, y, width, height: NODE.height, rx: 5 });
   draw(node, "text", { class: "word", x: x + width / 2, y: y + 16 }, text);
@@ -430,6 +431,7 @@ function neighbours(graph, position) {
 
 const KINDS = { before: "committed before", kept: "right, and final already", final: "final from here on",
   right: "right, not for good", wrong: "another token" };
+const PARALLEL = "parallel"; // of cells: final, as others are from the same pass on
 
 // What a pass said of a position; null where it said nothing.
 function kindOf(panel, graph, pass, position, i) {
@@ -448,24 +450,24 @@ function drawMatrix(panel, graph, parent, number) {
   const right = CELL.left + panel.output.length * CELL.width;
   const svg = draw(parent, "svg", { class: "matrix", height: top + rows * CELL.height + 2,
     width: right + Math.ceil(longest * 0.71) + 6 });
-  const shapes = Object.fromEntries(Object.keys(KINDS).map((kind) => [kind, []]));
+  const shapes = Object.fromEntries([...Object.keys(KINDS), PARALLEL].map((kind) => [kind, []]));
+  const waves = new Map(graph.waves.map((wave) => [graph.final_pass[wave[0]], wave.length]));
   const chances = [];
   const where = graph.predictions.map((row) => new Map(row.position.map((p, i) => [p, i])));
   for (let pass = 1; pass <= rows; pass += 1) {
     for (let position = 0; position < panel.output.length; position += 1) {
       const kind = kindOf(panel, graph, pass, position, where[pass - 1].get(position));
       const [x, y] = [CELL.left + position * CELL.width, top + (pass - 1) * CELL.height];
-      if (kind) shapes[kind].push(`M${x + 1},${y + 1}h${CELL.width - 2}v${CELL.height - 2}h${2 - CELL.width}z`);
+      const shape = `M${x + 1},${y + 1}h${CELL.width - 2}v${CELL.height - 2}h${2 - CELL.width}z`;
+      if (kind) shapes[kind === "final" && waves.get(pass) > 1 ? PARALLEL : kind].push(shape);
       if (kind === "final") chances.push([x, y, pass, position]);
     }
   }
   for (const [kind, d] of Object.entries(shapes)) {
     if (d.length) draw(svg, "path", { class: `cells ${kind}`, d: d.join("") });
   }
-  const waves = new Map(graph.waves.map((wave) => [graph.final_pass[wave[0]], wave.length]));
   for (const [x, y, pass, position] of chances) {
-    const classes = `final${waves.get(pass) > 1 ? " parallel" : ""}`;
-    draw(svg, "text", { class: classes, x: x + CELL.width / 2, y: y + 14, "data-pass": pass,
+    draw(svg, "text", { class: "final", x: x + CELL.width / 2, y: y + 14, "data-pass": pass,
       "data-position": position }, probability(graph.log_prob[position], 2));
   }
   for (const [position, text] of tokens.entries()) {
@@ -485,8 +487,8 @@ function drawMatrix(panel, graph, parent, number) {
 
 // One element that can be focused stands for all cells: arrow keys and the pointer move it.
 function addCursor(panel, graph, svg, number, where, top) {
-  const cursor = draw(svg, "rect", { class: "token cursor", tabindex: 0, "data-what": "matrix",
-    "data-panel": number, width: CELL.width, height: CELL.height, rx: 2 });
+  const cursor = draw(svg, "rect", { class: "token cursor", tabindex: 0, role: "img",
+    "data-what": "matrix", "data-panel": number, width: CELL.width, height: CELL.height, rx: 2 });
   cursor.kindAt = (pass, position) =>
     kindOf(panel, graph, pass, position, where[pass - 1].get(position));
   cursor.indexAt = (pass, position) => where[pass - 1].get(position);
@@ -497,6 +499,7 @@ function addCursor(panel, graph, svg, number, where, top) {
     cursor.dataset.position = position;
     cursor.setAttribute("x", CELL.left + position * CELL.width);
     cursor.setAttribute("y", top + (pass - 1) * CELL.height);
+    cursor.setAttribute("aria-label", spoken(describe(cursor)));
   };
   cursor.moveTo(1, 0);
   svg.addEventListener("pointermove", (event) => {
@@ -523,12 +526,31 @@ function showPass() {
       : `${done} of ${plural(total, "token")} written`;
     section.querySelector(".done").textContent = finished;
     for (const one of section.querySelectorAll(".box, .node")) {
-      one.classList.toggle("open", Number(one.dataset.pass) > pass);
+      const open = Number(one.dataset.pass) > pass;
+      one.classList.toggle("open", open);
+      one.setAttribute("aria-label", open ? terms.meanings.open
+        : `${word(panel.output[one.dataset.position])}, pass ${one.dataset.pass}`);
     }
     for (const row of section.querySelectorAll(".row")) row.hidden = Number(row.dataset.pass) > pass;
     for (const svg of section.querySelectorAll("svg.graph")) svg.drawEdges(pass);
     for (const svg of section.querySelectorAll("svg.matrix")) svg.drawPass(pass);
+    keepReachable(section.querySelector(".body"));
   }
+  // What the tip says may hold no longer.
+  if (pointed && isShown(pointed)) showTip(pointed);
+  else hideTip();
+}
+
+const isShown = (element) => !element.closest(".row[hidden]");
+
+// The Tab key needs one token that can be seen; the arrow keys lead to the others.
+function keepReachable(body) {
+  const stops = [...body.querySelectorAll('.token[tabindex="0"]:not(.cursor)')];
+  if (stops.some(isShown)) return;
+  const first = [...body.querySelectorAll(".token[data-what]:not(.cursor)")].find(isShown);
+  if (!first) return;
+  for (const stop of stops) stop.setAttribute("tabindex", "-1");
+  first.setAttribute("tabindex", "0");
 }
 
 function stop() {
@@ -723,13 +745,20 @@ const LABELS = { position: "position", pass: "pass", by: "how", probability: "pr
   rank: "tokens that score higher", runner_up: "runner-up", runner_up_probability: "its probability",
   waited: "waited for" };
 
+// All of it in one line, for what has no description by the tip.
+function spoken(told) {
+  const known = Object.entries(LABELS).filter(([key]) => told[key] !== null && told[key] !== undefined);
+  return [told.token, ...known.map(([key, label]) => `${label} ${told[key]}`)].join(", ");
+}
+
 let pointed = null; // what the tip belongs to
 
 function showTip(element) {
   const told = describe(element);
   if (pointed && pointed !== element) pointed.removeAttribute("aria-describedby");
   pointed = element;
-  element.setAttribute("aria-describedby", "tip");
+  // the cursor's own name says it all, and is what is read when it moves
+  if (!element.moveTo) element.setAttribute("aria-describedby", "tip");
   tip.replaceChildren();
   make(tip, "strong", { "data-fact": "token", dir: "auto" }, told.token);
   const rows = make(tip, "dl");

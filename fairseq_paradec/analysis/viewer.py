@@ -100,10 +100,11 @@ def sentence(
     for one, record, file in zip(sentences, records, names, strict=True):
         twice = decodings.count(one.decoding) > 1
         panels.append(_panel(one, record, words) | {"file": printable(file) if twice else ""})
+    source = next((one.source for one in sentences if one.source is not None), None)
     value = {
         "name": printable(sentences[0].name),
-        "source": None if sentences[0].source is None else words.numbers(sentences[0].source),
-        "rtl": is_rtl(sentences[0].source or ()),
+        "source": None if source is None else words.numbers(source),
+        "rtl": is_rtl(source or ()),
         "missing": [printable(file) for file in missing],
         "panels": panels,
         "words": words.known,

@@ -9,10 +9,12 @@ section 3.5 and Figure 4).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import io
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -111,11 +113,13 @@ def _run(args: argparse.Namespace) -> int:
         pages.check_page("--html", args.html)
     if args.out is not None:
         pages.check_picture("--out", args.out)
+    if args.html is not None and args.trace is not None:
+        if os.path.realpath(args.html) == os.path.realpath(args.trace):
+            raise option_error("--trace", args.trace, "another file than --html's")
     if not os.path.isdir(args.given):
         _check_file(args)
         groups = trace.groups([args.given], args.sentence, None if args.sentence else 1)
-        entries = {entry.sentence.name: entry for (entry,) in groups}  # a number may come twice
-        _show(args, [_read(args.given, entry) for entry in entries.values()])
+        _show(args, [_read(args.given, entry) for (entry,) in groups])
         return 0
     _check_data(args)
     with tempfile.TemporaryDirectory() as folder:
@@ -158,16 +162,28 @@ def _check_data(args: argparse.Namespace) -> None:
         raise UsageError(f"DATA: got {given}; allowed: one of --text, --input, --ids")
     if args.subset is not None and args.ids is None:
         raise option_error("--subset", args.subset, "it with --ids")
-    for name in ("bpe_codes", "sentencepiece_model", "tokenized"):
-        if getattr(args, name) is not None and args.ids is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise option_error(flag, getattr(args, name), "it with --text or --input")
+    encodings = [
+        (f"--{name.replace('_', '-')}", getattr(args, name))
+        for name in ("bpe_codes", "sentencepiece_model", "tokenized")
+        if getattr(args, name) is not None
+    ]
+    for flag, value in encodings:
+        if args.ids is not None:
+            raise option_error(flag, value, "it with --text or --input")
+        if len(encodings) > 1:
+            names = ", ".join(name for name, _ in encodings)
+            raise option_error(flag, value, f"one of {names}")
     if args.decoding not in (None, *ddg.DECODINGS):
         raise option_error("--decoding", args.decoding, ", ".join(ddg.DECODINGS))
-    args.path = args.path or os.path.join(args.given, MODEL)
+    if args.path is None:
+        args.path = os.path.join(args.given, MODEL)
+        if not os.path.isfile(args.path):
+            raise UsageError(f"DATA: {args.given} has no {MODEL}; allowed: --path MODEL")
     measure.check_inputs(args.given, args.path)
     if args.trace is not None:
         pages.check_folder("--trace", args.trace)
+        if os.path.exists(args.trace) and not os.path.isfile(args.trace):
+            raise option_error("--trace", args.trace, "a plain file")
         if not is_report(args.trace):
             raise option_error("--trace", args.trace, "a new file, or an earlier trace")
 
@@ -212,15 +228,15 @@ def _lines(args: argparse.Namespace) -> list[str]:
         return [str(line) for line in args.text]
     try:
         if args.input == "-":
-            lines = sys.stdin.read().splitlines()
+            text = sys.stdin.read()
         else:
-            lines = Path(args.input).read_text(encoding="utf-8").splitlines()
+            text = Path(args.input).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         allowed = f"a text file in UTF-8, a sentence a line ({error})"
         raise option_error("--input", args.input, allowed) from error
-    if not lines:
+    if not text:
         raise option_error("--input", args.input, "a file with a sentence a line; it is empty")
-    return lines
+    return text.removesuffix("\n").split("\n")
 
 
 def _subset(args: argparse.Namespace, task: Any) -> Any:
@@ -264,14 +280,19 @@ def _dataset(lines: Sequence[str], encoding: dict[str, str], task: Any) -> Any:
     """Make a data set of raw lines as fairseq-interactive does, by fairseq's own encoders.
 
     Raises:
-        UsageError: sentencepiece is not installed.
+        UsageError: sentencepiece is not installed, or the file is not of its kind.
     """
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     given = argparse.Namespace(**languages, **encoding)
     try:
-        made = [encoders.build_tokenizer(given), encoders.build_bpe(given)]
+        with contextlib.redirect_stderr(io.StringIO()):  # what is wrong is said below
+            made = [encoders.build_tokenizer(given), encoders.build_bpe(given)]
     except ImportError as error:
         raise UsageError(f"--sentencepiece-model: {error}") from error
+    except (SystemExit, ValueError, OSError, RuntimeError) as error:  # subword-nmt exits
+        name = "bpe_codes" if "bpe_codes" in encoding else "sentencepiece_model"
+        kind = {"bpe_codes": "subword-nmt's codes", "sentencepiece_model": "sentencepiece's model"}
+        raise option_error(f"--{name.replace('_', '-')}", encoding[name], kind[name]) from error
 
     def encode(line: str) -> str:
         for step in made:
@@ -334,11 +355,17 @@ def _draw(path: Path, found: Sequence[_Found]) -> None:
 
 
 def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:
-    """Yield the pictures' names: as given, or with each sentence's number before the ending."""
+    """Yield the pictures' names: as given, or with each sentence's number before the ending.
+
+    A sentence that has its number from another one before it also gets its line's.
+    """
+    names: set[str] = set()
     for one in found:
-        known = one.entry.record.get("id")
-        number = f"line{one.entry.number}" if known is None else known
-        yield path if len(found) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        known, line = one.entry.record.get("id"), f"line{one.entry.number}"
+        name = re.sub(r"[^\w.-]", "_", line if known is None else str(known))[:100]
+        name = f"{name}-{line}" if name in names else name
+        names.add(name)
+        yield path if len(found) == 1 else path.with_name(f"{path.stem}-{name}{path.suffix}")
 
 
 if __name__ == "__main__":

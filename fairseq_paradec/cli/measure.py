@@ -20,6 +20,7 @@ from fairseq import checkpoint_utils
 from sacremoses import MosesDetokenizer
 
 from .. import __version__
+from ..analysis.trace_view import printable
 from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
@@ -85,7 +86,8 @@ def run(name: str, command: Callable[[], int]) -> int:
     try:
         return command()
     except (UsageError, OSError) as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
+        lines = map(printable, str(error).split("\n"))  # it may quote a file's texts
+        print(f"{name}: error: " + "\n".join(lines), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..analysis.page import MARK
-from ..errors import option_error
+from ..errors import UsageError, option_error
 
 #: What pictures may be.
 SUFFIXES = (".png", ".svg")
@@ -82,8 +82,13 @@ def whole_file(path: str) -> Iterator[TextIO]:
 
     Args:
         path: the file; a link is followed.
+
+    Raises:
+        UsageError: there is something else than a plain file.
     """
     target = os.path.realpath(path)
+    if os.path.lexists(target) and not os.path.isfile(target):
+        raise UsageError(f"{path}: got a device or a folder; allowed: a file, which is replaced")
     part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:

@@ -248,24 +248,14 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
         entries.append(Entry(file, number, record, sentence))
-        first = entries[0]
-        if sentence.source != first.sentence.source and None not in (
-            sentence.source,
-            first.sentence.source,
-        ):
+        known = (one for one in entries if one.sentence.source is not None)
+        first = next(known, entries[-1])  # not every trace tells it
+        if sentence.source not in (None, first.sentence.source):
             raise UsageError(
                 f"{where}: {name} has another source than in {paths[first.file]}, line "
                 f"{first.number}; allowed: traces of the same data"
             )
     return entries
-
-
-def sentences(
-    path: str, wanted: Sequence[str] | None = None, limit: int | None = None
-) -> Iterator[trace_view.Sentence]:
-    """Yield the sentences of one file; see ``groups``."""
-    for (entry,) in groups([path], wanted, limit):
-        yield entry.sentence
 
 
 def wants_color(choice: str) -> bool:
