@@ -102,8 +102,9 @@ PICTURES = [
         "How far a draft is right",
         "Left, of all tokens that were drafted at a position, how many were accepted; right, of "
         "those with all before them accepted. A flat line on the right means that drafts could be "
-        "longer. GAD's drafter sees the whole source, heads of blockwise decoding only one state "
-        "of the decoder, and Jacobi decoding has no model of what comes.",
+        "longer; a hollow mark rests on fewer than ten drafts, too few to tell. GAD's drafter sees "
+        "the whole source, heads of blockwise decoding only one state of the decoder, and Jacobi "
+        "decoding has no model of what comes.",
         f"{CLI}analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
         "--plot {out}acceptance.svg",
     ),
@@ -247,13 +248,16 @@ def make(out: Path) -> None:
     Args:
         out: folder of the pictures.
     """
+    text = out.with_suffix(".md")
+    if text.exists() and not text.read_text("utf-8").startswith("# Gallery\n"):
+        raise option_error("--out", str(out), f"a folder beside whose name {text} is free")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         brief = {name: decode(name, Path(folder)) for name in TRACES}
         for one in PICTURES:
             run(one.command.format(traces=shlex.quote(f"{folder}/"), out=shlex.quote(f"{out}/")))
     (out / "traces.json").write_text(json.dumps(brief, indent=1) + "\n", "utf-8")
-    out.with_suffix(".md").write_text(page(out), "utf-8")
+    text.write_text(page(out), "utf-8")
 
 
 def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:

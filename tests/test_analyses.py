@@ -380,3 +380,12 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert analyse_texts.sentences("REF", str(path), analyse_texts.REFERENCE) == wanted
     rows = table(capsys, "length-bins", path, path, path, "--bins", 5)
     assert [float(row[2]) for row in rows] == [100] * 6
+
+
+def test_what_a_file_says_does_not_command_the_terminal(tmp_path, capsys):
+    for name in ("a\x1b[2Jb", "ref"):
+        (tmp_path / name).write_text("a a b\n", encoding="utf-8")
+    paths = [str(tmp_path / name) for name in ("a\x1b[2Jb", "ref")]
+    assert command.main(["over-translation", *paths]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "a\\x1b[2Jb" in out

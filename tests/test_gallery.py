@@ -60,6 +60,13 @@ def test_digest_is_of_tokens_and_not_of_numbers():
     assert gallery.digest([record | {"trace": [entry | {"verifier": ["b"]}]}]) != plain
 
 
+def test_another_page_is_not_written_over(tmp_path: Path):
+    (tmp_path / "report.md").write_text("# One page of all that was measured\n")
+    with pytest.raises(gallery.UsageError, match="--out: got '.*report'; allowed: a folder beside"):
+        gallery.make(tmp_path / "report")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md"]
+
+
 def test_commands_of_the_page_are_those_that_are_run():
     page = (OUT.with_suffix(".md")).read_text("utf-8")
     for one in gallery.PICTURES:

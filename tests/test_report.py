@@ -482,6 +482,22 @@ def test_a_broken_promise_and_other_signatures_are_warnings():
     ]
     checked = sum(one["sentences"] for one in gad["agreement"].values())
     assert promise[1] == [f"0.json: gad is NOT EXACT (2 of {checked})"]
+    told = {}
+    for decoding, flags in (("gad", {}), ("blockwise", {"accept_topk": 1, "min_block": 1}),
+                            ("gad_pp", {}), ("blockwise", {"accept_topk": 2}),
+                            ("blockwise", {"accept_distance": 0})):  # fmt: skip
+        tally = report.Tally("t.jsonl", True)
+        for audit in ({"identical": False, "tie": False}, {"identical": False, "tie": True},
+                      {"identical": True}, None):  # fmt: skip
+            changes = {"decoding": decoding, "flags": flags, "audit": audit}
+            tally.add(greedy(1, ["a"], ["</s>"]) | changes, None)
+        told[decoding, str(flags)] = report.warnings([], [tally])
+    said = (
+        "t.jsonl: 1 of 3 outputs are not fairseq's greedy search's, ties apart (in fp16, bf16 and "
+        "int8 that may be rounding)"
+    )
+    exact = [("Not all is exact that promised it.", [said])]
+    assert list(told.values()) == [exact, exact, [], [], []]
 
 
 def test_anchors_are_one_for_each_name():
@@ -511,6 +527,8 @@ STATISTICS = json.dumps(without_passes(ONE)) + "\n"
         ("a.json", "", "a.json: cannot be read as JSON, or only a part of it"),
         ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
         ("a.json", changed(table(), version=2), "version 2; allowed: version 1"),
+        ("a.json", changed(table(), signatures=["x"]), "a.json: 'signatures' is no dict"),
+        ("a.json", changed(table(), setting="x"), "a.json: 'setting' is no dict"),
         ("a.json", changed(table(), rows=[]), "a.json: 'rows' must be one or more"),
         ("a.json", changed(table(), machine=None), "a.json: 'machine' is missing"),
         ("a.jsonl", "", "a.jsonl, line 1: "),
@@ -556,6 +574,7 @@ def test_wrong_folders_and_pages(folder: Path, capsys: pytest.CaptureFixture[str
         ([BENCHMARK], "DIR: got "),
         ([folder, "--out", folder / "profile.json"], "--out: got "),
         ([folder, "--out", folder / "no" / "a.html"], "--out: got "),
+        ([folder, "--out", folder / "page.json"], "allowed: a page's name, such as report.html"),
     ):
         status, _, err = run(capsys, *args)
         assert status == 2 and said in err and "Traceback" not in err

@@ -39,18 +39,22 @@ SYSTEMS: dict[str, tuple[str, str, list[list[float]]]] = {
     "alone": ("multiword_beam --beam 5", "relaxed", [[1] * 4, [1] * 4]),
     PEER: ("--peers", "peer", [[1, 1, 1, 1], [1, 1, 1, 16]]),
 }
-#: What others took: 2 threads, and batches of 2.
+#: What others took: 2 threads, and batches of 8 and 64.
 TWO_THREADS = {BEAM: [[2] * 4, [2] * 4], OWN_GREEDY: [[1] * 4, [2] * 4]}
-BATCHES = {BEAM: [[3, 3], [4, 4]], OWN_GREEDY: [[1, 2], [2, 2]]}
+BATCHES = {
+    "8": {BEAM: [[3, 3], [4, 4]], OWN_GREEDY: [[1, 2], [2, 2]]},
+    "64": {BEAM: [[6], [5]], OWN_GREEDY: [[4], [5]]},
+}
 
 
 def document(sweep: bool = True, systems: Any = None, **changes: Any) -> dict[str, Any]:
-    """A benchmark of four sentences, of 5, 5, 9 and 12 source tokens."""
+    """A benchmark of twelve sentences; four, of 5, 5, 9 and 12 source tokens, one by one."""
     systems = SYSTEMS if systems is None else systems
     scores = {"BLEU": 30.0, "chrF": 50.0}
     nothing = {metric: [0.0, 0.0, 0.0] for metric in scores}
-    same = {"sentences": 4, "identical": 4, "ties": 0, "beyond ties": 0}
-    threads, sizes = ([1, 2], ["2"]) if sweep else ([1], [])
+    same = {"sentences": 12, "identical": 12, "ties": 0, "beyond ties": 0}
+    # In the order of words, which is not that of the numbers.
+    threads, sizes = ([1, 2], ["64", "8"]) if sweep else ([1], [])
     own = [name for name, (_, promise, _) in systems.items() if promise != "peer"]
     entries = [
         {
@@ -65,14 +69,15 @@ def document(sweep: bool = True, systems: Any = None, **changes: Any) -> dict[st
     latency = {"1": {name: times for name, (_, _, times) in systems.items()}}
     if sweep:
         latency["2"] = {name: TWO_THREADS.get(name, [[1] * 4] * 2) for name in own}
-    batches = {size: {n: BATCHES.get(n, [[1, 1]] * 2) for n in own} for size in sizes}
+    counts = {"8": 2, "64": 1}
+    batches = {s: {n: BATCHES[s].get(n, [[1] * counts[s]] * 2) for n in own} for s in sizes}
     one = {
         "schema": results.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
         "command": "python", "date": "2026-01-02",
         "machine": {"processor": "p", "cores": 2, "threads": 1, "accelerator": "none"},
         "versions": {"python": "3", "torch": "2"},
         "setting": {
-            "data": "DATA", "path": "m.pt", "subset": "test", "reference": "R", "sentences": 4,
+            "data": "DATA", "path": "m.pt", "subset": "test", "reference": "R", "sentences": 12,
             "timed sentences": 4, "rounds": 2, "dtype": "fp32", "device": "cpu",
             "threads": threads, "limits": {}, "busy cores": 0.0,
         },
@@ -91,9 +96,13 @@ def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Spread, str
 
 
 def test_by_batch_and_threads_by_hand():
-    """Batch 1: 24/4 and 24/12. Batches of 2: 6/3 and 8/4. Two threads: 8/4 and 8/8."""
+    """Batch 1: 24/4 and 24/12; of 8: 6/3 and 8/4; of 64: 6/4 and 5/5. Two threads: 8/4, 8/8."""
     found = of(speed_ups.speed_ups(document(), "batch"), OWN_GREEDY)
-    assert found == {"batch 1": (Spread(4, 2, 6), BEAM), "batch 2": (Spread(2, 2, 2), BEAM)}
+    assert list(found.items()) == [
+        ("batch 1", (Spread(4, 2, 6), BEAM)),
+        ("batch 8", (Spread(2, 2, 2), BEAM)),
+        ("batch 64", (Spread(1.25, 1, 1.5), BEAM)),
+    ]
     found = of(speed_ups.speed_ups(document(), "threads"), OWN_GREEDY)
     assert found == {"1 thread": (Spread(4, 2, 6), BEAM), "2 threads": (Spread(1.5, 1, 2), BEAM)}
     # Against our own greedy, fairseq's beam is 4/24 and 12/24.
@@ -179,6 +188,22 @@ def test_histogram_by_hand():
     assert peer.ratios == pytest.approx([5, 5, 7, 7 / 8.5]) and peer.label == "peer"
     names = [one.name for one in speed_ups.histograms(document())]
     assert names == [name for name in SYSTEMS if name != BEAM]
+
+
+def test_one_slow_round_of_three_counts_for_nothing():
+    """Medians of each sentence's three: of the baseline 4, 6, 6, 8; of our greedy 2, 2, 1, 2."""
+    systems: dict[str, tuple[str, str, list[list[float]]]] = {
+        BEAM: ("beam --beam 5", "beam search", [[4, 6, 60, 8], [4, 60, 6, 6], [90, 6, 4, 70]]),
+        GREEDY: ("beam --beam 1", "exact", [[1] * 4] * 3),
+        OWN_GREEDY: ("greedy", "exact", [[1, 2, 1, 50], [80, 2, 1, 2], [2, 70, 20, 2]]),
+    }
+    (one,) = speed_ups.histograms(document(sweep=False, systems=systems), [OWN_GREEDY])
+    assert one.ratios == [2, 3, 6, 4] and one.bins == [0, 0, 1, 1, 1, 0, 1]
+
+
+def test_as_fast_is_not_faster():
+    (row,) = speed_ups.histogram_table(document(), [BEAM])["rows"]
+    assert row["median"] == "1.00x" and row["1-2x"] == 4 and row["above 1x"] == "0.0%"
 
 
 def test_the_last_bin_is_open():
@@ -394,22 +419,91 @@ def test_marks_stand_at_the_medians(kept):
     assert [text.get_text() for text in ax.get_yticklabels()] == list(SYSTEMS)[:-1]
 
 
+@pytest.mark.parametrize(
+    "by, names",
+    [
+        ("batch", ["batch 1", "batch 8", "batch 64"]),
+        # The first system has beams 1 and 5, the next ones 1 and 2.
+        ("beam", [f"beam {n}, against {o}" for n, o in ((1, GREEDY), (2, BEAM), (5, BEAM))]),
+        ("length", ["5 tokens", "6-9 tokens", "10-12 tokens"]),
+    ],
+)
+def test_the_legend_has_the_settings_by_size(kept, by, names):
+    speed_plot.draw_speed_ups(document(), by, io.BytesIO())
+    settings, _ = kept[0].legends
+    assert [text.get_text() for text in settings.get_texts()] == names
+
+
 def test_bars_are_the_bins_in_percent(kept):
     speed_plot.draw_histogram(document(), io.BytesIO(), [OWN_GREEDY, GREEDY])
     first, second = kept[0].axes
     assert [bar.get_height() for bar in first.patches] == [0, 0, 25, 50, 25]
     assert [bar.get_height() for bar in second.patches] == [0, 25, 50, 25]
     assert first.patches[2].get_x() + first.patches[2].get_width() / 2 == 2.5
+    speed_plot.draw_histogram(document(), io.BytesIO(), [OWN_GREEDY], GREEDY)
+    (ax,) = kept[1].axes
+    assert [bar.get_height() for bar in ax.patches] == [25, 25, 50]
+    assert kept[1].get_suptitle().endswith("with fairseq greedy")
+    assert ax.get_title().endswith("median 1.67x, 75% above 1x")  # between 1.33x and 2x
+
+
+@pytest.mark.parametrize("count, labelled", [(2, [0, 1]), (4, [0, 1, 2, 3]), (7, [3, 4, 5, 6])])
+def test_each_column_of_histograms_ends_with_its_numbers(kept, count, labelled):
+    """Seven in four columns: the last one's panel is in the first line, with nothing below."""
+    names = [*SYSTEMS, "_$a_ <0> & system 0"][1 : count + 1]
+    speed_plot.draw_histogram(many(1), io.BytesIO(), names)
+    kept[0].canvas.draw()
+    panels = kept[0].axes
+    for i, ax in enumerate(panels[:count]):
+        numbers = [t.get_text() for t in ax.get_xticklabels() if t.get_visible()]
+        assert numbers == ([str(n) for n in range(len(numbers))] if i in labelled else []), i
+        assert bool(ax.get_xlabel()) == bool(numbers) == (i in labelled), i
+    assert not any(ax.axison or ax.get_xlabel() for ax in panels[count:])
+
+
+def points(line: Any) -> list[list[float]]:
+    """The points of a line."""
+    return line.get_xydata().tolist()
 
 
 def test_lines_of_acceptance_are_the_rates(kept):
-    found = acceptance_by_position.count([{"trace": [one_pass("a b", "a x y", 1)]}])
+    """Of two drafts one is wrong from the first token on, so that one alone gets to the second."""
+    passes = [one_pass("a b", "x y z", 0), one_pass("a b", "a b c", 2)]
+    found = acceptance_by_position.count([{"trace": passes}])
     speed_plot.draw_acceptance({"_a": found, "none": []}, io.BytesIO())
     left, right = kept[0].axes
-    assert left.get_lines()[0].get_xydata().tolist() == [[1, 100], [2, 0]]
-    assert right.get_lines()[0].get_xydata().tolist() == [[1, 100], [2, 0]]
+    assert points(left.get_lines()[0]) == [[1, 50], [2, 50]]
+    assert points(right.get_lines()[0]) == [[1, 50], [2, 100]]
     (legend,) = kept[0].legends
     assert [text.get_text() for text in legend.get_texts()] == ["_a", "none"]
+
+
+def test_marks_of_few_drafts_are_hollow(kept):
+    """Of 16 drafts ten get to the second token, nine to the third, none to the last."""
+    passes = [one_pass("a b c d", "w x y z", n) for n in (*6 * [0], 1, *9 * [2])]
+    enough = acceptance_by_position.count([{"trace": passes}])
+    nine = acceptance_by_position.count([{"trace": 9 * [one_pass("a", "a b", 1)]}])
+    speed_plot.draw_acceptance({"enough": enough, "nine": nine}, io.BytesIO())
+    left, right = kept[0].axes
+    hollow = {
+        ax: {
+            line.get_color(): points(line)
+            for line in ax.get_lines()
+            if line.get_markerfacecolor() == "white" and line.get_linestyle() == "None"
+        }
+        for ax in kept[0].axes
+    }
+    assert hollow[left] == {"C0": [], "C1": [[1, 100]]}
+    assert hollow[right] == {"C0": [[3, 0]], "C1": [[1, 100]]}
+    assert points(right.get_lines()[0]) == [[1, 62.5], [2, 90], [3, 0]]
+    # Half a mark at 0% would not look hollow.
+    kept[0].canvas.draw()
+    radius = right.get_lines()[0].get_markersize() / 2 * kept[0].dpi / 72
+    assert right.transData.transform((3, 0))[1] - right.bbox.y0 > radius
+    assert "hollow marks: shares of fewer than 10 drafts" in kept[0].get_supxlabel()
+    (legend,) = kept[0].legends
+    assert [line.get_linestyle() for line in legend.get_lines()] == ["-", "-"]
+    assert [line.get_color() for line in legend.get_lines()] == ["C0", "C1"]
 
 
 def test_twenty_systems_fit(kept):
@@ -419,7 +513,9 @@ def test_twenty_systems_fit(kept):
     speed_plot.draw_histogram(given, io.BytesIO())
     for figure in kept:
         figure.canvas.draw()
-        texts = [t for ax in figure.axes for t in [*ax.get_yticklabels(), ax.title]]
+        shown = [ax for ax in figure.axes if ax.axison]
+        texts = [t for ax in shown for t in [*ax.get_yticklabels(), *ax.get_xticklabels()]]
+        texts += [ax.title for ax in shown]
         texts += [t for legend in figure.legends for t in legend.get_texts()]
         texts += [figure._suptitle, *(ax.xaxis.label for ax in figure.axes)]
         boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]

@@ -178,10 +178,10 @@ def choose(browser, group, text):
     label.click()
 
 
-def set_pass(browser, number):
+def set_pass(browser, number, then=""):
     slider = browser.one("input.pass")
-    browser.driver.execute_script(
-        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))",
+    return browser.driver.execute_script(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'));" + then,
         slider, number,
     )  # fmt: skip
 
@@ -470,6 +470,8 @@ def test_panels_stay_in_reach_of_the_keys(browser, demo_page, traces):
 
     others = [[i, 1] for i in range(1, len(traces))]
     assert stops() == [[0, 5], *others]
+    set_pass(browser, 5)  # it can still be seen
+    assert stops() == [[0, 5], *others]
     set_pass(browser, 1)
     assert stops() == [[0, 1], *others]
     active = browser.one("input.pass")
@@ -604,9 +606,11 @@ def test_pointer_and_keys(browser, tmp_path):
     assert len(browser.all('.body [tabindex="0"]')) == 1  # Tab leaves the tokens again
     active = browser.driver.switch_to.active_element
     assert active.accessible_name == "x, bifurcation"
-    # A tip goes with the row of its token.
-    set_pass(browser, 1)
-    assert tip(browser) is None
+    # A tip goes with the row of its token, at once.
+    browser.driver.execute_script("document.activeElement.blur()")
+    ActionChains(browser.driver).move_to_element(active).perform()
+    assert tip(browser)["token"] == "x"
+    assert set_pass(browser, 1, "return document.getElementById('tip').hidden") is True
     browser.check_quiet()
 
 
@@ -894,7 +898,8 @@ def test_names_of_any_length(browser, tmp_path):
             for view in viewer.VIEWS:
                 choose(browser, "views", view)
                 widths = browser.driver.execute_script(
-                    "return [document.scrollingElement.scrollWidth, window.innerWidth]"
+                    "const page = document.scrollingElement;"
+                    " return [page.scrollWidth, page.clientWidth]"
                 )
                 assert widths[0] <= widths[1], (width, view)
             browser.one(".onward").click()

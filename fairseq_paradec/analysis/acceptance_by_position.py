@@ -103,8 +103,9 @@ def rows(found: Sequence[Position]) -> list[Row]:
 
 NOTES = (
     "A draft counts at a position of its pass if a token was guessed there, the verifier had an "
-    "answer for it, and the output did not end before it; <pad> is no guess. accepted: with all "
-    "before it. rescued: accepted, though not the verifier's own choice.",
+    "answer for it, and the output did not end before it; <pad> is no guess (</s>, with which "
+    "--jacobi-init bos fills blocks, is one). accepted: with all before it. rescued: accepted, "
+    "though not the verifier's own choice.",
     "% of these: of the drafts with nothing rejected before; one that was cut is no failure here.",
 )
 

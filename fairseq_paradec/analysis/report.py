@@ -63,6 +63,7 @@ class Tally:
         methods: sentences by decoding and its flags.
         counts: per sentence, in the file's order, by name of the count.
         audits: sentences by verdict; those that were not audited are left out.
+        broken: sentences that were to be greedy search's and are not, ties apart.
         positions: how often the i-th token of a draft was accepted; none where nothing is drafted.
     """
 
@@ -71,6 +72,7 @@ class Tally:
     methods: Counter[tuple[str, str]] = field(default_factory=Counter)
     counts: dict[str, list[int]] = field(default_factory=dict)
     audits: Counter[str] = field(default_factory=Counter)
+    broken: int = 0
     positions: Sequence[Position] = ()
 
     @property
@@ -96,10 +98,24 @@ class Tally:
         audit = record.get("audit")
         if isinstance(audit, dict):
             same, tie = audit.get("identical"), audit.get("tie")
-            self.audits["identical" if same else "ties" if tie else "beyond ties"] += 1
+            verdict = "identical" if same else "ties" if tie else BEYOND
+            self.audits[verdict] += 1
+            self.broken += verdict == BEYOND and not _is_relaxed(record)
 
 
-RESCUED = "rescued"
+RESCUED, BEYOND = "rescued", "beyond ties"
+
+
+def _is_relaxed(record: dict[str, Any]) -> bool:
+    """Say whether a decoder was asked for more than greedy search's output.
+
+    Lower precisions, which a record does not tell, promise nothing either.
+    """
+    flags = record.get("flags", {})
+    accepts_more = flags.get("accept_distance") is not None or any(
+        (flags.get(name) or 1) > 1 for name in ("accept_topk", "min_block")
+    )
+    return record["decoding"] == "gad_pp" or accepts_more
 
 
 def _number(name: str) -> Callable[[dict[str, Any]], int]:
@@ -202,7 +218,7 @@ def overview(
     parts = [f'<p class="about">{page.text(told)}.{page.text(newest)}</p>\n']
     worries = "".join(
         f"<li>{prose(what)}\n<ul>\n{_items(lines)}</ul></li>\n"
-        for what, lines in warnings(documents)
+        for what, lines in warnings(documents, tallies)
     )
     if worries:
         parts.append(f'<ul class="warnings" role="note">\n{worries}</ul>\n')
@@ -267,11 +283,14 @@ def prose(line: object) -> str:
     )
 
 
-def warnings(documents: Sequence[Document]) -> list[tuple[str, list[str]]]:
+def warnings(
+    documents: Sequence[Document], tallies: Sequence[Tally] = ()
+) -> list[tuple[str, list[str]]]:
     """Say what of the documents must not be compared, and what is not what it promised.
 
     Args:
         documents: all of the page.
+        tallies: all of the page.
 
     Returns:
         Warnings, each with the files that it is about.
@@ -300,6 +319,12 @@ def warnings(documents: Sequence[Document]) -> list[tuple[str, list[str]]]:
         if one.kind == "benchmark"
         for system in one.content["systems"]
         if label(system).startswith("NOT")
+    ]
+    false += [
+        f"{one.name}: {one.broken} of {one.audits.total()} outputs are not fairseq's greedy "
+        "search's, ties apart (in fp16, bf16 and int8 that may be rounding)"
+        for one in tallies
+        if one.broken
     ]
     return [*found, *([("Not all is exact that promised it.", false)] if false else [])]
 

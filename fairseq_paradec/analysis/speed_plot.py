@@ -25,6 +25,9 @@ MARKERS = "os^Dv<>pPX"
 #: Panels of histograms side by side.
 COLUMNS = 4
 
+#: Shares of fewer drafts than this get hollow marks.
+FEW = 10
+
 
 def _colour(label: str) -> str:
     """Return the colour of a label, as in the benchmark's own picture."""
@@ -143,14 +146,35 @@ def draw_histogram(
         axes[0, 0].set_xticks(range(last + 1), names)
     figure.suptitle(f"Sentences by how much faster they are than with {against}", fontsize=10)
     figure.supylabel("% of sentences", fontsize=8)
-    for ax in axes[-1]:
+    # With shared axes matplotlib labels the last row alone, which some columns do not reach.
+    for ax in axes.flat[max(0, len(found) - columns) : len(found)]:
+        ax.tick_params(labelbottom=True)
         ax.set_xlabel("times as fast (triangle: median)", fontsize=8)
     _label_legend(figure, [one.label for one in found])
     save(figure, target)
 
 
+def _draw_rates(ax: Any, found: Sequence[Position], if_reached: bool, **style: Any) -> Any:
+    """Draw a line of shares, hollow marks on those of few drafts; return the line."""
+    points = []
+    for one in found:
+        rate = one.rate_if_reached if if_reached else one.rate
+        if rate is not None:
+            drafts = one.reached if if_reached else one.drafted
+            points.append((one.position, 100 * rate, drafts))
+    (line,) = ax.plot([x for x, _, _ in points], [y for _, y, _ in points], **style)
+    few = [(x, y) for x, y, drafts in points if drafts < FEW]
+    places, shares = [x for x, _ in few], [y for _, y in few]
+    # Upon the full marks of all lines, not only of this one.
+    ax.plot(places, shares, **style, linestyle="", markerfacecolor="white", zorder=3)
+    return line
+
+
 def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | BinaryIO) -> None:
     """Draw how often the i-th token of a draft is accepted, a line for each name.
+
+    Shares of fewer than ``FEW`` drafts have hollow marks: few drafts get so far, and one more or
+    less would move them.
 
     Args:
         by_name: what ``acceptance_by_position.count`` found, for example by method.
@@ -159,19 +183,19 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     figure, axes = _axes(1, 2, 10.4, max(4.0, 1.2 + 0.21 * len(by_name)), sharey=True)
     heads = ("accepted, % of drafted", "accepted, % where all before were accepted")
     longest = max((len(found) for found in by_name.values()), default=1)
+    lines = []
     for panel, (ax, head) in enumerate(zip(axes[0], heads, strict=True)):
         for i, found in enumerate(by_name.values()):
-            rates = [one.rate_if_reached if panel else one.rate for one in found]
-            points = [(one.position, 100 * r) for one, r in zip(found, rates) if r is not None]
             colour, mark = f"C{i % 10}", MARKERS[(i // 10 + i) % len(MARKERS)]
-            places, shares = [x for x, _ in points], [y for _, y in points]
-            ax.plot(places, shares, color=colour, marker=mark, markersize=4)
+            style = {"color": colour, "marker": mark, "markersize": 4}
+            lines.append(_draw_rates(ax, found, bool(panel), **style))
         ax.set_title(head, fontsize=9)
-        ax.set_ylim(0, 102)
+        ax.set_ylim(-2, 102)  # with room for the marks at both ends
         ax.set_xticks(range(1, longest + 1, max(1, longest // 12)))
         ax.grid(color="#eeeeee")
-    figure.supxlabel("position in the draft", fontsize=9)
-    handles = axes[0, 0].get_lines()
+    note = f"position in the draft (hollow marks: shares of fewer than {FEW} drafts)"
+    figure.supxlabel(note, fontsize=9)
+    handles = lines[: len(by_name)]
     # With handles, so that names that begin with _ are shown, too.
     figure.legend(handles, list(by_name), fontsize=8, frameon=False, loc="outside right upper")
     save(figure, target)

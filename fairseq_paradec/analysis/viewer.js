@@ -547,7 +547,7 @@ const isShown = (element) => !element.closest(".row[hidden]");
 function keepReachable(body) {
   const stops = [...body.querySelectorAll('.token[tabindex="0"]:not(.cursor)')];
   if (stops.some(isShown)) return;
-  const first = [...body.querySelectorAll(".token[data-what]:not(.cursor)")].find(isShown);
+  const first = body.querySelector(".token"); // rows are hidden from the last one on
   if (!first) return;
   for (const stop of stops) stop.setAttribute("tabindex", "-1");
   first.setAttribute("tabindex", "0");

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..analysis.trace_view import printable
 from . import analyse_flops, analyse_speed, analyse_texts, measure
 from .analyse_texts import Row
 
@@ -73,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Print a table and what it means; write it if asked for."""
     rows, notes, *more = args.run(args)
-    print("\n\n".join([aligned(rows), "\n".join(notes), *more]))
+    text = "\n\n".join([aligned(rows), "\n".join(notes), *more])
+    print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
         title = args.title[0].upper() + args.title[1:]
         measure.save(args.out, title, notes, rows, measure.circumstances("analyse", argv))

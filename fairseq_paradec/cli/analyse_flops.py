@@ -114,6 +114,10 @@ class Models:
         if shape is None or (self.base.kind == BLOCK_NAT) != (method == "nat"):
             wanted = BLOCK_NAT if method == "nat" else TRANSFORMER
             raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
+        step = shape.tokens_per_step if method in flops.BEAMS else 1
+        if step != shape.tokens_per_step or (method in flops.BEAMS and not _steps(record, step)):
+            given = f"a model that writes {shape.tokens_per_step} tokens a step"
+            raise option_error("--path", given, f"the one {made_by}, which does not")
         found: dict[str, Any] = {"shape": shape}
         if method in flops.DRAFTED:
             found["drafter"] = self._block_nat(shape, made_by)
@@ -155,6 +159,16 @@ class Models:
             given = f"heads on states of {heads.dim}"
             raise option_error("--drafter-path", given, f"{base.output}, as --path")
         return heads
+
+
+def _steps(record: Mapping[str, Any], size: int) -> bool:
+    """Say whether a beam search's passes write ``size`` tokens each, as far as the output goes."""
+    count = len(record["output"])
+    starts = [min(number * size, count) for number in range(len(record["trace"]))]
+    return all(
+        (entry["start"], len(entry["verifier"])) == (start, min(size, count - start))
+        for start, entry in zip(starts, record["trace"])
+    )
 
 
 def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
@@ -218,9 +232,12 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
     settings = ParallelTranslationConfig(data=data, dataset_impl=None)
     try:
         task = ParallelTranslationTask.setup_task(settings)
-        task.load_dataset(subset)
     except UsageError as error:
         raise UsageError(str(error).replace("DATA: ", "--data: ", 1)) from error
+    try:
+        task.load_dataset(subset)
+    except UsageError as error:
+        raise option_error("--subset", subset, f"a part of {data}") from error
     for path, vocabulary in vocabularies.items():
         known = len(task.target_dictionary)
         if vocabulary != known:

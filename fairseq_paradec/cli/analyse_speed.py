@@ -168,7 +168,11 @@ def declare(command: Callable[..., Any]) -> None:
     add = command("speed-up", speed_up, "speed-ups by batch, beam, source length or threads")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
     add("--by", choices=speed_ups.KINDS, required=True, help="what to tell them apart by")
-    add("--against", default=BEAM, metavar="LABEL", help=f"the baseline (default: {BEAM})")
+    add(
+        "--against", default=BEAM, metavar="LABEL",
+        help=f"the baseline (default: {BEAM}); by beam only where fairseq's search of the same "
+        "beam was not measured",
+    )  # fmt: skip
     add("--plot", **picture)
 
     add = command("histogram", histogram, "speed-ups of single sentences")

@@ -380,6 +380,8 @@ def _run(args: argparse.Namespace) -> int:
     if not args.folder.is_dir():
         raise option_error("DIR", str(args.folder), ALLOWED)
     out = str(args.folder / "report.html") if args.out is None else args.out
+    if Path(out).suffix in (".json", ".jsonl"):
+        raise option_error("--out", out, "a page's name, such as report.html")
     pages.check_page("--out", out)
     folder = read_folder(args.folder)
     title = args.title or f"Report of {args.folder.resolve().name}"

@@ -198,6 +198,9 @@ def check_table(table: dict[str, Any], path: Path) -> None:
     for name, kind in FIELDS.items():
         if not isinstance(table.get(name), kind):
             raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
+    for name in ("setting", "signatures"):
+        if not isinstance(table.get(name, {}), dict):
+            raise UsageError(f"{path}: {name!r} is no dict")
     rows = table["rows"]
     if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
         raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
