@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -22,3 +23,9 @@ for folder in (TESTS, TESTS.parent):
 def one_thread() -> None:
     """Tiny models: more threads only get in each other's way. The commands set their own."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def loud() -> None:
+    """Undo what a script says of logging as it is imported: that is for a process of its own."""
+    logging.disable(logging.NOTSET)
