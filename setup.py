@@ -54,10 +54,16 @@ setup(
         'matplotlib>=3.11,<4; python_version>="3.11"',
         'matplotlib>=3.8,<3.11; python_version<"3.11"',
         "networkx>=3,<4",
+        # images as sequences of tokens
+        "pillow>=10,<14",
+        # ROUGE of summaries
+        "rouge-score>=0.1.2,<0.2",
     ],
     extras_require={
         # engines to compare with: paradec-benchmark --peers
         "peers": ["ctranslate2>=4.5,<5"],
+        # photographs: scripts/prepare_super_resolution.py --photographs
+        "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5"],
     },
     entry_points={

@@ -17,11 +17,13 @@ vocab=8000        # merges of the joint BPE
 max_tokens=''     # training pairs with a longer side are dropped
 max_ratio=''      # training pairs whose lengths differ by a greater factor are dropped
 tokenised=''      # yes: the text comes tokenised, and raw/ is made from it
+language=''       # of source and target, where these are no languages
 own_options=()    # options of this recipe alone, each with a value: --min-length sets min_length
+own_switches=()   # those without one: --tokenized sets tokenized to yes
 
 # Sets the array tokeniser: the filter for the text of a language.
 set_tokeniser() { # language
-    tokeniser=("$python" -m sacremoses -q -l "$1" normalize tokenize -a)
+    tokeniser=("$python" -m sacremoses -q -l "${language:-$1}" normalize tokenize -a)
 }
 
 mode='' from='' accept='' mirror='' codes='' dict='' smoke='' dest=''
@@ -63,9 +65,9 @@ A run that was stopped is taken up where it was; what is finished is not done ag
 END
 }
 
-is_own() { # option
+is_among() { # option, then options
     local option
-    for option in ${own_options[@]+"${own_options[@]}"}; do
+    for option in "${@:2}"; do
         [ "$option" != "$1" ] || return 0
     done
     return 1
@@ -93,10 +95,17 @@ parse_arguments() {
                 dest=$1 && break
                 ;;
             -*)
+                if is_among "$1" ${own_switches[@]+"${own_switches[@]}"}; then
+                    declare -g "${1#--}=yes"
+                    shift && continue
+                fi
                 case $1 in
                     --from | --accept | --mirror | --codes | --dict | --python) ;;
                     --vocab | --workers | --max-tokens | --max-ratio) ;;
-                    *) is_own "$1" || fail "unknown option: $1 (see --help)" ;;
+                    *)
+                        is_among "$1" ${own_options[@]+"${own_options[@]}"} ||
+                            fail "unknown option: $1 (see --help)"
+                        ;;
                 esac
                 need_value "$@"
                 key=${1#--}
@@ -314,7 +323,7 @@ step_text() {
         for split in "${splits[@]}"; do
             for lang in "$source" "$target"; do
                 in_parts "$work/tok/$split.$lang" "$work/raw/$split.$lang" \
-                    "$python" "$root/scripts/data_detokenise.py" "$lang"
+                    "$python" "$root/scripts/data_detokenise.py" "${language:-$lang}"
             done
         done
     fi
@@ -377,7 +386,8 @@ settings() {
     echo "max_ratio $max_ratio"
     echo "codes ${codes:+$(checksum "$codes")}"
     echo "dict ${dict:+$(checksum "$dict")}"
-    for option in ${own_options[@]+"${own_options[@]}"}; do
+    for option in ${own_options[@]+"${own_options[@]}"} \
+        ${own_switches[@]+"${own_switches[@]}"}; do
         key=${option#--}
         key=${key//-/_}
         echo "$key ${!key}"

@@ -155,7 +155,7 @@ def prepared(captions: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def test_recipes_exist() -> None:
-    assert len(RECIPES) == 8
+    assert len(RECIPES) == 9
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,9 +1,9 @@
 """paradec-analyse: what translations, scores, benchmarks and traces tell of a decoder.
 
 Of texts and scores, the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
-xia2022 (repetition); of benchmarks, speed-ups by batch, beam, length and threads, sentence by
-sentence, and by stern2018's mean accepted block; of traces, acceptance by position, and FLOPs as
-santilli2023 compares them.
+xia2022 (repetition), and ROUGE of summaries; of benchmarks, speed-ups by batch, beam, length and
+threads, sentence by sentence, and by stern2018's mean accepted block; of traces, acceptance by
+position, and FLOPs as santilli2023 compares them.
 
 Texts are a sentence a line, or what fairseq-generate printed: of translations its lines D- (or H-),
 of references T-, of sources S-. Tokens are what spaces separate: give tokenised texts where words

@@ -1,0 +1,227 @@
+"""scripts/prepare_summarisation.sh and concatenate_captions.py, on text made up here."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from helpers_cli import ROOT
+from test_data_scripts import contents, kill_at, read, refuse, run, succeed, write
+
+NAME = "prepare_summarisation"
+SIDES = ("document", "summary")
+#: A folder whose name a shell would act on, were it ever given it.
+ODD = "it's $(touch pwned); `touch pwned` & *"
+LONG = 600
+
+
+def corpus(folder: Path) -> Path:
+    """Texts of which one document has 600 words, and a summary 120."""
+    lots = random.Random(4)
+
+    def text(words: int) -> str:
+        return " ".join(lots.choices("anna bert carl, dora's emil. fritz".split(), k=words))
+
+    for split, count in (("train", 30), ("valid", 4), ("test", 5)):
+        write(folder / f"{split}.document", [text(LONG if i == 1 else 12) for i in range(count)])
+        write(folder / f"{split}.summary", [text(120 if i == 1 else 4) for i in range(count)])
+    return folder
+
+
+def task_of(data: Path, positions: int) -> Any:
+    """The translation task on a data folder, as fairseq-generate sets it up."""
+    size = str(positions)
+    flags = ["--max-source-positions", size, "--max-target-positions", size]
+    parser = options.get_generation_parser()
+    args = options.parse_args_and_arch(parser, [str(data), "-s", SIDES[0], "-t", SIDES[1], *flags])
+    return tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+
+
+def test_a_data_folder(tmp_path: Path) -> None:
+    """Stopped at its last step, taken up there, and loaded by fairseq with 1024 positions."""
+    texts = corpus(tmp_path / ODD)
+    dest = tmp_path / f"made of {ODD}"
+    args = ["--from", texts, "--vocab", 60, dest]
+    kill_at("fairseq_cli.preprocess", NAME, *args)
+    assert not list(dest.glob("*.bin")) and len(read(dest / "bpe" / "train.document")) == 30
+    said = succeed(NAME, *args, cwd=tmp_path)
+    assert "split by BPE: done before" in said
+    assert not list(tmp_path.rglob("pwned"))
+    for split in ("train", "valid", "test"):
+        for side in SIDES:  # not cut: nobody asked for it
+            assert read(dest / "raw" / f"{split}.{side}") == read(texts / f"{split}.{side}")
+    # The tokeniser is the English one: it parts 's, and keeps it escaped.
+    assert any("dora &apos;s" in line for line in read(dest / "tok" / "train.document"))
+    assert read(dest / "dict.document.txt") == read(dest / "dict.summary.txt")
+    known = {line.split()[0] for line in read(dest / "dict.document.txt")}
+    assert all(set(line.split()) <= known for line in read(dest / "bpe" / "train.summary"))
+
+    task = task_of(dest, 1024)
+    task.load_dataset("test")
+    dataset = task.dataset("test")
+    lengths = [len(line.split()) + 1 for line in read(dest / "bpe" / "test.document")]  # </s>
+    assert dataset.src_sizes.tolist() == lengths and 512 < lengths[1] < 1024
+    assert dataset[1]["source"].numel() == lengths[1]
+    kept, dropped = dataset.filter_indices_by_size(dataset.ordered_indices(), (1024, 1024))
+    assert sorted(kept) == [0, 1, 2, 3, 4] and not dropped
+    _, dropped = dataset.filter_indices_by_size(dataset.ordered_indices(), (512, 512))
+    assert dropped == [1]
+
+    said = refuse(NAME, *args[:-1], "--tokenized", dest)
+    assert "was made otherwise (was tokenized , is now tokenized yes)" in said
+
+
+def test_tokens_are_cut_and_stay(tmp_path: Path) -> None:
+    """With the papers' limits: documents in all splits, summaries in train alone."""
+    texts = corpus(tmp_path / "texts")
+    # No-break spaces and stray returns are white space, and lines stay lines.
+    write(texts / "test.document", ["a\u00a0b\rc d e", "", *["x 's &lt; y"] * 3])
+    dest = tmp_path / "dest"
+    limits = ["--max-document", 400, "--max-summary", 100]
+    kill_at("subword_nmt.learn_bpe", NAME, "--from", texts, "--tokenized", *limits, dest)
+    for split, count in (("train", 100), ("valid", 120), ("test", 120)):
+        long = read(texts / f"{split}.summary")[1].split()
+        assert len(long) == 120
+        assert read(dest / "tok" / f"{split}.summary")[1].split() == long[:count]
+    for split in ("train", "valid"):
+        lines = read(texts / f"{split}.document")
+        assert read(dest / "tok" / f"{split}.document")[1].split() == lines[1].split()[:400]
+    assert read(dest / "tok" / "test.document")[:3] == ["a b c d e", "", "x 's &lt; y"]
+    assert read(dest / "raw" / "test.document")[2] == "x's < y"  # by English rules
+
+    cut = tmp_path / "cut"
+    kill_at("subword_nmt.learn_bpe -s 300", NAME, "--from", texts, "--tokenized", "--smoke",
+            "--max-document", 2, cut)  # fmt: skip
+    assert read(cut / "tok" / "test.document")[:3] == ["a b", "", "x 's"]
+
+
+def test_mistakes_of_the_recipe(tmp_path: Path) -> None:
+    texts = corpus(tmp_path / "texts")
+    dest = tmp_path / "dest"
+    for args, words in (
+        (["--max-document", "0"], "--max-document: got '0'; allowed: a whole number from 1 up"),
+        (["--max-summary", "x"], "--max-summary: got 'x'"),
+        (["--language", "English"], "--language: got 'English'; allowed: two or three letters"),
+        (["--tokenised"], "unknown option: --tokenised"),
+    ):
+        assert words in refuse(NAME, "--from", texts, *args, dest)
+    (texts / "valid.summary").unlink()
+    said = refuse(NAME, "--from", texts, dest)
+    assert f"missing input file: {texts}/valid.summary" in said
+    assert not dest.exists()
+    write(texts / "valid.summary", ["one"])
+    result = run(NAME, "--from", texts, "--tokenized", dest)
+    assert result.returncode == 2
+    assert "fewer lines than its partner" in result.stderr.splitlines()[-1]
+
+
+# ---- the stand-in --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def captions() -> Any:
+    """scripts/concatenate_captions.py as a module."""
+    path = ROOT / "scripts" / "concatenate_captions.py"
+    spec = importlib.util.spec_from_file_location("concatenate_captions", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_first_clauses(captions: Any) -> None:
+    for caption, clause in (
+        ("A man in a red hat stands On a ladder .", "A man in a red hat stands"),
+        ("Two young , white dogs run .", "Two young , white dogs run"),  # too early
+        ("A cat that sleeps", "A cat that sleeps"),
+        ("Three cats sleep , and dogs play .", "Three cats sleep"),
+        ("A dog .", "A dog"),
+        ("Dog", "Dog"),
+    ):
+        assert captions.first_clause(caption) == clause
+
+
+def caption_files(folder: Path) -> Path:
+    """Captions, of which some are in several splits."""
+    train = [f"The dog {i} runs near tree {i} ." for i in range(23)]
+    write(folder / "train.en", [*train, "A CAT 1 sleeps at home .", "A bird 0 sings at night ."])
+    valid = [f"A bird {i} sings at night ." for i in range(7)]
+    write(folder / "valid.en", [*valid, "A cat 2 sleeps at home ."])
+    write(folder / "test.en", [f"A cat {i} sleeps at home ." for i in range(9)])
+    return folder
+
+
+def made(folder: Path, split: str) -> list[tuple[str, str]]:
+    documents, summaries = (read(folder / f"{split}.{side}") for side in SIDES)
+    return list(zip(documents, summaries, strict=True))
+
+
+def parts(text: str) -> list[str]:
+    """The sentences of a document or summary."""
+    assert text.endswith(" .")
+    return text.removesuffix(" .").split(" . ")
+
+
+def test_documents_of_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:
+    texts = caption_files(tmp_path / "it's here")
+    args = [str(texts), str(tmp_path / "a" / "one"), "--captions", "4", "--times", "3"]
+    assert captions.main(args) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "test: 2 documents", "valid: 1 documents", "train: 15 documents"
+    ]  # fmt: skip
+    folder = tmp_path / "a" / "one"
+    seen = {}
+    for split, rounds in (("train", 3), ("valid", 1), ("test", 1)):
+        pairs = made(folder, split)
+        sentences = [parts(document) for document, _ in pairs]
+        for texts_of, (_, summary) in zip(sentences, pairs, strict=True):
+            assert len(texts_of) == 4
+            # "The dog 3 runs near tree 3": its first four words
+            assert parts(summary) == [" ".join(text.split()[:4]) for text in texts_of]
+        each = [text for texts_of in sentences for text in texts_of]
+        if rounds == 1:
+            assert len(set(each)) == len(each)
+        seen[split] = {text.lower() for text in each}
+    assert not seen["train"] & (seen["test"] | seen["valid"]) and not seen["valid"] & seen["test"]
+    assert {text.split()[1] for text in seen["train"]} == {"dog"}  # also those left over in test
+    assert {text.split()[1] for text in seen["valid"]} == {"bird"}
+    # A round has each caption at most once: 5 documents of 4, of 23 captions.
+    first = [text for document, _ in made(folder, "train")[:5] for text in parts(document)]
+    assert len(set(first)) == len(first) == 20
+
+
+def test_seeds_and_short_summaries(captions: Any, tmp_path: Path) -> None:
+    texts = str(caption_files(tmp_path / "texts"))
+    runs = (("one",), ("same",), ("other", "--seed", "2"), ("head", "--summarised", "1"))
+    for name, *more in runs:
+        assert captions.main([texts, str(tmp_path / name), "--captions", "3", *more]) == 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "same")
+    assert made(tmp_path / "one", "train") != made(tmp_path / "other", "train")
+    assert len(made(tmp_path / "one", "train")) == 8 * 7  # 8 rounds of 23 captions
+    for (document, head), (same, whole) in zip(
+        made(tmp_path / "head", "test"), made(tmp_path / "one", "test"), strict=True
+    ):
+        assert document == same and head == f"{parts(whole)[0]} ."
+
+
+def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:
+    texts, dest = caption_files(tmp_path / "texts"), tmp_path / "dest"
+    for args, words in (
+        ([texts, texts], "DEST: got"),
+        ([tmp_path, dest], "TEXTS: got"),
+        ([texts, dest, "--language", "de"], "TEXTS: got"),
+        ([texts, dest, "--captions", "4", "--summarised", "5"], "--summarised: got 5"),
+        ([texts, dest, "--captions", "9"], "valid.en: got 7 captions that no other split has"),
+    ):
+        assert captions.main(list(map(str, args))) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+    with pytest.raises(SystemExit):
+        captions.main([str(texts), str(dest), "--captions", "0"])
+    assert not dest.exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".captions")]
