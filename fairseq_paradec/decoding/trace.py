@@ -59,7 +59,7 @@ class PassRecord:
         tokens: the tokens themselves, if a trace was asked for.
         positions: where the committed predictions stand in the output, if not from ``start`` on:
             the model writes in another order, and ``start`` counts what was written.
-        directions: with ``positions``: the direction that wrote each of them.
+        directions: with ``positions``, for a trace: the direction that wrote each of them.
     """
 
     start: int

@@ -274,17 +274,17 @@ class BeamGenerator(MethodGenerator):
         """Return the passes that wrote a hypothesis, and those that went on without it."""
         z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
         places = [*self._places(len(hypo.words)), len(hypo.words)]
-        names = [
-            self.order.direction_name(d) for d in self.order.directions_of(len(slots)).tolist()
-        ]
+        names: list[str] = []
+        if self.record_tokens:
+            numbers = self.order.directions_of(len(slots)).tolist()
+            names = [self.order.direction_name(number) for number in numbers]
         passes = []
         for start in range(0, count * z, z):
             part = slice(start, start + z)
             begin = min(start, len(slots))
-            record = PassRecord(
-                begin, 0, 0, len(slots[part]), positions=places[part], directions=names[part]
-            )
+            record = PassRecord(begin, 0, 0, len(slots[part]), positions=places[part])
             if self.record_tokens:
+                record.directions = names[part]
                 others = [None if value == -torch.inf else (w, value) for w, value in
                           hypo.runners_up[part]]  # fmt: skip
                 record.tokens = PassTokens(
