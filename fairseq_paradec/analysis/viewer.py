@@ -171,20 +171,25 @@ def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {name: values for name, values in columns.items() if any(v is not None for v in values)}
 
 
+def _facts(told: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
+    """Return what is known of tokens column by column; columns of nothing are left out."""
+    return _without_unknown(
+        {
+            "log_prob": [_number(one.log_prob) for one in told],
+            "rank": [one.rank for one in told],
+            "runner_up": words.numbers(one.runner_up for one in told),
+            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in told],
+            "direction": [_direction(one.direction) for one in told],
+        }
+    )
+
+
 def _origins(origins: Sequence[Origin], words: Words) -> dict[str, Any]:
     """Return origins column by column."""
     return {
         "pass": [one.pass_number for one in origins],
         "by": [STATES.index(one.by) for one in origins],
-    } | _without_unknown(
-        {
-            "log_prob": [_number(one.log_prob) for one in origins],
-            "rank": [one.rank for one in origins],
-            "runner_up": words.numbers(one.runner_up for one in origins),
-            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in origins],
-            "direction": [_direction(one.direction) for one in origins],
-        }
-    )
+    } | _facts(origins, words)
 
 
 def _direction(name: str | None) -> str | None:
@@ -208,15 +213,7 @@ def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
         "position": [cell.position for cell in cells],
         "token": words.numbers(cell.token for cell in cells),
         "state": [STATES.index(cell.state) for cell in cells],
-    } | _without_unknown(
-        {
-            "log_prob": [_number(cell.log_prob) for cell in cells],
-            "rank": [cell.rank for cell in cells],
-            "runner_up": words.numbers(cell.runner_up for cell in cells),
-            "runner_up_log_prob": [_number(cell.runner_up_log_prob) for cell in cells],
-            "direction": [_direction(cell.direction) for cell in cells],
-        }
-    )
+    } | _facts(cells, words)
 
 
 def _steps(one: Sentence) -> list[dict[str, Any]]:
