@@ -3,7 +3,8 @@
 
 A document is N captions. Its summary has the first clause of each of the first K, in order: all of
 them by default, so that summaries are long, as in CNN/DailyMail, and grow with N; with K = 1 it is
-one short line about what comes first, as in Gigaword. A first clause ends before the first comma,
+one short line about what comes first, as in Gigaword. Several N give documents of several lengths,
+each length with all captions. A first clause ends before the first comma,
 preposition or conjunction that has three words or more before it ("a man in a red hat stands on a
 ladder" becomes "a man in a red hat stands": after two words, "in" is too early).
 
@@ -95,9 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     number = measure.whole_number
     add("--language", default="en", metavar="LANG", help="ending of the files (default: en)")
-    add("--captions", type=number, default=8, metavar="N", help="of a document (default: 8)")
+    add(
+        "--captions", type=lambda text: [number(part) for part in text.split(",")], default=[8],
+        metavar="N[,N...]", help="of a document, one length or several (default: 8)",
+    )  # fmt: skip
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
-    add("--times", type=number, default=8, metavar="R", help="rounds, of train (default: 8)")
+    add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
     add("--seed", type=int, default=1, help="(default: 1)")
     args = parser.parse_args(argv)
     return measure.run("concatenate_captions.py", lambda: _run(args))
@@ -105,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     """Write the folder, whole or not at all."""
-    summarised = args.captions if args.summarised is None else args.summarised
-    if summarised > args.captions:
-        raise option_error("--summarised", summarised, f"at most --captions, {args.captions}")
+    sizes = list(dict.fromkeys(args.captions))
+    if args.summarised is not None and args.summarised > min(sizes):
+        raise option_error("--summarised", args.summarised, f"at most --captions, {min(sizes)}")
     if args.dest.exists():
         raise option_error("DEST", str(args.dest), "a folder that does not exist yet")
     made, seen = {}, set[str]()
@@ -119,12 +123,15 @@ def _run(args: argparse.Namespace) -> int:
         # A split has lots of its own: another number of captions in one changes no other.
         lots = random.Random(f"{args.seed} {split}")
         times = args.times if split == "train" else 1
-        made[split] = documents(kept, args.captions, summarised, times, lots)
-        if not made[split]:
+        if len(kept) < max(sizes):
             raise UsageError(
                 f"{file}: got {len(kept)} captions that no other split has; "
-                f"allowed: at least --captions, {args.captions}"
+                f"allowed: at least --captions, {max(sizes)}"
             )
+        made[split] = [
+            pair for size in sizes
+            for pair in documents(kept, size, args.summarised or size, times, lots)
+        ]  # fmt: skip
     args.dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".captions-", dir=args.dest.parent) as work:
         folder = Path(work) / "data"

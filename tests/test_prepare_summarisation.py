@@ -209,6 +209,23 @@ def test_seeds_and_short_summaries(captions: Any, tmp_path: Path) -> None:
         assert document == same and head == f"{parts(whole)[0]} ."
 
 
+def test_documents_of_several_lengths(captions: Any, tmp_path: Path) -> None:
+    texts = str(caption_files(tmp_path / "texts"))
+    for name, sizes in (("both", "3,2,3"), ("one", "3"), ("brief", "3,2")):
+        more = ["--summarised", "1"] if name == "brief" else []
+        args = [texts, str(tmp_path / name), "--captions", sizes, "--times", "2", *more]
+        assert captions.main(args) == 0
+    for split, rounds, available in (("train", 2, 23), ("valid", 1, 7), ("test", 1, 9)):
+        pairs = made(tmp_path / "both", split)
+        lengths = [len(parts(document)) for document, _ in pairs]
+        # a length given twice counts once
+        assert lengths == [3] * (rounds * (available // 3)) + [2] * (rounds * (available // 2))
+        assert lengths == [len(parts(summary)) for _, summary in pairs]
+        one = made(tmp_path / "one", split)
+        assert pairs[: len(one)] == one
+        assert all(len(parts(summary)) == 1 for _, summary in made(tmp_path / "brief", split))
+
+
 def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:
     texts, dest = caption_files(tmp_path / "texts"), tmp_path / "dest"
     for args, words in (
@@ -216,12 +233,14 @@ def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> N
         ([tmp_path, dest], "TEXTS: got"),
         ([texts, dest, "--language", "de"], "TEXTS: got"),
         ([texts, dest, "--captions", "4", "--summarised", "5"], "--summarised: got 5"),
+        ([texts, dest, "--captions", "6,4", "--summarised", "5"], "allowed: at most --captions, 4"),
+        ([texts, dest, "--captions", "2,9"], "allowed: at least --captions, 9"),
         ([texts, dest, "--captions", "9"], "valid.en: got 7 captions that no other split has"),
     ):
         assert captions.main(list(map(str, args))) == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
     with pytest.raises(SystemExit):
-        captions.main([str(texts), str(dest), "--captions", "0"])
+        captions.main([str(texts), str(dest), "--captions", "2,0"])
     assert not dest.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".captions")]
