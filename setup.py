@@ -74,6 +74,7 @@ setup(
             "paradec-demo=fairseq_paradec.cli.demo:main",
             "paradec-modules=fairseq_paradec.cli.modules:main",
             "paradec-training-speed=fairseq_paradec.cli.training_speed:main",
+            "paradec-images=fairseq_paradec.cli.images:main",
             "paradec-lossless=fairseq_paradec.cli.lossless:main",
             "paradec-order=fairseq_paradec.cli.order:main",
             "paradec-passes=fairseq_paradec.cli.passes:main",

@@ -7,6 +7,8 @@ to right, and in each pixel red, green, blue. Nothing here knows of models.
 
 from __future__ import annotations
 
+import json
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +29,13 @@ PEAK = 255
 
 #: Pixels between the images of a triple.
 LINE = 2
+
+# The file of a data folder that says how its tokens are arranged. Another version is another
+# meaning of its keys.
+SIZES, SCHEMA, VERSION = "sizes.json", "fairseq_paradec.images", 1
+
+# The languages of a data folder: low and high resolution.
+LANGUAGES = ("lr", "hr")
 
 # Only these of Pillow's many formats: some of the others start programs.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
@@ -57,6 +66,9 @@ class Size:
             if pixels < 1:
                 raise option_error(name, pixels, "a whole number of pixels from 1 up")
         _check_channels(self.channels)
+
+    def __str__(self) -> str:
+        return f"{self.height}×{self.width}×{self.channels}"
 
     @property
     def num_tokens(self) -> int:
@@ -215,6 +227,55 @@ def dictionary() -> Dictionary:
     for intensity in range(PEAK + 1):
         symbols.add_symbol(str(intensity))
     return symbols
+
+
+def read_sizes(folder: str) -> tuple[Size, Size]:
+    """Read how the images of a data folder are arranged: its sources and its targets.
+
+    Args:
+        folder: what scripts/prepare_super_resolution.py made.
+
+    Returns:
+        The small and the large size: as many channels, and the same whole multiple in both
+        directions.
+
+    Raises:
+        UsageError: the file is not there, is something else, or its sizes do not fit each other.
+    """
+    path = os.path.join(folder, SIZES)
+    allowed = "a folder that scripts/prepare_super_resolution.py made"
+
+    def error(wrong: str) -> UsageError:
+        return UsageError(f"DATA: got {folder!r}, whose {path} {wrong}; allowed: {allowed}")
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except OSError as problem:
+        raise error(f"cannot be read ({problem.strerror})") from problem
+    except ValueError as problem:
+        raise error(f"is no JSON ({problem})") from problem
+    kind = (document.get("schema"), document.get("version")) if isinstance(document, dict) else None
+    if kind != (SCHEMA, VERSION):
+        raise error(f"is no file of schema {SCHEMA}, version {VERSION}")
+    small, large = (_size_in(document.get(language)) for language in LANGUAGES)
+    if small is None or large is None:
+        raise error(f"lacks the height, width and channels of {' or '.join(LANGUAGES)}")
+    times = large.height // small.height
+    if Size(max(times, 1) * small.height, max(times, 1) * small.width, small.channels) != large:
+        raise error(f"has sizes that do not fit, {small} and {large}")
+    return small, large
+
+
+def _size_in(found: object) -> Size | None:
+    """Read one size of a JSON document; None if it is none."""
+    names = ("height", "width", "channels")
+    if not isinstance(found, dict) or any(type(found.get(name)) is not int for name in names):
+        return None
+    try:
+        return Size(*(found[name] for name in names))
+    except UsageError:
+        return None
 
 
 def load(path: Path, channels: int) -> Pixels:

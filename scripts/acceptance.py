@@ -31,6 +31,7 @@ from evaluate import checksum, read_references, subset_files  # noqa: E402
 from fairseq import utils  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
+from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.analysis.blocks import block_sizes  # noqa: E402
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
@@ -85,6 +86,12 @@ class Test(NamedTuple):
             batch = self.numbers[start : start + self.batch_size]
             sample = dataset.collater([dataset[i] for i in batch])
             yield utils.move_to_cuda(sample) if self.models.device == "cuda" else sample
+
+    def text(self, tokens: Any) -> str:
+        """Return the text of an output or a target."""
+        symbols = self.task.target_dictionary.string(tokens).split()
+        language = measure.text_language(self.models.data, self.task.cfg.target_lang)
+        return measure.plain_text(symbols, language)
 
     def generator(self, options: Options, **more: Any) -> tuple[Any, list[Any]]:
         """Return the generator of a setting, and the models whose output it gives."""
@@ -208,7 +215,7 @@ def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 
 def judged(test: Test, bar: Any) -> dict[str, Any]:
     """Translate by fairseq's own search; return the tokens, in the order of ``test.numbers``."""
-    search = Audit(test.verifier, test.task.target_dictionary).judge
+    search, _ = test.generator({"decoding": "beam", "beam": 1})
     found: dict[int, list[int]] = {}
     for sample in test.samples():
         hypos = search.generate(test.verifier, sample)
@@ -337,7 +344,7 @@ def _same(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> int:
 
 
 def scores(quality: Quality, texts: Sequence[str], greedy: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of translation quality, with differences from greedy search.
+    """Return the columns of quality, with differences from greedy search.
 
     Args:
         quality: with the references.
@@ -374,7 +381,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
     """Return what tells a setting's result from any other: a checksum of all it is made from."""
     files = [Path(one) for one in test.path.split(os.pathsep)]
     files += sorted(Path(args.data).glob("dict.*.txt"))
-    files += subset_files(args.data, args.subset)
+    files += [*subset_files(args.data, args.subset), *Path(args.data).glob(images.SIZES)]
     files += sorted((Path(measure.__file__).resolve().parents[1]).rglob("*.py"))
     machine = measure.circumstances("", [])
     del machine["machine"]["threads"]  # they change no token
@@ -429,6 +436,29 @@ def measured(
     return wanted, entries
 
 
+def quality_of(args: argparse.Namespace, test: Test, given: list[str] | None) -> Quality | None:
+    """Return what scores the outputs; None for texts without ``--raw``.
+
+    Args:
+        args: the command's arguments.
+        test: what is translated.
+        given: the lines of ``--raw``.
+
+    Raises:
+        UsageError: there are more or fewer of them, or they are not what they should be.
+    """
+    dataset = test.task.dataset(args.subset)
+    if given is None and measure.holds_images(args.data):
+        given = [test.text(tokens) for tokens in dataset.tgt]
+    if given is None:
+        return None
+    if len(given) != len(dataset):
+        allowed = f"{len(dataset)} lines, as {args.subset} of DATA has"
+        raise option_error("--raw", str(args.raw), allowed)
+    references = [given[i] for i in test.numbers]
+    return measure.quality(args.data, test.task.cfg.target_lang, references)
+
+
 def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Measure all settings and write the table; return the exit status.
 
@@ -438,12 +468,10 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """
     if args.out.is_dir():
         raise option_error("--out", str(args.out), "a file, not a folder")
-    references = None if args.raw is None else read_references(args.raw)
+    given = None if args.raw is None else read_references(args.raw)
     settings = prepare(args)
     first = settings[0].test
-    size = len(first.task.dataset(args.subset))
-    if references is not None and len(references) != size:
-        raise option_error("--raw", str(args.raw), f"{size} lines, as {args.subset} of DATA has")
+    quality = quality_of(args, first, given)
     wanted, entries = measured(args, settings)
     several = len(wanted) > 1
     rows = [
@@ -453,13 +481,8 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     for one, (test, _) in zip(rows, settings, strict=True):
         if one["label"] != OTHER_MODEL and not same_greedy(test.verifier, first.verifier):
             one["label"] = f"{OTHER_MODEL}: {one['label']}"
-    if references is not None:
-        quality = Quality([references[i] for i in first.numbers])
-        words, language = first.task.target_dictionary, first.task.cfg.target_lang
-        texts = [
-            [measure.plain_text(words.string(tokens).split(), language) for tokens in e["tokens"]]
-            for e in entries
-        ]
+    if quality is not None:
+        texts = [[first.text(tokens) for tokens in entry["tokens"]] for entry in entries]
         greedy = {
             test.path: text
             for (test, options), text in zip(settings, texts, strict=True)
@@ -469,7 +492,7 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
             one |= scores(quality, text, greedy[test.path])
             if several:
                 found = scores(quality, text, greedy[first.path])
-                one |= {f"{k} - first": found[f"{k} - greedy"] for k in quality.signatures()}
+                one |= {f"{k} - first": found[f"{k} - greedy"] for k in quality.metrics}
     for one, entry in zip(rows, entries, strict=True):
         one |= histogram(entry)
     idle = {name for name in OPTIONAL if all(one[name] == "-" for one in rows)}
@@ -503,8 +526,8 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
             "blocks. A block is a token of the model's own and the drafts after it that hold; the "
             "pass that verifies them finds the next block's first token, too."
         )
-    if references is not None:
-        notes.append("Cased, detokenised text against raw references; 95% paired-bootstrap.")
+    if quality is not None:
+        notes.append(f"{quality.compared}; 95% paired-bootstrap.")
         if several:
             notes.append(
                 "Differences are from the same model's greedy search, and from the first model's."
@@ -566,7 +589,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "one without heads has its greedy row alone",
     )
     add("--subset", default="valid", help="of DATA (default: valid)")
-    add("--raw", type=Path, help="its references, plain text, one per line: for BLEU and chrF")
+    add(
+        "--raw",
+        type=Path,
+        help="its references, plain text, one per line: for BLEU and chrF, or ROUGE of summaries; "
+        "images have PSNR against the targets of DATA without it",
+    )
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")
     add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
     add("--dtype", choices=list(DTYPES), default="fp32", help="(default: fp32)")

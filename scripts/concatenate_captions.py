@@ -12,9 +12,10 @@ It is copying with omissions, by a rule: this should be within reach of a small 
 data, outputs are long and follow the document closely, and what is right is known. It has nothing
 of what is hard in summarisation, so no figure from it is one of Gigaword or CNN/DailyMail.
 
-Each caption is used once in a document of valid and test. For training, the captions are shuffled
-and dealt out anew --times times. Captions that valid or test has (in lower case) are left out of
-train, those of test also out of valid. What is too little for a document at the end is left out.
+Of a length, each caption is used once in a document of valid and test. For training, the captions
+are shuffled and dealt out anew --times times. Captions that valid or test has (in lower case) are
+left out of train, those of test also out of valid. What is too little for a document at the end is
+left out.
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
     add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
+    add(
+        "--most", type=number, metavar="D",
+        help="documents of an N in valid and test, so that all lengths have as many (default: all)",
+    )  # fmt: skip
     add("--seed", type=int, default=1, help="(default: 1)")
     args = parser.parse_args(argv)
     return measure.run("concatenate_captions.py", lambda: _run(args))
@@ -128,9 +133,10 @@ def _run(args: argparse.Namespace) -> int:
                 f"{file}: got {len(kept)} captions that no other split has; "
                 f"allowed: at least --captions, {max(sizes)}"
             )
+        most = None if split == "train" else args.most
         made[split] = [
             pair for size in sizes
-            for pair in documents(kept, size, args.summarised or size, times, lots)
+            for pair in documents(kept, size, args.summarised or size, times, lots)[:most]
         ]  # fmt: skip
     args.dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".captions-", dir=args.dest.parent) as work:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Translate test sets with fairseq-generate and the plugin, and score them by sacreBLEU.
+"""Translate test sets with fairseq-generate and the plugin, and score them.
 
-The scores are of cased, detokenised text against the raw reference, as the sacrebleu command gives
-them on the hypotheses written beside the result. Given again, the command translates only what it
+Translations have BLEU and chrF of cased, detokenised text against the raw reference, as the
+sacrebleu command gives them on the hypotheses written beside the result; summaries have ROUGE;
+images have PSNR against the targets of DATA. Given again, the command translates only what it
 has not: a finished translation is used again if checkpoint, data, flags, plugin and machine are the
 same.
 """
@@ -25,7 +26,7 @@ from typing import Any
 logging.disable(logging.INFO)  # what fairseq says while it is imported
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from fairseq.data import data_utils  # noqa: E402
+from fairseq.data import Dictionary, data_utils  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
@@ -46,7 +47,10 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
         UsageError: fairseq-generate fails.
     """
     command = [sys.executable, "-P", "-m", "fairseq_cli.generate", data, "--path", path]
-    command += ["--user-dir", str(ROOT / "fairseq_paradec"), "--gen-subset", subset, *flags]
+    command += ["--user-dir", str(ROOT / "fairseq_paradec"), "--gen-subset", subset]
+    # Not the checkpoint's, as it is elsewhere: fairseq-generate takes its own.
+    command += ["--task", measure.IMAGE_TASK] if measure.holds_images(data) else []
+    command += flags
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if result.returncode != 0:
         print(result.stderr[-4000:], file=sys.stderr)
@@ -57,7 +61,7 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
         if line.startswith("H-"):
             number, _, text = line[2:].split("\t", 2)
             found.setdefault(int(number), text)  # of several (--nbest) the first is the best
-    language = data_utils.infer_language_pair(data)[1]
+    language = measure.text_language(data, target_language(data))
     return [measure.plain_text(found[number].split(), language) for number in sorted(found)]
 
 
@@ -90,6 +94,19 @@ def translated(
     return texts
 
 
+def target_language(data: str) -> str:
+    """Return the name that a data folder has for its targets."""
+    return str(data_utils.infer_language_pair(data)[1])
+
+
+def image_references(data: str, subset: str) -> list[str]:
+    """Return a subset's target images, the intensities of each as text."""
+    pair = data_utils.infer_language_pair(data)
+    words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
+    targets = data_utils.load_indexed_dataset(f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}", words)
+    return [measure.plain_text(words.string(tokens).split(), None) for tokens in targets]
+
+
 def checksum(path: Path) -> str:
     """Return a file's SHA-256."""
     with path.open("rb") as stream:
@@ -117,13 +134,12 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
         flags: those of fairseq-generate.
         argv: all of them, for the record.
     """
-    tests = dict(zip(args.subset, map(read_references, args.raw)))
-    if len(args.subset) != len(args.raw) or len(tests) != len(args.raw):
-        raise option_error("--raw", " ".join(map(str, args.raw)), "one for each --subset")
     for path in args.path:
         measure.check_inputs(args.data, path)
-    for subset in tests:
+    for subset in args.subset:
         subset_files(args.data, subset)
+    tests = read_tests(args)
+    language = target_language(args.data)
     if args.out.is_dir():
         raise option_error("--out", str(args.out), "a file, not a folder")
     try:
@@ -145,7 +161,7 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
                 str(args.raw[args.subset.index(subset)]),
                 f"{len(texts)} lines, as {subset} of {args.data} has",
             )
-        quality = Quality(tests[subset])
+        quality = measure.quality(args.data, language, tests[subset])
         row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
         row |= {"sentences": len(texts)}
         row |= {metric: round(score, 2) for metric, score in quality.scores(texts).items()}
@@ -157,7 +173,7 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
                 row[f"{metric} - first"] = "-" if texts is baseline else text
         rows.append(row)
     signatures = quality.signatures() if quality else {}
-    notes = ["Cased, detokenised text against raw references."]
+    notes = [f"{quality.compared}."] if quality else []
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
@@ -167,6 +183,23 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0
+
+
+def read_tests(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the references of each test set: of images the targets of DATA, of texts ``--raw``.
+
+    Raises:
+        UsageError: ``--raw`` does not fit.
+    """
+    raw = args.raw or []
+    if measure.holds_images(args.data):
+        if raw:
+            raise option_error("--raw", str(raw[0]), "none: images are scored against DATA's own")
+        return {subset: image_references(args.data, subset) for subset in args.subset}
+    tests = dict(zip(args.subset, map(read_references, raw)))
+    if len(args.subset) != len(raw) or len(tests) != len(raw):
+        raise option_error("--raw", " ".join(map(str, raw)), "one for each --subset")
+    return tests
 
 
 def read_references(path: Path) -> list[str]:
@@ -200,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         epilog="Flags after -- go to fairseq-generate: -- --decoding greedy, or -- --lenpen 0.6",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s DATA --path FILES --subset NAME --raw FILE --out FILE [-- FLAGS]",
+        usage="%(prog)s DATA --path FILES --subset NAME [--raw FILE] --out FILE [-- FLAGS]",
     )
     add = parser.add_argument
     add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
@@ -215,8 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--raw",
         type=Path,
         action="append",
-        required=True,
-        help="its references, plain text, one per line; once for each --subset",
+        help="its references, plain text, one per line; once for each --subset. Images need none",
     )
     add(
         "--beam",

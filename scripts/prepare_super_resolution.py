@@ -41,7 +41,7 @@ from tqdm import tqdm  # noqa: E402
 from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
-from fairseq_paradec.images import Pixels, Size  # noqa: E402
+from fairseq_paradec.images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size  # noqa: E402
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 # Colour photographs in the two packages. motorcycle_right is motorcycle_left from a step aside, so
@@ -53,11 +53,8 @@ PHOTOGRAPHS = {
         *("data/motorcycle_left.png", "data/rocket.jpg"),
     ],
 }
-LANGUAGES = ("lr", "hr")
 PARTS = ("test", "valid", "train")  # in the order in which they are filled
 SMOKE_PHOTOGRAPHS, SMOKE_SQUARES = 16, 4
-# Of sizes.json: another version is another meaning of its keys.
-SCHEMA, VERSION = "fairseq_paradec.images", 1
 
 
 def squares(image: Pixels, side: int | None) -> Iterator[tuple[int, int, Pixels]]:
@@ -341,7 +338,7 @@ def _describe(
         },
     }
     text = json.dumps(document, indent=1) + "\n"
-    (folder / "sizes.json").write_text(text, encoding="utf-8")
+    (folder / SIZES).write_text(text, encoding="utf-8")
     for name, count in counts.items():
         print(f"{name:5} {count['pairs']:6} pairs of {count['photographs']} photographs")
     if duplicates:

@@ -40,15 +40,19 @@ options:
                         from the encoder of a Transformer of the same size. blockwise_transformer
                         (Stern et al. 2018; tiny 8 epochs) puts heads on the Transformer that
                         -- --base-path FILE names; with --fine-tune-base that is trained, too
-                        (tiny 6 epochs)
+                        (tiny 6 epochs). image_transformer (Stern et al. 2018, section 7.2; tiny 20
+                        epochs) writes images, and blockwise_image_transformer puts heads on it:
+                        DATA is a folder of scripts/prepare_super_resolution.py then. In such a
+                        folder every model is trained by --task image_super_resolution
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
     --average N         the last N checkpoints are kept and averaged (default: tiny 8, others 5)
     --seed N            (default: 1)
     --threads N         of each process on a CPU (default: the cores shared out evenly)
     --processes N       data-parallel processes; each takes a part of every batch (default: 1)
-    --smoke             a try-out: 20 updates on batches of 128 tokens (longer sentences are left out),
-                        2 checkpoints averaged; without --save-dir in a temporary folder
+    --smoke             a try-out: 20 updates on batches of 128 tokens (longer sentences are left out)
+                        or of one image, 2 checkpoints averaged; without --save-dir in a temporary
+                        folder
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
     -- FLAGS            any other flags of fairseq-train; they win over the preset's
 
@@ -60,6 +64,8 @@ examples:
         --preset tiny --arch ibdecoder
     scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/heads --preset tiny \
         --arch blockwise_transformer -- --base-path checkpoints/tiny/model.pt
+    scripts/train.sh data-bin/photographs --save-dir checkpoints/images --preset tiny \
+        --arch image_transformer
 The settings of the presets are in scripts/train_settings.sh.
 HELP
 }
@@ -115,6 +121,15 @@ need_dir "$data" "DATA"
 dicts=("$data"/dict.*.txt)
 [ ${#dicts[@]} -eq 2 ] || fail "DATA: got '$data'; allowed: a folder with two dict.LANG.txt"
 need_python fairseq torch
+image= # how many tokens an image has, if DATA holds images
+[ ! -f "$data/sizes.json" ] || image=$("$python" -c 'import json, sys
+size = json.load(open(sys.argv[1]))["hr"]
+print(size["height"] * size["width"] * size["channels"] + 1)' "$data/sizes.json" 2>/dev/null) ||
+    fail "DATA: got '$data', whose sizes.json cannot be read; allowed: a folder of" \
+        "scripts/prepare_super_resolution.py"
+[[ -n $image || $arch != *image_transformer* ]] ||
+    fail "--arch: got '$arch'; allowed: it with images, which DATA ($data) does not hold (no" \
+        "sizes.json)"
 gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 [ "$gpus" = 0 ] || [ "$processes" -le "$gpus" ] ||
     fail "--processes: got '$processes'; allowed: at most $gpus, the number of CUDA devices"
@@ -136,13 +151,13 @@ if [ -n "$smoke" ]; then
 fi
 
 # A batch is shared among processes, and summed up from pieces that fit into memory. fairseq wants
-# room for its longest sentence, 1024 tokens, in each.
+# room for its longest sentence, 1024 tokens or an image, in each.
 piece=4096
 [ "$gpus" = 0 ] || piece=8192
 update_freq=$(((batch + processes * piece - 1) / (processes * piece)))
 max_tokens=$((batch / (processes * update_freq)))
-positions=1024
-[ -z "$smoke" ] || positions=128
+positions=${image:-1024}
+[ -z "$smoke" ] || positions=${image:-128}
 [ "$max_tokens" -ge "$positions" ] || max_tokens=$positions
 
 flags=() settings=()
@@ -151,6 +166,7 @@ add() { # a flag of fairseq-train with its value
     settings+=("${*@Q}")
 }
 add --arch "$arch"
+[ -z "$image" ] || add --task image_super_resolution
 if [ -n "$own_size" ]; then
     : # the architecture's name says it
 elif [ -z "$base_path" ] && [[ -z $encoder_from || $arch != block_nat* ]]; then # else that model's
@@ -189,9 +205,11 @@ else
 fi
 add --keep-last-epochs "$average" # fairseq gives no other name to one at the end of an epoch
 if [ -n "$smoke" ]; then
-    add --max-source-positions "$positions"
-    add --max-target-positions "$positions"
-    add --skip-invalid-size-inputs-valid-test
+    if [ -z "$image" ]; then # images are of one length
+        add --max-source-positions "$positions"
+        add --max-target-positions "$positions"
+        add --skip-invalid-size-inputs-valid-test
+    fi
     add --max-valid-steps 2
 fi
 if [ "$gpus" = 0 ]; then add --cpu; else add --fp16; fi
@@ -221,7 +239,7 @@ flock -n 9 || {
 same_data="DATA $data"
 grep -qsxF -- "$same_data" "$save_dir/settings.txt" ||
     same_data=$(cd -- "$data" >/dev/null && shopt -s nullglob &&
-        sha256sum -- dict.*.txt {train,valid}*.{bin,idx} | sed -E 's/^(.{16})\S* .(.*)/DATA \2 \1/')
+        sha256sum -- dict.*.txt sizes*.json {train,valid}*.{bin,idx} | sed -E 's/^(.{16})\S* .(.*)/DATA \2 \1/')
 printf '%s\n' "$same_data" "${settings[@]}" >"$save_dir/settings.new"
 checkpoints=("$save_dir"/checkpoint*.pt)
 if [ ! -e "${checkpoints[0]}" ] && [ ! -e "$save_dir/model.pt" ]; then

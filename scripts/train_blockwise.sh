@@ -13,14 +13,17 @@ acceptance.py. Stopped or killed, the same command goes on where it was; what is
 made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
-    DATA                   a folder that fairseq-preprocess made (paths have no ':' in them)
+    DATA                   a folder that fairseq-preprocess made (paths have no ':' in them); or one
+                           of images, by prepare_super_resolution.py (section 7.2 of the paper):
+                           --arch image_transformer then, and blockwise_image_transformer
 output:
     DIR/base/              [1/5] a Transformer, unless --base is given
     DIR/data.SRC-TGT/      [2/5] DATA with a teacher's translations (beam 5) as training targets
     DIR/model/             [3/5] the base with heads, trained: model.pt
     DIR/heads.pt           [4/5] of a frozen base the heads alone, for --drafter-path
     DIR/acceptance.json    [5/5] mean accepted block of the exact rule, top-2 and top-3, beside the
-                           base; also BLEU and chrF if there is DATA/raw/SUBSET.TGT
+                           base; also BLEU and chrF if there is DATA/raw/SUBSET.TGT. Of images:
+                           exact, intensities up to 2 away (the paper's epsilon), and PSNR
 A step that is not needed is left out.
 
 options:
@@ -31,7 +34,8 @@ options:
                              fine-tuning   trained     DATA
                              both          trained     distilled
                            A frozen base keeps its translations; a trained one has longer blocks and
-                           other translations, which distilled data keep from getting much worse
+                           other translations, which distilled data keep from getting much worse.
+                           Images are not distilled
     --block-size K         the next word and K-1 more (default: tiny 6, others 8); what is decoded
                            may be less
     --preset NAME          size and settings: tiny, iwslt, base or big (default: base); see train.sh
@@ -58,6 +62,8 @@ The longest blocks, on distilled data that are there:
     scripts/train_blockwise.sh data-bin/multi30k.en-de --save-dir checkpoints/k6-both \
         --preset tiny --setting both --base checkpoints/tiny/model.pt \
         --distilled data-bin/multi30k-distilled.en-de
+Images, with a base of their own:
+    scripts/train_blockwise.sh data-bin/photographs --save-dir checkpoints/images --preset tiny
 The layer with fewer weights:
     scripts/train_blockwise.sh data-bin/wmt14.en-de --save-dir checkpoints/k8-small \
         --base checkpoints/base/model.pt -- --head-layer per_head
@@ -90,6 +96,11 @@ done
 frozen='' distils=''
 case $setting in regular | distillation) frozen=1 ;; esac
 case $setting in distillation | both) distils=1 ;; esac
+plain=transformer arch=()
+if [ -f "$data/sizes.json" ]; then
+    plain=image_transformer arch=(--arch image_transformer)
+    [ -z "$distils" ] || fail "--setting: got '$setting'; allowed with images: regular, fine-tuning"
+fi
 [ "$block_size" != 1 ] || [ -z "$frozen" ] || [ -n "$own_first" ] ||
     fail "--block-size: got '1'; allowed: from 2 up with --setting $setting, for there is nothing" \
         "else to train"
@@ -132,7 +143,7 @@ if [ -n "$base" ]; then
     note "[1/5] base: $base"
 else
     note "[1/5] base: $save_dir/base"
-    train "$data" "$save_dir/base"
+    train "$data" "$save_dir/base" "${arch[@]}"
     base=$save_dir/base/model.pt
 fi
 if [ -z "$distils" ]; then
@@ -153,7 +164,7 @@ flags=(--base-path "$base")
 long=()
 [ -z "$epochs" ] || long=(--epochs "$epochs")
 [ -z "$updates" ] || long=(--updates "$updates")
-train "$distilled" "$save_dir/model" --arch blockwise_transformer "${long[@]}" \
+train "$distilled" "$save_dir/model" --arch "blockwise_$plain" "${long[@]}" \
     -- "${flags[@]}" "${more[@]}"
 model=$save_dir/model/model.pt
 
@@ -174,15 +185,17 @@ else
 fi
 
 note "[5/5] acceptance: $save_dir/acceptance.json"
-raw=$data/raw/$subset.${pair#*-} score=()
-if [ -f "$raw" ]; then
+raw=$data/raw/$subset.${pair#*-} score=() rules=(--accept-topk 1 --accept-topk 2 --accept-topk 3)
+if [ "$plain" = image_transformer ]; then
+    rules=(--accept-distance 0 --accept-distance 2)
+elif [ -f "$raw" ]; then
     score=("--raw=$raw")
 else
     note "no BLEU, for there is no $raw"
 fi
 use_threads
 run "$python" "$root/scripts/acceptance.py" "$data" "${models[@]}" --decoding blockwise \
-    --accept-topk 1 --accept-topk 2 --accept-topk 3 --subset "$subset" "${score[@]}" \
+    "${rules[@]}" --subset "$subset" "${score[@]}" \
     --device "$device" "${try_out[@]}" "--title=Blockwise: $setting, $preset" \
     "--out=$save_dir/acceptance.json"
 [ -n "$temporary" ] || note "done: $model"

@@ -38,7 +38,7 @@ case $arch in
         ;;
 esac
 
-if [[ $arch == blockwise_transformer* ]]; then # heads on a Transformer
+if [[ $arch == blockwise_* ]]; then # heads on a Transformer
     [[ ! $arch =~ _(tiny|iwslt|big)$ ]] || own_size=1
     fine_tunes=
     for flag in "${more[@]}"; do
@@ -72,6 +72,22 @@ if [[ $arch == blockwise_transformer* ]]; then # heads on a Transformer
     esac
     training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
         --criterion blockwise_loss)
+    [ -z "$image" ] || smoothing=0
+elif [[ $arch == image_transformer* ]]; then # Stern et al. 2018 and Parmar et al. smooth nothing
+    [[ ! $arch =~ _(tiny|iwslt|big)$ ]] || own_size=1
+    smoothing=0
+    case $preset in
+        tiny)
+            length=(epochs 20) batch=8192 last=3
+            training=(--lr 0.002 --warmup-updates 500)
+            ;;
+        iwslt | base | deep-shallow | big) # not tuned
+            length=(updates 100000) batch=25000
+            training=(--lr 0.0007 --warmup-updates 4000 --adam-eps 1e-9)
+            ;;
+    esac
+    training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --dropout 0.1 "${training[@]}"
+        --criterion label_smoothed_cross_entropy)
 elif [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
     case $preset in

@@ -12,7 +12,7 @@ from helpers_cli import DEMO, fairseq, succeed
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
-from fairseq_paradec.analysis.quality import Quality
+from fairseq_paradec.analysis.quality import TranslationQuality
 from fairseq_paradec.cli import analyse as command
 from fairseq_paradec.cli import analyse_texts, results
 
@@ -159,7 +159,7 @@ def test_bins_have_equal_counts_in_order():
 def test_bleu_of_one_bin_is_the_corpus_score():
     ours, theirs = ([" ".join(one) for one in corpus] for corpus in (CORPUS, OTHERS))
     (score,) = by_length.bleu(ours, theirs, by_length.equal_bins([1] * 30, 1))
-    assert score == Quality(theirs, resamples=1).scores(ours)["BLEU"]
+    assert score == TranslationQuality(theirs, resamples=1).scores(ours)["BLEU"]
     assert by_length.bleu(theirs, theirs, [[25, 3, 4, 7]]) == [pytest.approx(100)]
 
 

@@ -412,7 +412,7 @@ def document_of(systems: list[Any], **changes: Any) -> dict[str, Any]:
     setting = {
         "subset": "test", "threads": [1], "dtype": "fp32", "sentences": 12, "reference": source,
     }  # fmt: skip
-    return benchmark.report(bench, quality.Quality(texts[:12], resamples=20), setting)
+    return benchmark.report(bench, quality.TranslationQuality(texts[:12], resamples=20), setting)
 
 
 def test_a_changed_token_is_never_called_exact(models, always, quiet):
@@ -697,7 +697,7 @@ def test_paired_bootstrap_against_a_loop():
     ]
     ours = [r.replace("cat", "dog") if i % 3 else r for i, r in enumerate(references)]
     theirs = [r.replace("sleeps there", "sleeps") if i % 2 else r for i, r in enumerate(references)]
-    judge = quality.Quality(references, resamples=40)
+    judge = quality.TranslationQuality(references, resamples=40)
     draws = np.random.default_rng(quality.SEED).choice(9, size=(40, 9), replace=True)
     metrics = {"BLEU": sacrebleu.BLEU(), "chrF": sacrebleu.CHRF()}
     for name, (difference, low, high) in judge.differences(ours, theirs).items():

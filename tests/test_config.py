@@ -322,8 +322,6 @@ def test_constraints_are_refused_while_decoding():
 def test_prefix_function_and_language_model_are_refused():
     task, model = built("default")
     args = argparse.Namespace(decoding="greedy")
-    with pytest.raises(UsageError, match="--tokens-to-suppress"):
-        task.build_generator([model], args, extra_gen_cls_kwargs={"tokens_to_suppress": ("w1",)})
     with pytest.raises(UsageError, match="--seq-gen-cls"):
         task.build_generator([model], args, seq_gen_cls=SequenceGenerator)
     with pytest.raises(UsageError, match="--prefix-allowed-tokens-fn"):

@@ -86,6 +86,12 @@ def test_impossible_sizes_are_refused(size, name):
         Size(*size)
 
 
+def test_sizes_are_said_in_short():
+    assert f"{Size(8, 4, 3)}" == "8×4×3"
+    with pytest.raises(UsageError, match="tokens: got '1 of them'; allowed: 6, for 2×3×1"):
+        images.image([1], Size(2, 3, 1))
+
+
 def test_shrinking_averages_areas():
     image = np.array([[0, 1, 10, 10], [0, 1, 10, 11], [9, 9, 200, 201]], dtype=np.uint8)
     halves = images.shrink(image[:2], Size(1, 2, 1))

@@ -211,8 +211,10 @@ def test_seeds_and_short_summaries(captions: Any, tmp_path: Path) -> None:
 
 def test_documents_of_several_lengths(captions: Any, tmp_path: Path) -> None:
     texts = str(caption_files(tmp_path / "texts"))
-    for name, sizes in (("both", "3,2,3"), ("one", "3"), ("brief", "3,2")):
-        more = ["--summarised", "1"] if name == "brief" else []
+    for name, sizes, *more in (
+        ("both", "3,2,3"), ("one", "3"), ("brief", "3,2", "--summarised", "1"),
+        ("few", "3,2", "--most", "1"),
+    ):  # fmt: skip
         args = [texts, str(tmp_path / name), "--captions", sizes, "--times", "2", *more]
         assert captions.main(args) == 0
     for split, rounds, available in (("train", 2, 23), ("valid", 1, 7), ("test", 1, 9)):
@@ -224,6 +226,8 @@ def test_documents_of_several_lengths(captions: Any, tmp_path: Path) -> None:
         one = made(tmp_path / "one", split)
         assert pairs[: len(one)] == one
         assert all(len(parts(summary)) == 1 for _, summary in made(tmp_path / "brief", split))
+        few = pairs if split == "train" else [pairs[0], pairs[len(one)]]
+        assert made(tmp_path / "few", split) == few
 
 
 def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:

@@ -168,3 +168,11 @@ def test_mistakes_are_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["rouge", one])
     assert "--ref" in capsys.readouterr().err
+
+
+def test_summaries_by_length(tmp_path, capsys):
+    ours = write(tmp_path / "ours", "the cat the cat on mat", "x", "a b c d", "a b")
+    theirs = write(tmp_path / "theirs", "the cat sat on the mat", "y", "a b c d", "a c")
+    sources = write(tmp_path / "src", "1 2 3 4", "1", "1 2 3", "1 2")
+    rows = table(capsys, "length-bins", ours, theirs, sources, "--bins", 2, "--rouge")
+    assert [row[2] for row in rows] == ["25.00", "83.33", "54.17"]  # 0 and 50; 100 and 66.67

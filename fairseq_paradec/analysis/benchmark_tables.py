@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,8 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "title": "Output",
             "notes": [
-                "Differences of BLEU and chrF with their 95% paired-bootstrap intervals.",
+                f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
+                "intervals.",
                 "Ties: the outputs part where the two tokens' log-probabilities differ by less than"
                 " 1e-4.",
                 "tokens: with </s>. passes: of the decoder, at batch 1.",
@@ -106,6 +107,12 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return, for example, ``BLEU and chrF``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def threads(count: str) -> str:

@@ -22,6 +22,20 @@ def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
     return [ranked[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]
 
 
+def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
+    """Return the mean F1 of ROUGE-L, in %, of each bin (``rouge.each``).
+
+    Args:
+        texts: summaries, plain text.
+        references: one per summary.
+        bins: numbers of summaries.
+    """
+    from . import rouge  # it takes a second to load
+
+    f1 = rouge.each(texts, references, rouge.WHOLE)["ROUGE-L"][2]
+    return [float(f1[one].mean()) for one in bins]
+
+
 def bleu(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
     """Return sacreBLEU's corpus BLEU of each bin.
 

@@ -7,17 +7,21 @@ Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"; zhang2020 re
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 
-from .quality import RESAMPLES, SEED
+from .quality import Floats, resampled
 
 # What rouge-score counts; all else is a space to it.
 COUNTED = re.compile("[a-z0-9]")
+
+# The measures as the papers and as the package name them; the last one goes by sentences.
+WHOLE = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
+BY_SENTENCES = {**WHOLE, "ROUGE-Lsum": "rougeLsum"}
 
 
 class Score(NamedTuple):
@@ -57,27 +61,43 @@ def rouge(
         with a mark also ROUGE-Lsum (union of the longest common subsequences with each sentence,
         Lin 2004, section 3.2).
     """
-    measures = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
+    measures = WHOLE
     if sentence_mark is not None:
-        measures["ROUGE-Lsum"] = "rougeLsum"
+        measures = BY_SENTENCES
         summaries = [in_lines(text, sentence_mark) for text in summaries]
         references = [in_lines(text, sentence_mark) for text in references]
-    # Given its own tokeniser, the package does not log that it uses that.
-    scorer = RougeScorer(list(measures.values()), tokenizer=DefaultTokenizer(stemming))
-    each = [scorer.score(*pair) for pair in zip(references, summaries, strict=True)]
-    size = len(each)
-    draws = np.random.default_rng(SEED)
-    # How often each summary is in each resample: resamples x summaries.
-    counts = np.stack(
-        [np.bincount(draws.integers(size, size=size), minlength=size) for _ in range(RESAMPLES)]
-    )
+    counts = resampled(len(references))
     found = {}
-    for name, key in measures.items():
-        precision, recall, f1 = 100 * np.array([score[key] for score in each]).T
-        low, high = np.percentile(counts @ f1 / size, (2.5, 97.5))
+    for name, one in each(summaries, references, measures, stemming=stemming).items():
+        precision, recall, f1 = one
+        low, high = np.percentile(counts @ f1 / len(f1), (2.5, 97.5))
         numbers = (f1.mean(), low, high, precision.mean(), recall.mean())
         found[name] = Score(*map(float, numbers))
     return found
+
+
+def each(
+    summaries: Sequence[str],
+    references: Sequence[str],
+    measures: Mapping[str, str],
+    *,
+    stemming: bool = False,
+) -> dict[str, Floats]:
+    """Score each summary against its reference.
+
+    Args:
+        summaries: a text each; for ROUGE-Lsum, a sentence on each line.
+        references: one per summary.
+        measures: ``WHOLE`` or ``BY_SENTENCES``.
+        stemming: compare words by their Porter stems.
+
+    Returns:
+        By measure, 3 × summaries: precision, recall and F1, in %.
+    """
+    # Given its own tokeniser, the package does not log that it uses that.
+    scorer = RougeScorer(list(measures.values()), tokenizer=DefaultTokenizer(stemming))
+    found = [scorer.score(*pair) for pair in zip(references, summaries, strict=True)]
+    return {name: 100 * np.array([one[key] for one in found]).T for name, key in measures.items()}
 
 
 def in_lines(text: str, mark: str) -> str:

@@ -51,6 +51,9 @@ MEANINGS = {
     OPEN: "not written yet",
 }
 
+#: Of more than so many tokens of earlier passes, a terminal shows the last so many.
+MOST_BEFORE, BEFORE = 100, 12
+
 #: How a token came into the output, by its state in the pass that committed it.
 ORIGINS = {
     ACCEPTED: "drafted and accepted",
@@ -627,9 +630,14 @@ def _shown(cell: Cell | None, color: bool) -> Shown:
 
 
 def _columns(one: Pass, color: bool) -> list[list[Shown]]:
-    """Return D above V for each position; without colour a bar follows what was there before."""
-    columns = []
-    for i in range(max(len(one.draft), len(one.verifier))):
+    """Return D above V for each position; without colour a bar follows what was there before.
+
+    Of a long output only the last tokens that were there before.
+    """
+    first = one.start - BEFORE if one.start > MOST_BEFORE else 0
+    told = f"({first} tokens)" if first else ""
+    columns: list[list[Shown]] = [[(told, len(told))] * 2] if first else []
+    for i in range(first, max(len(one.draft), len(one.verifier))):
         if i == one.start > 0 and not color:
             columns.append([("|", 1), ("|", 1)])
         pair = [line[i] if i < len(line) else None for line in (one.draft, one.verifier)]

@@ -59,6 +59,11 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
     sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
     model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
+    if model.get("attention_block"):
+        raise option_error(
+            flag, path, "a model whose every position attends to all before it; this has local "
+            "attention, which is not counted",
+        )  # fmt: skip
     heads = flops.read_heads(sizes, model.get("block_size") or 0)
     if heads is not None and "decoder.embed_tokens.weight" not in sizes:
         return Checkpoint(BLOCKWISE, None, heads, model, criterion)

@@ -409,14 +409,15 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     lengths = [len(line.split()) for line in sources]
     bins = by_length.equal_bins(lengths, args.bins)
     bins.append(list(range(len(sources))))
-    bleu = {name: by_length.bleu(texts, references, bins) for name, texts in systems.items()}
+    metric, score = ("ROUGE-L", by_length.rouge_l) if args.rouge else ("BLEU", by_length.bleu)
+    quality = {name: score(texts, references, bins) for name, texts in systems.items()}
     times = [seconds_of(path, len(sources)) for path in args.stats or ()]
     rows = []
     for place, one in enumerate(bins):
         low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
         name = str(low) if low == high else f"{low}-{high}"
         row: Row = {"source tokens": "all" if place == args.bins else name, "sentences": len(one)}
-        row |= {f"BLEU, {name}": round(values[place], 2) for name, values in bleu.items()}
+        row |= {f"{metric}, {name}": round(values[place], 2) for name, values in quality.items()}
         for name, seconds in zip(systems, times, strict=False):
             row[f"ms, {name}"] = round(1000 * sum(seconds[i] for i in one) / len(one), 1)
         for name, seconds in list(zip(systems, times, strict=False))[1:]:
@@ -425,7 +426,12 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         rows.append(row)
     notes = [
         "Sentences ranked by the tokens of the source and cut into bins of the same number "
-        "(zhang2020, Figure 3); BLEU is sacreBLEU's, of each bin as a corpus."
+        "(zhang2020, Figure 3); "
+        + (
+            "ROUGE-L is the mean F1 of each bin's summaries, in %."
+            if args.rouge
+            else "BLEU is sacreBLEU's, of each bin as a corpus."
+        )
     ]
     if times:
         notes.append(
@@ -547,6 +553,7 @@ def declare(command: Callable[..., Any]) -> None:
     add("ref", metavar="REF", help="references, for BLEU detokenised")
     add("src", metavar="SRC", help="sources")
     add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
+    add("--rouge", action="store_true", help="of summaries: ROUGE-L in place of BLEU")
     add(
         "--stats", nargs="+", metavar="FILE",
         help="for times: what --stats-file wrote at --batch-size 1, one for each HYP",

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from .. import images
 from ..analysis.benchmark_tables import BASELINES, BEAM, GREEDY, OWN_GREEDY, markdown, tables
 from ..analysis.quality import Quality
 from ..analysis.timing import total
@@ -51,8 +52,8 @@ DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-s
 # A batch size is useful if some decoder gains this factor by it.
 USEFUL = 1.05
 WARM_UP = 5
-# Where references are from, without raw ones.
-DETOKENISED = "DATA, detokenised"
+# Where references are from, without raw ones: of texts, and of images, which are whole in DATA.
+DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
 # How often a round is repeated because others used the machine meanwhile.
 AGAIN = 3
 
@@ -441,7 +442,9 @@ def references(task: Any, data: str, subset: str, given: Path | None) -> tuple[l
         if dataset.tgt is None:
             raise option_error("--subset", subset, "a subset with references, or --reference FILE")
         symbols = (task.target_dictionary.string(tokens).split() for tokens in dataset.tgt)
-        return [measure.plain_text(one, language) for one in symbols], DETOKENISED
+        text_language = measure.text_language(data, language)
+        source = TARGETS if text_language is None else DETOKENISED
+        return [measure.plain_text(one, text_language) for one in symbols], source
     if not path.is_file():
         raise option_error("--reference", str(path), "a file that exists")
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -521,6 +524,7 @@ def fingerprint(
     files |= {*Path(args.data).glob(f"{args.subset}.*"), *Path(args.data).glob("dict.*.txt")}
     files |= {*Path(args.data).glob(f"raw/{args.subset}.*")}
     files |= {args.reference} if args.reference else set()
+    files |= {*Path(args.data).glob(images.SIZES)}
     package = Path(__file__).resolve().parents[1]
     code = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -607,6 +611,8 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
             "--peers", "given", "--device cpu, and no limits but --max-len-b and --min-len"
         )
     measure.check_inputs(args.data, args.path)
+    if args.peers and measure.holds_images(args.data):
+        raise option_error("--peers", "given", "it with texts; DATA holds images")
     # Before anything is built: generators are built, and peers tuned, with these threads.
     torch.set_num_threads(args.threads[0])
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -615,10 +621,12 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     task = systems[0].task
     plan = make_plan(systems[0], args)
     texts, source = references(task, args.data, args.subset, args.reference)
+    quality = measure.quality(args.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
     if source == DETOKENISED:
         print(
             f"paradec-benchmark: no {args.data}/raw/{args.subset}.{task.cfg.target_lang} and no "
-            "--reference: BLEU is against the targets of DATA, detokenised",
+            f"--reference: {quality.metrics[0]} is against the targets of DATA, "
+            "detokenised",
             file=sys.stderr,
         )
     unfinished = args.out.with_suffix(".partial.jsonl")
@@ -642,7 +650,6 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "threads": list(plan.threads),
         "limits": common,
     }
-    quality = Quality([texts[i] for i in plan.sentences])
     document = {
         "schema": BENCHMARK,
         "version": 1,
@@ -701,7 +708,8 @@ def notes(
         f"{setting['timed sentences']} of them timed at batch 1, evenly from short to long; "
         f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
         f"{setting['device']}.",
-        "The timer covers batching, encoder, decoder and detokenised text.",
+        "The timer covers batching, encoder, decoder and "
+        + ("intensities." if measure.holds_images(setting["data"]) else "detokenised text."),
         f"References: {setting['reference']}.",
         *(f"`{s.label}`: `{s.command}`" for s in systems if s.label != s.command),
     ]

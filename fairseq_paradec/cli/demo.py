@@ -107,13 +107,14 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
     return "\n".join(lines)
 
 
-def examples(bench: Benchmark, label: str, targets: Sequence[str]) -> str:
+def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
     """Show a short, a medium and a long sentence with translation and reference.
 
     Args:
         bench: that has run; its sentences go from short to long.
         label: whose translations.
         targets: the references of the whole test set.
+        language: of the sources, as ``measure.text_language`` has it.
     """
     task, sentences = bench.systems[0].task, bench.plan.sentences
     texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
@@ -122,7 +123,7 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str]) -> str:
     for place in dict.fromkeys(chosen):  # fewer than three sentences: each once
         tokens = task.dataset("test")[sentences[place]]["source"]
         words = task.source_dictionary.string(tokens).split()
-        lines += ["", f"source       {measure.plain_text(words, task.cfg.source_lang)}"]
+        lines += ["", f"source       {measure.plain_text(words, language)}"]
         lines += [f"translation  {texts[place]}", f"reference    {targets[sentences[place]]}"]
     return "\n".join(lines)
 
@@ -219,7 +220,9 @@ def _run(args: argparse.Namespace) -> int:
     print("\nidentical: token for token as fairseq greedy; another model has other outputs.")
     print("Times depend on this machine.")
     print(describe(exact))
-    print(examples(bench, GREEDY, references(task, data, "test", None)[0]))
+    language = measure.text_language(data, task.cfg.source_lang)
+    if language is not None:  # of images, numbers say nothing
+        print(examples(bench, GREEDY, references(task, data, "test", None)[0], language))
     return int(any(counts["beyond ties"] for counts in exact.values()))
 
 

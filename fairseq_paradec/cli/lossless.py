@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     torch.set_num_threads(1)
     models, task = measure.load(args.data, args.path)
     joined = task.source_dictionary == task.target_dictionary
-    search = Audit(models, task.target_dictionary).judge
+    search = measure.generator(task, models, decoding="beam", beam=1)
     rows = []
     kind = args.decoding or ("jacobi" if args.drafter_path is None else "gad")
     if kind == "jacobi" and args.drafter_path is not None:

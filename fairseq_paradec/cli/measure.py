@@ -19,12 +19,19 @@ import torch
 from fairseq import checkpoint_utils
 from sacremoses import MosesDetokenizer
 
-from .. import __version__
+from .. import __version__, images
+from ..analysis.quality import ImageQuality, Quality, SummaryQuality, TranslationQuality
 from ..analysis.trace_view import printable
 from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
 SCHEMA, VERSION = "fairseq_paradec.table", 1
+
+# What images are decoded as.
+IMAGE_TASK = "image_super_resolution"
+
+# The names that a data folder of summarisation has for its sides.
+DOCUMENT, SUMMARY = "document", "summary"
 
 
 def whole_number(text: str) -> int:
@@ -103,10 +110,16 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
 
     Returns:
         The models and the task.
+
+    Raises:
+        UsageError: the data are images, and the model was not trained on such.
     """
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         path.split(os.pathsep), arg_overrides={"data": data}
     )
+    if holds_images(data) and not hasattr(task, "image_sizes"):
+        allowed = f"a model of --task {IMAGE_TASK}: DATA ({data}) holds images"
+        raise option_error("--path", path, allowed)
     for model in models:
         model.float().prepare_for_inference_(cfg)
     return models, task
@@ -153,14 +166,55 @@ def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
     return task.build_generator(list(models), argparse.Namespace(**options))
 
 
-def plain_text(symbols: Sequence[str], language: str) -> str:
+def holds_images(data: str) -> bool:
+    """Say whether a data folder is of images, as ``prepare_super_resolution.py`` makes it."""
+    return (Path(data) / images.SIZES).is_file()
+
+
+def text_language(data: str, language: str) -> str | None:
+    """Return the language that the text of one side is detokenised as.
+
+    Documents and summaries are taken for English: their language is not in the folder. ROUGE, which
+    counts letters and digits alone, does not see what Moses does in another one.
+
+    Args:
+        data: fairseq's data folder.
+        language: its name for the side.
+
+    Returns:
+        As in ``de``; None for images, whose numbers are no language.
+    """
+    if holds_images(data):
+        return None
+    return "en" if language in (DOCUMENT, SUMMARY) else language
+
+
+def quality(data: str, language: str, references: Sequence[str]) -> Quality:
+    """Return what scores the outputs for a data folder: images, summaries or translations.
+
+    Args:
+        data: fairseq's data folder.
+        language: its name for the targets.
+        references: one per output, as ``plain_text`` makes them.
+
+    Raises:
+        UsageError: the references are not of that kind, or the images' sizes cannot be read.
+    """
+    if holds_images(data):
+        return ImageQuality(references, images.read_sizes(data)[1])
+    return SummaryQuality(references) if language == SUMMARY else TranslationQuality(references)
+
+
+def plain_text(symbols: Sequence[str], language: str | None) -> str:
     """Join sub-words (subword-nmt's or sentencepiece's) and Moses tokens to plain text.
 
     Args:
         symbols: of a dictionary, without ``</s>``.
-        language: as in ``de``.
+        language: of ``text_language``; None joins them with spaces, as they are.
     """
     line = " ".join(symbols)
+    if language is None:
+        return line
     if "\u2581" in line:
         return line.replace(" ", "").replace("\u2581", " ").strip()
     return _detokenizer(language).detokenize((line + " ").replace("@@ ", "").split())

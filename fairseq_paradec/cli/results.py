@@ -130,6 +130,10 @@ def contradiction(document: dict[str, Any]) -> str | None:
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     if len(set(names)) < len(names):
         return "two systems have the same label"
+    metrics = set(document["signatures"])
+    scored = [one for s in document["systems"] for one in (s["scores"], *s["differences"].values())]
+    if any(set(one) != metrics for one in scored):
+        return "its scores are not of the metrics whose signatures it has"
     if any((s["dtype"] != setting["dtype"]) != (s["promise"] == "other dtype") for s in own) or any(
         s["threads"] is not None for s in own
     ):

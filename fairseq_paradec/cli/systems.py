@@ -66,7 +66,7 @@ class Output:
 
     Attributes:
         tokens: as symbols of the target dictionary, without ``</s>``.
-        text: detokenised.
+        text: detokenised; of an image its intensities.
         passes: decoder passes, of fairseq's own search those of the batch; None where the system
             does not tell.
         blocks: of blockwise decoding, how many blocks the output came in; None of other methods.
@@ -171,6 +171,7 @@ class FairseqSystem:
         self.models, self.task = models.load(self.options.path)
         self.dtype, self.device = self.options.engine_dtype or models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
+        self.language = measure.text_language(models.data, self.task.cfg.target_lang)
         self.generator = self.task.build_generator(self.models, self.options)
         self.promise = self._promise(models, path)
         drafter = getattr(self.generator, "drafter", None)
@@ -218,7 +219,7 @@ class FairseqSystem:
         found: dict[int, Output] = {}
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
             tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
-            text = measure.plain_text(tokens, self.task.cfg.target_lang)
+            text = measure.plain_text(tokens, self.language)
             # Of fairseq's own search the batch's passes are known, and not the sentence's.
             passes = self._calls[0] or int(hypo[0].get("steps", 0))
             found[number] = Output(tokens, text, passes, hypo[0].get("blocks"))
@@ -283,6 +284,7 @@ class CTranslate2System:
         self.files = path.split(os.pathsep)
         self.parameters = count_parameters(self.models)
         self.dataset = self.task.dataset(models.subset)
+        self.language = measure.text_language(models.data, self.task.cfg.target_lang)
         self.threads: int | None = None
         self._folder = converted(path, models.data)
         self._limits = {
@@ -329,8 +331,9 @@ class CTranslate2System:
         sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
         results = self._translator.translate_batch(sources, **self._limits)
         outputs = [result.hypotheses[0] for result in results]
-        language = self.task.cfg.target_lang
-        return [Output(tokens, measure.plain_text(tokens, language), None) for tokens in outputs]
+        return [
+            Output(tokens, measure.plain_text(tokens, self.language), None) for tokens in outputs
+        ]
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Nothing is promised, so nothing is excused."""

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TextIO
 from ..analysis import page, trace_view, viewer
 from ..decoding.trace import SCHEMA, SCHEMA_VERSION
 from ..errors import UsageError, option_error
+from ..images import Size
 from . import measure, pages
 
 WRITTEN_BY = "a file that --trace-file wrote"
@@ -258,6 +259,22 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
     return entries
 
 
+def image_size(text: str) -> Size:
+    """Read the argument of ``--image-size``.
+
+    Raises:
+        ArgumentTypeError: it is no size; argparse adds the flag's name.
+    """
+    parts = text.split("x")
+    if len(parts) in (2, 3) and all(part.isdecimal() for part in parts):
+        height, width, *channels = map(int, parts)
+        with contextlib.suppress(UsageError):
+            return Size(height, width, channels[0] if channels else 1)
+    raise argparse.ArgumentTypeError(
+        f"got {text!r}; allowed: pixels and channels (1 or 3), as in 8x8 or 32x32x3"
+    )
+
+
 def wants_color(choice: str) -> bool:
     """Say whether to print in colour.
 
@@ -289,6 +306,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--html", metavar="PAGE", help="write a page that needs no other file, too")
     add("--picture", metavar="OUT", help="draw the first sentence, too: .png or .svg")
     add(
+        "--image-size",
+        type=image_size,
+        metavar="HxW[xC]",
+        help="outputs are images of so many pixels and (default: 1) channels: draw in which step "
+        "each pixel was written",
+    )
+    add(
         "--steps",
         action="store_true",
         help="list the tokens of each step, as Stern et al. 2018 do, instead of drafts and "
@@ -316,6 +340,8 @@ def _run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     files = short_names(args.file)
     picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
+    if args.image_size is not None and picture is None:
+        raise option_error("--image-size", str(args.image_size), "it with --picture")
     with contextlib.ExitStack() as stack:
         html = None
         if args.html is not None:
@@ -326,7 +352,7 @@ def _run(args: argparse.Namespace) -> int:
         opening = "" if args.steps else trace_view.legend(color) + "\n\n"
         for number, group in enumerate(groups(args.file, args.sentence, args.limit)):
             if number == 0 and picture is not None:
-                _draw(group, picture, files)
+                _draw(group, picture, files, args.image_size)
             text = group_text(group, files, lambda one: _text(one, args.steps, color, width))
             if not show(opening + text) and html is None:
                 break
@@ -383,15 +409,19 @@ def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
     )
 
 
-def _draw(group: Sequence[Entry], path: Path, files: Sequence[str]) -> None:
-    """Draw a sentence as all files have it."""
-    from ..analysis import fonts, trace_plot  # start matplotlib, which takes its time
+def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
+    """Draw a sentence as all files have it, or an image of this size."""
+    from ..analysis import fonts, raster_plot, trace_plot  # start matplotlib, which takes its time
 
-    found = [entry.sentence for entry in group]
-    missing = fonts.choose(trace_plot.texts(found)).missing
+    found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
+    texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
+    missing = fonts.choose(texts).missing
     if missing:
         print(f"paradec-trace: warning: {fonts.warning(missing)}", file=sys.stderr)
-    trace_plot.draw(found, path, [files[entry.file] for entry in group])
+    if size is None:
+        trace_plot.draw(found, path, names)
+    else:
+        raster_plot.draw(found, size, path, names)
 
 
 if __name__ == "__main__":

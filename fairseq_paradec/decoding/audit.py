@@ -133,6 +133,8 @@ class Audit:
             each.append(model.get_normalized_probs(output, log_probs=True)[0, -1])
         log_probs = torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
         log_probs[self.judge.unk] -= self.judge.unk_penalty
+        if self.judge.token_indices_to_suppress is not None:
+            log_probs[self.judge.token_indices_to_suppress] = -math.inf
         return log_probs
 
     def closing_line(self) -> str:

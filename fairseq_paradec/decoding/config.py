@@ -271,7 +271,6 @@ _REFUSED = {
     "score_reference": (False, "no scoring of references"),
     "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
     "lm_model": (None, "no language model"),
-    "tokens_to_suppress": ((), "none"),
     "seq_gen_cls": (None, "no generator class of your own"),
 }
 

@@ -45,6 +45,8 @@ def refuse_unknown(model: Any) -> None:
         problem = " with heads for blockwise decoding"
     elif model.decoder.adaptive_softmax is not None:
         problem = " with an adaptive softmax"
+    elif hasattr(model.decoder, "attention_window"):
+        problem = " with local attention"
     if problem:
         raise option_error("--path", f"a {type(model).__name__}{problem}", "a plain Transformer")
 

@@ -54,9 +54,14 @@ def build_scorer(models: Sequence[Any], engine: Engine = PLAIN) -> Scorer:
     """Make the scorer of one model, or of an ensemble.
 
     Raises:
-        UsageError: a model is not a Transformer that ChunkScorer knows; it is named.
+        UsageError: a model is not one that ChunkScorer or LocalScorer knows; it is named.
     """
-    scorers = [ChunkScorer(model, engine) for model in models]
+    from .local_scorer import LocalScorer  # it is a ChunkScorer
+
+    scorers: list[ChunkScorer] = []
+    for model in models:
+        is_local = hasattr(getattr(model, "decoder", None), "attention_window")
+        scorers.append((LocalScorer if is_local else ChunkScorer)(model, engine))
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
 
 
@@ -88,6 +93,7 @@ class ChunkScorer:
         # Drafts may be of the dictionary's first tokens only; set before anything is encoded.
         self.shortlist: int | None = None
         self.lengths: list[int] = []
+        self.initial_capacity = INITIAL_CAPACITY
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
         self._encoder = lean_encoder(self.model)
         self._run: Compiled | None = None
@@ -199,7 +205,7 @@ class ChunkScorer:
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
             self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
         self.lengths = [0] * batch
-        self.cache = self._empty_cache(batch, INITIAL_CAPACITY, states)
+        self.cache = self._empty_cache(batch, self.initial_capacity, states)
 
     def _fill_up_source(self) -> None:
         """Let the source be as long as compiled passes take it; nobody sees what is added."""
@@ -248,13 +254,18 @@ class ChunkScorer:
             B×K×D hidden states, ready for ``log_probs``.
         """
         batch, width = tokens.shape
-        starts = self.lengths
-        end = max(starts) + width
         closed = torch.is_autocast_enabled(tokens.device.type)
         if self._run is not None and batch == 1 and not closed:
             filled = chunk_bucket(width)
             if filled is not None and compiles(self.form, self.cache.dtype, filled):
                 return self._step_compiled(self._run, tokens, positions, mask, filled)
+        return self._step_plain(tokens, positions, mask)
+
+    def _step_plain(self, tokens: Tensor, positions: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Run the decoder over a chunk as Python calls it; see ``step``."""
+        batch, width = tokens.shape
+        starts = self.lengths
+        end = max(starts) + width
         self._make_room(end)
         ragged = min(starts) + width != end
         slots = None  # B×K: where each token goes in its row's cache
@@ -331,17 +342,27 @@ class ChunkScorer:
             B×K×D.
         """
         batch, width = tokens.shape
-        slots = first[:, None] + torch.arange(width, device=tokens.device)
+        places = first[:, None] + torch.arange(width, device=tokens.device)  # B×K, in the output
+        capacity = cache.size(2)
         if bias is None:
-            later = torch.arange(cache.size(2), device=tokens.device) > slots[:, :, None]
-            blank = torch.zeros(later.shape, dtype=cache.dtype, device=cache.device)
-            bias = blank.masked_fill(later, -math.inf).unsqueeze(1)  # B×1×K×T
-        where = (torch.arange(batch, device=tokens.device)[:, None], slots)
-        x = self._embed(tokens, positions, 0, slots)
+            hidden = self._hidden(places, capacity)
+            blank = torch.zeros(hidden.shape, dtype=cache.dtype, device=cache.device)
+            bias = blank.masked_fill(hidden, -math.inf).unsqueeze(1)  # B×1×K×T
+        rows = torch.arange(batch, device=tokens.device)[:, None]
+        where = (rows, self._slots(places, capacity))
+        x = self._embed(tokens, positions, 0, places)
         for index, layer in enumerate(self.layers):
             part = cache[index]
             x = self._layer(layer, x, part, where, part.size(1), bias, cross[index], source_bias)
         return self._finish(x)
+
+    def _slots(self, places: Tensor, capacity: int) -> Tensor:
+        """Return where in a cache of so many slots these positions of the output are kept."""
+        return places
+
+    def _hidden(self, places: Tensor, capacity: int) -> Tensor:
+        """Say which slots a chunk at these positions, B×K, does not see: B×K×T."""
+        return torch.arange(capacity, device=places.device) > places[:, :, None]
 
     def _finish(self, x: Tensor) -> Tensor:
         """Normalise and project what the last layer returned, as fairseq's decoder does."""

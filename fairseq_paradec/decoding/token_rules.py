@@ -6,6 +6,8 @@ position of a chunk, or the output would not be greedy's.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ class TokenRules:
         forced_len: below this position a row's prefix decides, where it has a token, and min_len
             does not hold.
         device: where the model is.
+        suppressed: more tokens that are never chosen, but where prefixes decide (fairseq's
+            ``tokens_to_suppress``); in ascending order.
     """
 
     pad: int
@@ -44,6 +48,7 @@ class TokenRules:
     temperature: float
     forced_len: int
     device: torch.device
+    suppressed: tuple[int, ...] = ()
 
     def choose(self, log_probs: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Apply the rules and choose greedily at every position of a chunk.
@@ -63,7 +68,8 @@ class TokenRules:
         """Apply the rules at every position of a chunk.
 
         Args:
-            log_probs: B×R×V; written to: what may not be chosen becomes -inf.
+            log_probs: B×R×V, or over the first tokens of the dictionary only; written to: what may
+                not be chosen becomes -inf.
             rows: B rows, for their limits and prefixes.
             starts: B; chunk row j of row b predicts position ``starts[b] + j``.
         """
@@ -79,11 +85,30 @@ class TokenRules:
             end_scores = log_probs[:, :, self.eos].clone()
             log_probs.masked_fill_(past[:, :, None], -math.inf)
             log_probs[:, :, self.eos] = end_scores
+        if self.suppressed:
+            self._suppress(log_probs, starts)
 
     def _positions(self, starts: list[int], width: int) -> Tensor:
         """Return which position each chunk row predicts, B×R."""
         first = torch.tensor(starts, device=self.device)
         return first[:, None] + torch.arange(width, device=self.device)
+
+    def _suppress(self, log_probs: Tensor, starts: list[int]) -> None:
+        """Forbid the suppressed tokens, as fairseq does: not at positions that have prefixes."""
+        tokens = self._suppressed
+        if log_probs.size(2) <= self.suppressed[-1]:  # over a shortlist
+            tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]
+        if min(starts) >= self.forced_len:
+            log_probs.index_fill_(2, tokens, -math.inf)
+            return
+        free = self._positions(starts, log_probs.size(1)) >= self.forced_len  # B×R
+        kept = log_probs.index_select(2, tokens).masked_fill_(free[:, :, None], -math.inf)
+        log_probs.index_copy_(2, tokens, kept)
+
+    @functools.cached_property
+    def _suppressed(self) -> Tensor:
+        """``suppressed`` on the device."""
+        return torch.tensor(self.suppressed, device=self.device)
 
     def _restrict_start(self, log_probs: Tensor, positions: Tensor, rows: Sequence[Row]) -> None:
         """Forbid an early ``</s>``, and leave only the prefix where a row has one.

@@ -225,6 +225,7 @@ def refuse_unknown(
     model: Any,
     decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder),
     positions: Sequence[type] = _POSITIONS,
+    self_attention: type = MultiheadAttention,
 ) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
@@ -234,6 +235,7 @@ def refuse_unknown(
         model: the model.
         decoders: the types that its decoder may have.
         positions: the types that the decoder's positions may have.
+        self_attention: the type that the decoder's self-attention must have.
     """
     name = type(model).__name__
     reason = None
@@ -251,7 +253,9 @@ def refuse_unknown(
     elif type(decoder.embed_positions) not in positions:
         reason = f"its positions are a {type(decoder.embed_positions).__name__}"
     else:
-        reason = next(filter(None, map(_why_layer_unknown, decoder.layers.children())), None)
+        layers = decoder.layers.children()
+        reasons = (_why_layer_unknown(layer, self_attention) for layer in layers)
+        reason = next(filter(None, reasons), None)
     if reason is not None:
         raise UsageError(
             f"--decoding: {name} cannot be decoded in parallel: {reason}; "
@@ -259,8 +263,13 @@ def refuse_unknown(
         )
 
 
-def _why_layer_unknown(layer: Any) -> str | None:
-    """Say in words why a decoder layer is not the stock one, or return None."""
+def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
+    """Say in words why a decoder layer is not the stock one, or return None.
+
+    Args:
+        layer: the layer.
+        self_attention: the type that its self-attention must have.
+    """
     if type(layer) not in (TransformerDecoderLayerBase, TransformerDecoderLayer):
         return f"its decoder holds a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -269,8 +278,9 @@ def _why_layer_unknown(layer: Any) -> str | None:
     used = [extra for extra in extras if getattr(layer, extra, None) is not None]
     if used:
         return f"its decoder layers hold NormFormer's {', '.join(used)}"
-    for attention in (layer.self_attn, layer.encoder_attn):
-        if type(attention) is not MultiheadAttention:
+    attentions = (layer.self_attn, layer.encoder_attn)
+    for attention, kind in zip(attentions, (self_attention, MultiheadAttention), strict=True):
+        if type(attention) is not kind:
             return f"its decoder's attention is a {type(attention).__name__}"
         if attention.bias_k is not None or attention.add_zero_attn:
             return "its decoder's attention has extra keys (add_bias_kv, add_zero_attn)"

@@ -34,7 +34,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
     """Base of every method. A subclass says how a batch is decoded.
 
     fairseq's commands build and call it like their own SequenceGenerator, whose limits
-    (``max_len_a``, ``min_len``, ``unk_penalty``, ...) it takes and keeps.
+    (``max_len_a``, ``min_len``, ``unk_penalty``, ``tokens_to_suppress``, ...) it takes and keeps.
 
     Args:
         models: one model, or several as an ensemble.
@@ -43,6 +43,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         src_dict: the source dictionary; ``source-copy`` and the reports' source text need it.
         keep_history: put each pass's tokens into ``history`` (fairseq's --retain-iter-history).
         kwargs: fairseq's own.
+
+    Raises:
+        UsageError: a limit contradicts the model's, or ``</s>`` is to be suppressed.
     """
 
     def __init__(
@@ -58,6 +61,12 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         beam_size = kwargs.pop("beam_size", 1)
         super().__init__(models, tgt_dict, **kwargs)
         self.beam_size = min(beam_size, self.vocab_size - 1)
+        suppressed = self.token_indices_to_suppress
+        self.suppressed = () if suppressed is None else tuple(sorted(set(suppressed.tolist())))
+        if self.eos in self.suppressed:
+            raise option_error(
+                "tokens_to_suppress", tgt_dict[self.eos], "other tokens: with it each output ends"
+            )
         self.config = config
         self.src_dict = src_dict
         self.engine = Engine(config.engine_dtype, config.compile)
@@ -184,6 +193,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             temperature=self.temperature,
             forced_len=0 if prefix_tokens is None else prefix_tokens.size(1),
             device=device,
+            suppressed=self.suppressed,
         )
 
     def _refuse_nan(self, rows: Sequence[Row]) -> None:

@@ -1,3 +1,8 @@
 """What is trained: importing this registers the architectures with fairseq."""
 
-from . import block_nat, blockwise_transformer, reordered_transformer  # noqa: F401
+from . import (  # noqa: F401
+    block_nat,
+    blockwise_transformer,
+    image_transformer,
+    reordered_transformer,
+)

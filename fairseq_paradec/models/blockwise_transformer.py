@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, utils
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
@@ -173,6 +173,13 @@ class BlockwiseTransformer(TransformerModel):
     """A Transformer with heads that look ahead."""
 
     decoder: BlockwiseDecoder
+
+    #: What a base's encoder and decoder may be: these types, for others may compute something else.
+    base_parts: ClassVar[tuple[type, ...]] = (
+        TransformerEncoder, TransformerEncoderBase, TransformerDecoder, TransformerDecoderBase,
+    )  # fmt: skip
+    #: And how errors call such a base.
+    base_kind: ClassVar[str] = "fairseq's own Transformer"
 
     def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(args, encoder, decoder)
@@ -327,20 +334,32 @@ def _check_options(args: Any) -> None:
 _FREE = ("positions", "activations", "min_params_to_wrap", "drop")
 
 
-def _take_base_settings(args: Any, arch: str, sizes: dict[str, int]) -> None:
+def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int]) -> None:
     """Give the model what its base is built with.
 
+    Args:
+        args: the model's options.
+        model: its name; with the suffix that of the architecture.
+        suffix: of a size.
+        sizes: what the architecture's name says of them.
+
     Raises:
-        UsageError: flags, or the architecture's name, ask for something else.
+        UsageError: the base is another kind of model, or flags, or the architecture's name, ask for
+            something else.
     """
     path = args.base_path
-    for name, value in transformer_settings(path, "--base-path").items():
+    settings = transformer_settings(path, "--base-path")
+    kind: Any = MODEL_REGISTRY[model]
+    if ("attention_block" in settings) != ("image" in model):  # local attention or not
+        wanted = f"a checkpoint of {kind.base_kind} with --arch {model}"
+        raise option_error("--base-path", path, wanted)
+    for name, value in settings.items():
         given = getattr(args, name, None)
         free = any(part in name for part in _FREE)
         if sizes.get(name, value) != value:
             raise option_error(
                 "--base-path", f"{path} with {name} {value}",
-                f"{sizes[name]} with --arch {arch}; --arch blockwise_transformer takes the base's",
+                f"{sizes[name]} with --arch {model}{suffix}; --arch {model} takes the base's",
             )  # fmt: skip
         if given is None or (given is False and not free):  # a switch that was not given
             setattr(args, name, value)
@@ -356,11 +375,11 @@ def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
         UsageError: the checkpoint is missing, or holds another kind of model or other sizes.
     """
     base, _ = load_beside(path, "--base-path", task)
-    stock = (TransformerEncoder, TransformerEncoderBase, TransformerDecoder, TransformerDecoderBase)
-    if type(base.encoder) not in stock or type(base.decoder) not in stock:
+    known = model.base_parts
+    if type(base.encoder) not in known or type(base.decoder) not in known:
         raise option_error(
             "--base-path", path,
-            f"a checkpoint of fairseq's own Transformer; this holds a {type(base).__name__}",
+            f"a checkpoint of {model.base_kind}; this holds a {type(base).__name__}",
         )  # fmt: skip
     if base.decoder.adaptive_softmax is not None:
         raise option_error("--base-path", path, "a Transformer without an adaptive softmax")
@@ -448,9 +467,14 @@ def load_heads(path: str, base: Any) -> BlockHeads:
 # ---- architectures ------------------------------------------------------------------------------
 
 
-def _register(suffix: str) -> None:
-    """Register the model in one size."""
-    arch = "blockwise_transformer" + suffix
+def register_sizes(model: str) -> None:
+    """Register a model with heads in all sizes, under its name and a suffix."""
+    for suffix in SIZES:
+        _register(model, suffix)
+
+
+def _register(model: str, suffix: str) -> None:
+    """Register one size."""
     layers, dim, ffn, heads = SIZES[suffix]
     sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
     named_sizes = {f"{side}_{n}": v for side in ("encoder", "decoder") for n, v in sizes.items()}
@@ -464,13 +488,12 @@ def _register(suffix: str) -> None:
         if args.base_path and not getattr(args, "base_copied", False):
             # The plain name stands for any size; a flag has a message of its own.
             meant = {n: v for n, v in named_sizes.items() if suffix and not hasattr(args, n)}
-            _take_base_settings(args, arch, meant)
+            _take_base_settings(args, model, suffix, meant)
         for name, value in named_sizes.items():
             setattr(args, name, getattr(args, name, value))
         base_architecture(args)
 
-    register_model_architecture("blockwise_transformer", arch)(architecture)
+    register_model_architecture(model, model + suffix)(architecture)
 
 
-for _suffix in SIZES:
-    _register(_suffix)
+register_sizes("blockwise_transformer")

@@ -33,13 +33,14 @@ def transformer_settings(path: str, flag: str) -> dict[str, Any]:
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
-    # What builds a model, and no paths of the machine where it was trained.
+    # What builds a model, and no paths of the machine where it was trained. "attention_": also the
+    # image Transformer's.
     own = {field.name for field in fields(TransformerConfig)} - {"_name"}
     plain = (bool, int, float, str, type(None))
     return {
         key: value
         for key, value in settings.items()
-        if (key in own or key.startswith(("encoder_", "decoder_", "quant_noise_")))
+        if (key in own or key.startswith(("encoder_", "decoder_", "attention_", "quant_noise_")))
         and isinstance(value, plain)
         and not key.endswith("_path")
     }

@@ -4,6 +4,7 @@
 # the types of its fields, and knows Optional only.
 # ruff: noqa: UP045
 
+import contextlib
 import functools
 import logging
 import os
@@ -442,10 +443,11 @@ class ParallelDecodingMixin:
             )
         given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
         given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
-        given |= {name: extra.get(name) for name in ("lm_model", "tokens_to_suppress")}
+        given["lm_model"] = extra.get("lm_model")
         check_options(config, given)
         if config.decoding not in BEAM_DECODINGS and config.latency_budget_ms is None:
-            _set_beam(args)
+            # fairseq's default is 5, and generate prints it beside the BLEU score.
+            set_options(args, {"beam": 1})
         extra |= {
             "config": config,
             "src_dict": self.source_dictionary,  # type: ignore[attr-defined]
@@ -541,6 +543,8 @@ def _check_pair(model: Any, criterion: Any, cfg: Any) -> None:
             raise option_error("--left-pad-target", True, "--arch block_nat without it")
     if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:
         raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
+    if hasattr(model, "image_sizes") and cfg.left_pad_target:
+        raise option_error("--left-pad-target", True, "a model of images without it")
 
 
 def _first(name: str, sources: Sequence[Any]) -> Any:
@@ -561,13 +565,11 @@ def _check_auto(given: dict[str, Any]) -> None:
             )  # fmt: skip
 
 
-def _set_beam(args: Any) -> None:
-    """Say beam 1 where fairseq's default is 5: generate prints it beside the BLEU score."""
-    if isinstance(args, DictConfig):
-        with open_dict(args):
-            args.beam = 1
-    else:
-        args.beam = 1
+def set_options(args: Any, values: dict[str, Any]) -> None:
+    """Set options, in a Namespace or in a configuration whose keys are fixed."""
+    with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
+        for name, value in values.items():
+            setattr(args, name, value)
 
 
 def _check_data(cfg: Any) -> None:

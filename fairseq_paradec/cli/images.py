@@ -1,0 +1,451 @@
+"""paradec-images: image files as lines for fairseq-interactive, and fairseq's outputs as pictures.
+
+`tokens` prints the intensities of image files, a line each. `compare` reads what fairseq-generate
+printed for a data folder of images, shows each input beside two outputs as Stern et al. (2018) do
+in their supplement, and prints each system's PSNR; with decoders' reports, their mean accepted
+block, too. The first system is what the others are compared with: greedy search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from fairseq.data import indexed_dataset
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from .. import images
+from ..analysis.blocks import METHOD, block_sizes
+from ..analysis.quality import RESAMPLES, SEED, ImageQuality
+from ..decoding.trace import SCHEMA
+from ..errors import UsageError, option_error
+from ..images import Pixels, Size
+from . import measure, pages
+from .analyse import aligned
+from .analyse_texts import printed, read
+
+Row = dict[str, Any]
+
+BICUBIC = "(bicubic enlarging)"
+TRUTH = "(the large image)"
+# What stands in the head of the pictures that this command makes, and may replace.
+MARK = "made by fairseq_paradec images"
+
+
+class Pair(NamedTuple):
+    """An input of the data folder, and the image that it was made from."""
+
+    small: Pixels
+    large: Pixels
+
+
+class Passes(NamedTuple):
+    """What a decoder's report tells of all images: decoder passes, and the paper's blocks."""
+
+    passes: int
+    blocks: list[int]
+
+
+# ---- tokens -------------------------------------------------------------------------------------
+
+
+def tokens(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Print image files as lines of intensities."""
+    lines = []
+    for path in args.file:
+        pixels = images.load(Path(path), 1 if args.gray else 3)
+        if args.size is not None:
+            pixels = _fitted(path, pixels, args.size)
+        lines.append(" ".join(map(str, images.tokens(pixels))))
+    print("\n".join(lines))
+    return 0
+
+
+def _fitted(path: str, pixels: Pixels, wanted: tuple[int, int]) -> Pixels:
+    """Make an image as small as wanted; refuse what is smaller or of another shape."""
+    given = images.size_of(pixels)
+    height, width = wanted
+    if given.height < height or given.height * width != given.width * height:
+        raise option_error(
+            path, f"{given.height}×{given.width} pixels",
+            f"{height}×{width}, or more in that proportion (--size)",
+        )  # fmt: skip
+    return images.shrink(pixels, Size(height, width, given.channels))
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Read ``N`` or ``HxW``.
+
+    Raises:
+        ArgumentTypeError: it is neither; argparse adds the flag's name.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:[x×]([1-9]\d{0,4}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: pixels, as in 8 or 8x8")
+    return int(match[1]), int(match[2] or match[1])
+
+
+# ---- compare ------------------------------------------------------------------------------------
+
+
+def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Write pictures of outputs, and print how good the systems are."""
+    size, pairs = read_pairs(args.data, args.subset)
+    files = _labelled("SYSTEM", args.system)
+    systems = {
+        label: read_outputs(path, size, pairs, args.subset) for label, path in files.items()
+    }
+    numbers = _same_images(systems, files)
+    reports = {}
+    for label, path in _labelled("--stats", args.stats).items():
+        if label not in systems:
+            raise option_error("--stats", label, f"a label of a SYSTEM: {', '.join(systems)}")
+        reports[label] = read_report(path, numbers)
+    if args.json is not None:
+        pages.check_folder("--json", str(args.json))
+    paths = _pictures(args.out, numbers[: args.first])
+    rows = table(systems, [pairs[number] for number in numbers], numbers, size, reports)
+    shown = list(systems)[:2]
+    for number, picture in zip(numbers, paths):
+        small, large = pairs[number]
+        first, *more = (systems[label][number] for label in shown)
+        _write(picture, images.triple(small, first, more[0] if more else large, args.scale))
+    notes = _notes(len(numbers), len(pairs), args.subset, shown[0], bool(reports))
+    seen = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
+    print(f"{aligned(rows)}\n\n" + "\n".join(notes))
+    print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
+    if args.json is not None:
+        title = "Super-resolution: quality of outputs"
+        measure.save(args.json, title, notes, rows, measure.circumstances("images", argv))
+    return 0
+
+
+def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
+    """Read a subset of a data folder.
+
+    Args:
+        data: what scripts/prepare_super_resolution.py made.
+        subset: its name, as in ``test``.
+
+    Returns:
+        The size of the large images, and all pairs.
+
+    Raises:
+        UsageError: there is no such folder or subset, or its images are not as it says.
+    """
+    sizes = images.read_sizes(data)
+    special = images.dictionary().nspecial
+    sides = []
+    for language, size in zip(images.LANGUAGES, sizes, strict=True):
+        stem = Path(data) / f"{subset}.{'-'.join(images.LANGUAGES)}.{language}"
+        try:
+            found = indexed_dataset.make_dataset(str(stem), "mmap")
+            if found is None:
+                raise FileNotFoundError(f"{stem}.idx")
+            words = [(found[i][:-1] - special).tolist() for i in range(len(found))]
+            sides.append([images.image(one, size) for one in words])
+        except (OSError, ValueError) as error:  # a UsageError is a ValueError
+            raise UsageError(
+                f"DATA: got {data!r}, whose subset {subset!r} (--subset) is missing or damaged "
+                f"({error}); allowed: one that scripts/prepare_super_resolution.py made"
+            ) from error
+    small, large = sides
+    return sizes[1], [Pair(*both) for both in zip(small, large, strict=True)]
+
+
+def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> dict[int, Pixels]:
+    """Read the images that a system wrote.
+
+    Args:
+        path: what fairseq-generate printed, or wrote to its --results-path.
+        size: of an output.
+        pairs: of the data folder.
+        subset: their subset's name, for errors.
+
+    Returns:
+        The images by their numbers in the subset, in ascending order.
+
+    Raises:
+        UsageError: it is something else, or belongs to other data; file and line are named.
+    """
+    text = read("SYSTEM", path)
+    lines = printed(path, text, "H")
+    if not lines:
+        raise option_error("SYSTEM", path, "what fairseq-generate printed, with lines H-")
+    for number, line in printed(path, text, "S").items():
+        inside = number < len(pairs)
+        if not inside or line.split() != list(map(str, images.tokens(pairs[number].small))):
+            raise UsageError(
+                f"{path}: got a line S-{number} that is not image {number} of DATA's {subset!r} "
+                f"(--subset), which has {len(pairs)}; allowed: outputs for these"
+            )
+    found = {}
+    for number, line in lines.items():
+        if number >= len(pairs):
+            raise UsageError(
+                f"{path}: got a line H-{number}; allowed: 0 to {len(pairs) - 1}, the images of "
+                f"DATA's {subset!r} (--subset)"
+            )
+        words = line.split()
+        odd = next((word for word in words if not word.isdecimal()), None)
+        if odd is not None or len(words) != size.num_tokens:
+            given = f"{len(words)} intensities" if odd is None else repr(odd)
+            raise UsageError(
+                f"{path}: got {given} in line H-{number}; allowed: {size.num_tokens} whole numbers "
+                f"from 0 to {images.PEAK}, an image of {size}"
+            )
+        try:
+            found[number] = images.image([int(word) for word in words], size)
+        except UsageError as error:
+            raise UsageError(f"{path}, line H-{number}: {error}") from error
+    return found
+
+
+def read_report(path: str, numbers: Sequence[int]) -> Passes:
+    """Read a decoder's report.
+
+    Args:
+        path: what --stats-file or --trace-file wrote.
+        numbers: of the images that it must have, and no others.
+
+    Raises:
+        UsageError: it is something else, or of other images; file and line are named.
+    """
+    seen: set[int] = set()
+    passes, blocks = 0, []
+    for at, line in enumerate(read("--stats", path).splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            accepted, count = list(map(int, record["num_accepted"])), int(record["num_tokens"])
+            if record["schema"] != SCHEMA or not accepted:
+                raise ValueError("another schema")
+            number, decoding = record["id"], record["decoding"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{path}, line {at}: allowed: what --stats-file wrote") from error
+        if number in seen or number not in numbers:
+            allowed = "those of the SYSTEM's file, each once"
+            raise option_error(f"{path}, line {at}", f"image {number!r}", allowed)
+        seen.add(number)
+        passes += len(accepted)
+        # The blocks of other methods are not the paper's; those of greedy search are single tokens.
+        if decoding in (METHOD, "greedy"):
+            blocks += block_sizes(accepted, count)
+    if len(seen) < len(numbers):
+        missing = next(number for number in numbers if number not in seen)
+        raise UsageError(f"{path}: got no line for image {missing}; allowed: all of SYSTEM's file")
+    return Passes(passes, blocks)
+
+
+def table(
+    systems: Mapping[str, Mapping[int, Pixels]],
+    pairs: Sequence[Pair],
+    numbers: Sequence[int],
+    size: Size,
+    reports: Mapping[str, Passes],
+) -> list[Row]:
+    """Return the quality of all systems, and of enlarging without a model.
+
+    Args:
+        systems: their images by number.
+        pairs: the inputs and the truth, one per number.
+        numbers: which images are compared.
+        size: of an output.
+        reports: what decoders' reports tell, by system.
+    """
+    quality = ImageQuality([_text(pair.large) for pair in pairs], size)
+    outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
+    outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]
+    rows: list[Row] = []
+    first: list[str] | None = None
+    for label, found in outputs.items():
+        texts = list(map(_text, found))
+        each = quality.each(texts)
+        low, high = np.percentile(quality.counts @ each / len(each), (2.5, 97.5))
+        against = "-"
+        if first is not None:
+            change, *ends = quality.differences(texts, first)["PSNR"]
+            against = f"{change:+.2f} ({ends[0]:+.2f} to {ends[1]:+.2f})"
+        first = first or texts
+        row: Row = {
+            "system": label,
+            "PSNR": round(float(each.mean()), 2),
+            "95% interval": f"{low:.2f} to {high:.2f}",
+            "against the first": against,
+        }
+        if reports:
+            row["passes per image"] = row["mean accepted block"] = "-"
+        if label in reports:
+            passes, blocks = reports[label]
+            row["passes per image"] = round(passes / len(numbers), 1)
+            if blocks:
+                row["mean accepted block"] = round(sum(blocks) / len(blocks), 2)
+        rows.append(row)
+    return rows
+
+
+def enlarged(small: Pixels, size: Size) -> Pixels:
+    """Enlarge an image without a model: Pillow's bicubic interpolation."""
+    return np.array(
+        Image.fromarray(small).resize((size.width, size.height), Image.Resampling.BICUBIC)
+    )
+
+
+def _text(pixels: Pixels) -> str:
+    """Write an image as a line of intensities."""
+    return " ".join(map(str, images.tokens(pixels)))
+
+
+def _notes(count: int, whole: int, subset: str, first: str, with_blocks: bool) -> list[str]:
+    """Say what the columns mean."""
+    notes = [
+        f"PSNR in dB, the mean over {count} of {whole} images of {subset!r}, against the large "
+        f"ones of the data; 95% intervals of {RESAMPLES} resamples of the images (seed {SEED}), "
+        f"those of differences from {first} paired. An image without any error counts as if one "
+        f"intensity were off by one. {BICUBIC}: Pillow's interpolation, no model."
+    ]
+    if with_blocks:
+        notes.append(
+            "mean accepted block: tokens per block as Stern et al. (2018) count them, over all "
+            "blocks of all images."
+        )
+    return notes
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def _labelled(name: str, given: Sequence[str]) -> dict[str, str]:
+    """Read ``[LABEL=]FILE`` several times; a file's own label is its name without the ending."""
+    found: dict[str, str] = {}
+    for text in given:
+        label, sign, path = text.partition("=")
+        if not sign or os.sep in label:
+            label, path = Path(text).stem, text
+        if not label or label in found:
+            raise option_error(name, text, "a label of its own for each, as in LABEL=FILE")
+        found[label] = path
+    return found
+
+
+def _same_images(
+    systems: Mapping[str, Mapping[int, Pixels]], files: Mapping[str, str]
+) -> list[int]:
+    """Return the numbers of the images that all systems wrote.
+
+    Raises:
+        UsageError: one lacks an image that another one has.
+    """
+    numbers = sorted(set().union(*systems.values()))
+    for label, found in systems.items():
+        missing = [number for number in numbers if number not in found]
+        if missing:
+            raise UsageError(
+                f"{files[label]}: got no line H-{missing[0]}; allowed: the same images in all "
+                "systems"
+            )
+    return numbers
+
+
+def _pictures(folder: Path, numbers: Sequence[int]) -> list[Path]:
+    """Return where the pictures go; the folder is made.
+
+    Raises:
+        UsageError: there is another file already.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise option_error("--out", str(folder), "a folder; this is a file")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.png" for number in numbers]
+    for path in paths:
+        if path.exists() and not _is_own(path):
+            raise option_error("--out", str(path), "a new file, or an earlier picture of this kind")
+    return paths
+
+
+def _is_own(path: Path) -> bool:
+    """Say whether a file is a picture that this command made."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(200)
+
+
+def _write(path: Path, pixels: Pixels) -> None:
+    """Write a picture, which appears under its name only once it is complete."""
+    mark, whole = PngInfo(), io.BytesIO()
+    mark.add_text("Software", MARK)
+    Image.fromarray(pixels).save(whole, format="PNG", pnginfo=mark)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(whole.getvalue())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Declare the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="paradec-images",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[..., int], text: str) -> Callable[..., Any]:
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(run=run)
+        return one.add_argument
+
+    add = command("tokens", tokens, "print image files as lines of intensities")
+    add("file", nargs="+", metavar="FILE", help="PNG, JPEG, BMP or WebP, 8 bits, RGB or grey")
+    add(
+        "--size", type=_size, metavar="N|HxW",
+        help="make larger images so small by averaging areas; allowed are those in proportion "
+        "(default: as they are)",
+    )  # fmt: skip
+    add("--gray", action="store_true", help="one channel instead of three")
+
+    add = command("compare", compare, "show outputs side by side, and say how good they are")
+    add("data", metavar="DATA", help="the data folder, with sizes.json")
+    add(
+        "system", nargs="+", metavar="[LABEL=]SYSTEM",
+        help="what fairseq-generate printed, or wrote to its --results-path; greedy search first. "
+        "The first two are in the pictures, one alone beside the truth",
+    )  # fmt: skip
+    add("--out", type=Path, required=True, metavar="FOLDER", help="for pictures: NUMBER.png")
+    add("--subset", default="test", metavar="NAME", help="what was decoded (default: test)")
+    add(
+        "--stats", nargs="+", default=[], metavar="[LABEL=]FILE",
+        help="what --stats-file wrote, with the label of its system",
+    )  # fmt: skip
+    number = measure.whole_number
+    add("--first", type=number, metavar="N", help="pictures of the first N images (default: all)")
+    add(
+        "--scale", type=number, default=8, metavar="N",
+        help="how large a pixel of an output becomes (default: 8)",
+    )  # fmt: skip
+    add("--json", type=Path, metavar="FILE", help="write the table, too, for paradec-results")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status."""
+    args = build_parser().parse_args(argv)
+    return measure.run("paradec-images", lambda: args.run(args, argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

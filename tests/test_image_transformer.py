@@ -1,0 +1,489 @@
+"""The image Transformer: local attention against loops, positions, sizes, heads, refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import _spread, task_for, tiny_blockwise, tiny_model, tiny_task
+from fairseq import utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.modules import MultiheadAttention
+from image_data import image_task
+from omegaconf import OmegaConf
+from reference import local_attention as twin
+from torch import Tensor
+
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.images import Size
+from fairseq_paradec.models.blockwise_transformer import heads_only, load_heads
+from fairseq_paradec.models.image_transformer import (
+    BlockwiseImageTransformer,
+    ImagePositions,
+    ImageTransformer,
+    LocalSelfAttention,
+    Window,
+)
+
+TOLERANCE = 1e-9
+GRAY = (Size(2, 3, 1), Size(4, 6, 1))  # 6 intensities to 24
+RGB = (Size(1, 2, 3), Size(3, 4, 3))  # 6 to 36; not as many times wider as higher
+
+#: T, l_q, l_m: a sliding window, blocks without memory, T no multiple of l_q, memory beyond T, ...
+SPANS = [
+    (1, 1, 0), (7, 1, 0), (9, 1, 3), (12, 4, 0), (13, 4, 0), (13, 4, 4), (14, 4, 3), (11, 3, 7),
+    (10, 3, 40), (10, 30, 2), (10, 10, 10), (17, 2, 5), (16, 5, 1),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    """None are kept; the tests that want some say so."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
+
+    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
+        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+    def log_softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
+        return softmax(x, dim).log()
+
+    monkeypatch.setattr(utils, "softmax", softmax)
+    monkeypatch.setattr(utils, "log_softmax", log_softmax)
+
+
+# ---- models, batches, files ---------------------------------------------------------------------
+
+
+def task_of(sizes: tuple[Size, Size] = GRAY) -> Any:
+    """A super-resolution task of these sizes, without data."""
+    return image_task(*sizes)
+
+
+TINY = {
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 32,
+    "decoder_attention_heads": 2,
+}
+
+
+def tiny_image_model(
+    task: Any,
+    block: int = 5,
+    memory: int = 4,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    arch: str = "image_transformer",
+    spread: bool = True,
+    **options: Any,
+) -> Any:
+    """A tiny random image Transformer in evaluation mode, its weights spread.
+
+    With the architecture blockwise_image_transformer it has the same base at the same seed, and
+    random heads.
+    """
+    args = Namespace(**TINY | {"attention_block": block, "attention_memory": memory} | options)
+    if arch.startswith("blockwise"):
+        base = tiny_image_model(task, block, memory, dtype, seed, spread=spread, **options)
+        vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+        if arch.startswith("blockwise"):
+            heads = model.block_heads
+            for weight in (heads.inner.weight, heads.inner.bias, heads.outer, heads.bias):
+                weight.normal_(std=0.4)
+            missing, unexpected = model.load_state_dict(base.state_dict(), strict=False)
+            assert all("heads" in name for name in missing) and not unexpected
+        elif spread:
+            _spread(model, "default", task.target_dictionary)
+    model.flags = args  # as they stand in a checkpoint
+    return model.to(dtype).eval()
+
+
+def image_batch(task: Any, count: int, seed: int = 0) -> dict[str, Any]:
+    """A fairseq batch of random small images."""
+    generator = torch.Generator().manual_seed(seed)
+    width = task.image_sizes[0].num_tokens
+    tokens = torch.randint(4, 260, (count, width), generator=generator)
+    tokens = torch.cat((tokens, torch.full((count, 1), 2)), dim=1)
+    lengths = torch.full((count,), width + 1)
+    net_input = {"src_tokens": tokens, "src_lengths": lengths}
+    return {"id": torch.arange(count), "nsentences": count, "net_input": net_input}
+
+
+def inputs_for(task: Any, count: int, seed: int = 1) -> Tensor:
+    """Random decoder inputs, B×T, as long as an output."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(4, 260, (count, task.image_sizes[1].num_tokens + 1), generator=generator)
+    tokens[:, 0] = 2
+    return tokens
+
+
+def full_forward(model: Any, sample: dict[str, Any], inputs: Tensor) -> Tensor:
+    """The model's log-probabilities at every position, B×T×V, without any cache."""
+    output = model(**sample["net_input"], prev_output_tokens=inputs)
+    return output[0].log_softmax(dim=-1)
+
+
+def save(task: Any, model: Any, path: Path, arch: str) -> str:
+    """Write a model to a checkpoint as fairseq-train does."""
+    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    cfg["task"] = {**asdict(task.cfg), "_name": "image_super_resolution"}
+    cfg["model"] = Namespace(**vars(model.flags) | {"arch": arch})
+    state = {"args": None, "cfg": cfg, "model": model.state_dict()}
+    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
+    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
+    return str(path)
+
+
+# ---- local attention ----------------------------------------------------------------------------
+
+
+def attention(block: int, memory: int, seed: int = 0) -> LocalSelfAttention:
+    """A random attention of 2 heads over 6 dimensions."""
+    torch.manual_seed(seed)
+    module = LocalSelfAttention(Window(block, memory), 6, 2).double().eval()
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight, std=0.7)
+    return module
+
+
+def random_spans() -> list[tuple[int, int, int]]:
+    rng = random.Random(3)
+    return [(rng.randint(1, 18), rng.randint(1, 8), rng.randint(0, 12)) for _ in range(12)]
+
+
+@pytest.mark.parametrize(("length", "block", "memory"), SPANS + random_spans())
+@torch.enable_grad()
+def test_local_attention_equals_loops_over_positions(length, block, memory):
+    """Outputs, and gradients of inputs and weights."""
+    module = attention(block, memory)
+    weights = dict(module.named_parameters())
+    x = torch.randn(length, 2, 6, dtype=torch.float64, requires_grad=True)
+    aim = torch.randn(length, 2, 6, dtype=torch.float64)
+    got, shares = module(x, x, x)
+    assert shares is None
+    want = torch.stack([twin.attend(x[:, b], weights, 2, block, memory) for b in (0, 1)], dim=1)
+    assert torch.allclose(got, want, rtol=0, atol=TOLERANCE)
+    inputs = [x, *weights.values()]
+    ours, theirs = (
+        torch.autograd.grad((y * aim).sum(), inputs, retain_graph=True) for y in (got, want)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("block", "memory"), [(1, 0), (1, 3), (4, 0), (3, 5), (30, 2), (2, 40)])
+def test_one_by_one_it_is_the_same(block, memory):
+    """fairseq's own cached code, as its beam search runs it."""
+    module = attention(block, memory)
+    x = torch.randn(13, 2, 6, dtype=torch.float64)
+    state: dict[str, Any] = {}
+    parts = [module(x[t : t + 1], None, None, None, state)[0] for t in range(13)]
+    assert torch.allclose(torch.cat(parts), module(x, x, x)[0], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("block", "memory"), [(256, 256), (1, 255), (64, 0), (100, 37), (7, 256), (5000, 0)]
+)
+def test_no_matrix_of_all_positions(block, memory, monkeypatch):
+    """Queries times keys stay within a small multiple of T times the window."""
+    module, length, sizes = attention(block, memory), 3073, []
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
+        sizes.append(math.prod(query.shape[1:3]) * key.size(2))
+        return original(query, key, value, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    x = torch.zeros(length, 1, 6, dtype=torch.float64)
+    module(x, x, x)
+    window = min(block, length) + memory
+    assert len(sizes) == 1 and sizes[0] <= 2.5 * length * window
+
+
+def test_dropout_is_of_the_weights():
+    """With all dropped but for luck, outputs differ from call to call; in evaluation never."""
+    module = LocalSelfAttention(Window(4, 4), 6, 2, dropout=0.5)
+    x = torch.randn(9, 1, 6)
+    assert not torch.equal(module(x, x, x)[0], module(x, x, x)[0])
+    module.eval()
+    assert torch.equal(module(x, x, x)[0], module(x, x, x)[0])
+
+
+def stock_twin(model: ImageTransformer) -> Any:
+    """The same model with fairseq's attention, under the window's T×T mask."""
+    other = copy.deepcopy(model)
+    window = model.decoder.attention_window
+    for layer in other.decoder.layers:
+        own, dim = layer.self_attn, layer.self_attn.embed_dim
+        layer.self_attn = MultiheadAttention(dim, own.num_heads, self_attention=True)
+        layer.self_attn.load_state_dict(own.state_dict())
+    other.decoder.buffered_future_mask = lambda x: twin.window_mask(
+        len(x), window.block, window.memory
+    ).to(x)
+    return other.double()
+
+
+@pytest.mark.parametrize("sizes", [GRAY, RGB], ids=["gray", "rgb"])
+@pytest.mark.parametrize(("block", "memory"), [(1, 6), (5, 4), (8, 0), (3, 50)])
+def test_the_model_is_fairseqs_under_the_windows_mask(sizes, block, memory):
+    task = task_of(sizes)
+    model = tiny_image_model(task, block, memory)
+    sample, inputs = image_batch(task, 3), inputs_for(task, 3)
+    got, want = (full_forward(m, sample, inputs) for m in (model, stock_twin(model)))
+    assert float(want.std()) > 0.5, "the model is too flat to show an error"
+    assert torch.allclose(got, want, rtol=0, atol=TOLERANCE)
+
+
+def test_what_lies_outside_of_the_window_is_not_seen():
+    """One layer: an input outside of the window changes nothing, its edges do."""
+    task = task_of()
+    model = tiny_image_model(task, 5, 4, decoder_layers=1)
+    sample, inputs = image_batch(task, 1), inputs_for(task, 1)
+    plain = full_forward(model, sample, inputs)[0, 13]  # its block begins at 10: sees 6 to 13
+    for place in range(25):
+        changed = inputs.clone()
+        changed[0, place] = 4 + (int(inputs[0, place]) + 100) % 256
+        moved = float((full_forward(model, sample, changed)[0, 13] - plain).abs().max())
+        assert (moved > 1e-6) == (6 <= place <= 13), place
+
+
+def test_fairseqs_incremental_decoder_equals_the_full_forward():
+    task = task_of(RGB)
+    model = tiny_image_model(task)
+    sample, inputs = image_batch(task, 2), inputs_for(task, 2)
+    want = full_forward(model, sample, inputs)
+    state: dict[str, Any] = {}
+    encoder_out = model.encoder.forward_torchscript(sample["net_input"])
+    for t in range(inputs.size(1)):
+        out = model.decoder(inputs[:, : t + 1], encoder_out=encoder_out, incremental_state=state)
+        got = model.get_normalized_probs(out, log_probs=True)[:, -1]
+        assert torch.allclose(got, want[:, t], rtol=0, atol=TOLERANCE), t
+
+
+# ---- positions ----------------------------------------------------------------------------------
+
+
+def place_vector(down: float, right: float, dim: int) -> Tensor:
+    """Half of the dimensions for either coordinate: sines, then cosines."""
+    both = []
+    for coordinate in (down, right):
+        quarter = dim // 4
+        rates = [10000 ** (-n / (quarter - 1)) for n in range(quarter)]
+        both += [math.sin(coordinate * rate) for rate in rates]
+        both += [math.cos(coordinate * rate) for rate in rates]
+    return torch.tensor(both)
+
+
+@pytest.mark.parametrize("sizes", [GRAY, RGB, (Size(2, 2, 3), Size(6, 6, 3))], ids=str)
+def test_positions_are_places_in_the_output(sizes):
+    dim, (low, high) = 16, sizes
+    for size in sizes:
+        positions = ImagePositions(size, high, dim)
+        channels = positions.channels
+        rows = [(r, c, k) for r in range(size.height) for c in range(size.width)
+                for k in range(size.channels)] + [(size.height, 0, 0)]  # fmt: skip
+        want = []
+        for row, column, channel in rows:
+            down = (row + 0.5) * high.height / size.height
+            right = (column + 0.5) * high.width / size.width
+            vector = place_vector(down, right, dim)
+            want.append(vector if channels is None else vector + channels.weight[channel])
+        assert (channels is None) == (size.channels == 1)
+        assert torch.allclose(positions.table(), torch.stack(want), atol=1e-5)
+        assert positions.max_positions == len(rows)
+        tokens = torch.ones(2, 5, dtype=torch.long)
+        assert torch.equal(positions(tokens), positions.table()[None, :5])
+    if high.width == 3 * low.width:  # a small pixel's centre is that of the middle one of nine
+        small, large = (ImagePositions(size, high, dim).pixels for size in sizes)
+        assert torch.allclose(small[3 * 2], large[3 * (4 * 6 + 1)], atol=1e-6)
+
+
+def test_positions_are_as_many_as_an_image_needs():
+    task = task_of(RGB)
+    model = tiny_image_model(task, max_target_positions=1024, max_source_positions=7)
+    assert model.max_positions() == (7, 37)
+    assert model.image_sizes == RGB
+    assert "pixels" not in str(model.state_dict().keys())
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def test_defaults_of_the_window():
+    for sizes, want in ((GRAY, (24, 24)), ((Size(8, 8, 3), Size(32, 32, 3)), (256, 256))):
+        model = tiny_image_model(task_of(sizes), None, None)
+        assert model.decoder.attention_window == want
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_block": 0}, "--attention-block: got 0; allowed: a whole number from 1 up"),
+        ({"attention_memory": -1}, "--attention-memory: got -1; allowed: a whole number from 0 up"),
+        ({"decoder_learned_pos": True}, "--decoder-learned-pos: .*--arch image_transformer with"),
+        ({"encoder_learned_pos": True}, "--encoder-learned-pos"),
+        ({"no_token_positional_embeddings": True}, "--no-token-positional-embeddings"),
+        ({"cross_self_attention": True}, "--cross-self-attention"),
+        ({"no_cross_attention": True}, "--no-cross-attention"),
+    ],
+)
+def test_options_that_it_cannot_honour_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        tiny_image_model(task_of(), **options)
+
+
+@pytest.mark.parametrize("arch", ["image_transformer", "blockwise_image_transformer"])
+def test_another_task_is_refused_by_name(arch):
+    args = Namespace(**TINY, base_path="the base", base_copied=True)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    wanted = "--task: got 'translation'; allowed: image_super_resolution"
+    with pytest.raises(UsageError, match=wanted):
+        ARCH_MODEL_REGISTRY[arch].build_model(args, tiny_task())
+
+
+@pytest.mark.parametrize("name", ["image_transformer", "blockwise_image_transformer"])
+def test_sizes_by_name(name):
+    for suffix, dim in (("_tiny", 128), ("_iwslt", 512), ("", 512), ("_big", 1024)):
+        args = Namespace()
+        ARCH_CONFIG_REGISTRY[name + suffix](args)
+        assert args.decoder_embed_dim == dim
+
+
+def test_a_checkpoint_knows_its_sizes(tmp_path):
+    from fairseq import checkpoint_utils
+
+    task = task_of(RGB)
+    model = tiny_image_model(task)
+    path = save(task, model, tmp_path / "model.pt", "image_transformer")
+    (loaded,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+    assert loaded.image_sizes == RGB and loaded.decoder.attention_window == (5, 4)
+    assert cfg.model.low_size == [1, 2, 3] and cfg.model.high_size == [3, 4, 3]
+    sample, inputs = image_batch(task, 2), inputs_for(task, 2)
+    got, want = (full_forward(m.eval(), sample, inputs) for m in (loaded.double(), model))
+    assert torch.equal(got, want)
+    with pytest.raises(UsageError, match="images of .*as the model's"):
+        checkpoint_utils.load_model_ensemble_and_task([path], task=task_of(GRAY))
+
+
+# ---- heads --------------------------------------------------------------------------------------
+
+
+HEADS = "blockwise_image_transformer"
+
+
+def with_heads(task: Any, path: str, arch: str = HEADS, **options: Any) -> Any:
+    """A new model with heads on the base of this file."""
+    args = Namespace(base_path=path, **options)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    model.flags = args
+    return model
+
+
+@pytest.fixture
+def base_file(tmp_path: Path) -> tuple[Any, Any, str]:
+    task = task_of(RGB)
+    base = tiny_image_model(task, dtype=torch.float32)
+    return task, base, save(task, base, tmp_path / "base.pt", "image_transformer")
+
+
+def test_heads_on_a_base(base_file):
+    task, base, path = base_file
+    model = with_heads(task, path, block_size=3)
+    assert isinstance(model, BlockwiseImageTransformer)
+    assert model.decoder.attention_window == (5, 4) and model.image_sizes == RGB
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == {
+        f"decoder.heads.{name}" for name in ("inner.weight", "inner.bias", "outer", "bias")
+    }
+    sample, inputs = image_batch(task, 2), inputs_for(task, 2)
+    got, want = (full_forward(m.double().eval(), sample, inputs) for m in (model, base))
+    assert torch.allclose(got, want, rtol=0, atol=TOLERANCE)
+    # All heads start as head 0.
+    output = model(**sample["net_input"], prev_output_tokens=inputs, heads=[0, 1, 2])
+    assert torch.equal(output.hidden[:, :, 1], output.hidden[:, :, 0])
+    tuned = with_heads(task, path, fine_tune_base=True)
+    assert all(p.requires_grad for p in tuned.parameters())
+
+
+def test_heads_beside_their_base(base_file):
+    """What --drafter-path reads: heads alone, known again by the base."""
+    task, base, path = base_file
+    model = with_heads(task, path, block_size=3)
+    torch.nn.init.normal_(model.block_heads.outer)
+    file = Path(path).with_name("heads.pt")
+    save(task, model, file, HEADS)
+    state = torch.load(file, weights_only=True)
+    torch.save(state | {"model": heads_only(state["model"])}, file)
+    heads = load_heads(str(file), base)
+    assert torch.equal(heads.outer, model.block_heads.outer)
+    with pytest.raises(UsageError, match="heads that were trained on the model of --path"):
+        load_heads(str(file), tiny_image_model(task, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_block": 6}, "--attention-block: got 6; allowed: 5, as in --base-path"),
+        ({"attention_memory": 5}, "--attention-memory: got 5; allowed: 4"),
+        ({"decoder_layers": 3}, "--decoder-layers"),
+    ],
+)
+def test_flags_that_contradict_the_base_are_refused(base_file, options, message):
+    task, _, path = base_file
+    with pytest.raises(UsageError, match=message):
+        with_heads(task, path, **options)
+
+
+def test_a_base_of_the_other_kind_is_refused_by_name(base_file, tmp_path):
+    task, _, path = base_file
+    plain_task = task_for("default")
+    plain = tiny_model(plain_task)
+    plain_path = tmp_path / "plain.pt"
+    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    cfg["task"] = {**asdict(plain_task.cfg), "_name": "translation"}
+    cfg["model"] = Namespace(**vars(plain.flags), arch="transformer")
+    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
+    state = {"args": None, "cfg": cfg, "model": plain.state_dict(), "extra_state": {}}
+    torch.save(state | {"optimizer_history": [history]}, plain_path)
+    wanted = "--base-path: .*a checkpoint of --arch image_transformer"
+    with pytest.raises(UsageError, match=wanted):
+        with_heads(task, str(plain_path))
+    wanted = "--base-path: .*a checkpoint of fairseq's own Transformer"
+    for other in (plain_task, task):
+        with pytest.raises(UsageError, match=wanted):
+            with_heads(other, path, "blockwise_transformer")
+    with pytest.raises(UsageError, match=f"{HEADS}_tiny; --arch {HEADS} takes the base's"):
+        with_heads(task, path, f"{HEADS}_tiny")
+    heads = tiny_image_model(task, arch=HEADS)
+    with pytest.raises(UsageError, match="holds a BlockwiseImageTransformer"):
+        with_heads(task, save(task, heads, tmp_path / "heads.pt", HEADS))
+
+
+def test_the_plain_one_is_as_it_was():
+    """Its state has no new name, so that old checkpoints load."""
+    model = tiny_blockwise(task_for("default"))
+    assert type(model.decoder).__name__ == "BlockwiseDecoder"
+    assert type(model.decoder.layers[0].self_attn) is MultiheadAttention
