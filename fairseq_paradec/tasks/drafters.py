@@ -160,12 +160,12 @@ def _check_blockwise(models: Sequence[Any], drafter_path: str | None) -> None:
     if has_heads and drafter_path is not None:
         raise option_error(
             "--drafter-path", drafter_path,
-            "nothing with a model of --arch blockwise_transformer, which has heads; or the base of "
-            "these heads as --path",
+            "nothing with a model of --arch blockwise_..., which has heads; or the base of these heads "
+            "as --path",
         )  # fmt: skip
     if not has_heads and drafter_path is None:
         raise option_error(
             "--path", f"a {type(models[0]).__name__}",
-            "a model of --arch blockwise_transformer with --decoding blockwise; or --drafter-path "
-            "with heads that were trained on it",
+            "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
+            "--decoding blockwise; or --drafter-path with heads that were trained on it",
         )  # fmt: skip
