@@ -253,7 +253,7 @@ def read_sizes(folder: str) -> tuple[Size, Size]:
             document = json.load(file)
     except OSError as problem:
         raise error(f"cannot be read ({problem.strerror})") from problem
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise error(f"is no JSON ({problem})") from problem
     kind = (document.get("schema"), document.get("version")) if isinstance(document, dict) else None
     if kind != (SCHEMA, VERSION):

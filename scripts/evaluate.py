@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from fairseq.data import Dictionary, data_utils  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
+from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
@@ -76,7 +77,7 @@ def translated(
     out, record = (args.out.with_suffix(f".{name}.{end}") for end in ("txt", "made-of.txt"))
     flags = [*beam_flags(beam), *flags]
     files = [*map(Path, path.split(os.pathsep)), *sorted(Path(args.data).glob("dict.*.txt"))]
-    files += subset_files(args.data, subset)
+    files += [*subset_files(args.data, subset), *Path(args.data).glob(images.SIZES)]
     files += sorted((ROOT / "fairseq_paradec").rglob("*.py"))
     machine = measure.circumstances("", [])
     made_of = {
@@ -156,10 +157,10 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
     for subset, beam, path in tqdm(settings, desc="evaluate", unit="run"):
         texts = translated(args, path, subset, beam, flags)
         if len(texts) != len(tests[subset]):
-            raise option_error(
-                "--raw",
-                str(args.raw[args.subset.index(subset)]),
-                f"{len(texts)} lines, as {subset} of {args.data} has",
+            raise UsageError(
+                f"fairseq-generate gave {len(texts)} outputs for {subset} of {args.data}, and "
+                f"there are {len(tests[subset])} references; allowed: a --raw of as many lines as "
+                "the subset has, and no flags after -- that choose among its sentences"
             )
         quality = measure.quality(args.data, language, tests[subset])
         row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
@@ -258,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "another (default: as -- FLAGS say)",
     )
     add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
-    add("--title", default="Translation quality", help="of the section in RESULTS.md")
+    add("--title", default="Quality", help="of the section in RESULTS.md")
     add(
         "--out",
         type=Path,

@@ -39,6 +39,7 @@ from fairseq.data import indexed_dataset  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec import images  # noqa: E402
+from fairseq_paradec.analysis.trace_view import printable  # noqa: E402
 from fairseq_paradec.cli import measure  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 from fairseq_paradec.images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size  # noqa: E402
@@ -228,17 +229,21 @@ def _run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix=".images-", dir=args.out.parent) as work:
         folder = Path(work) / "data"
         folder.mkdir()
-        _write(args, paths, wanted, folder)
+        made = _write(args, paths, wanted, folder)
         os.rename(folder, args.out)
+    print(*made, sep="\n")
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse arguments that contradict each other."""
     if args.photographs == (args.folder is not None):
-        raise option_error("DIR", str(args.folder), "either a folder or --photographs")
+        given = None if args.folder is None else str(args.folder)
+        raise option_error("DIR", given, "a folder with photographs, or --photographs; and OUT")
     if args.out.exists():
         raise option_error("OUT", str(args.out), "a folder that does not exist yet")
+    if ":" in str(args.out):
+        raise option_error("OUT", str(args.out), "a path without ':' (fairseq splits it there)")
     if args.size % args.input_size or args.size == args.input_size:
         raise option_error("--input-size", args.input_size, f"a part of --size, {args.size}")
     if args.photographs and args.patches is None:
@@ -275,8 +280,12 @@ def _installed() -> list[Path]:
 
 def _write(
     args: argparse.Namespace, paths: Sequence[Path], wanted: dict[str, int], folder: Path
-) -> None:
-    """Write all files: the photographs in this order, first to test, then to valid, then train."""
+) -> list[str]:
+    """Write all files: the photographs in this order, first to test, then to valid, then train.
+
+    Returns:
+        What was made, in words.
+    """
     channels = 1 if args.gray else 3
     small, large = (Size(side, side, channels) for side in (args.input_size, args.size))
     maker = Maker(large, small, args.patches, SMOKE_SQUARES if args.smoke else None)
@@ -305,7 +314,7 @@ def _write(
         )
     for language in LANGUAGES:
         images.dictionary().save(str(folder / f"dict.{language}.txt"))
-    _describe(args, folder, {"lr": small, "hr": large}, parts, maker.duplicates, bad)
+    return _describe(args, folder, {"lr": small, "hr": large}, parts, maker.duplicates, bad)
 
 
 def _describe(
@@ -315,8 +324,8 @@ def _describe(
     parts: dict[str, Part],
     duplicates: int,
     bad: Sequence[str],
-) -> None:
-    """Write sizes.json, and say what was made."""
+) -> list[str]:
+    """Write sizes.json; return what was made, in words."""
     counts = {
         name: {"photographs": parts[name].photographs, "pairs": parts[name].pairs}
         for name in reversed(PARTS)
@@ -339,12 +348,16 @@ def _describe(
     }
     text = json.dumps(document, indent=1) + "\n"
     (folder / SIZES).write_text(text, encoding="utf-8")
-    for name, count in counts.items():
-        print(f"{name:5} {count['pairs']:6} pairs of {count['photographs']} photographs")
+    made = [
+        f"{name:5} {count['pairs']:6} pairs of {count['photographs']} photographs"
+        for name, count in counts.items()
+    ]
     if duplicates:
-        print(f"left out: {duplicates} pairs that were there already")
+        made.append(f"left out: {duplicates} pairs that were there already")
     if bad:
-        print(f"left out: {len(bad)} photographs that cannot be used; the first: {bad[0]}")
+        first = printable(bad[0])  # it quotes a file's name
+        made.append(f"left out: {len(bad)} photographs that cannot be used; the first: {first}")
+    return made
 
 
 if __name__ == "__main__":

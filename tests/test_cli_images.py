@@ -253,6 +253,7 @@ def line(kind: str, number: int) -> str:
         (line("H", 2), "H-2\t-0.5\t\n", ["got 0 intensities in line H-2; allowed: 64", "8×8×1"]),
         (line("H", 2), "H-2\t0\t" + "1 " * 63 + "<unk>\n", ["got '<unk>' in line H-2"]),
         (line("H", 2), "H-2\t0\t" + "1 " * 63 + "256\n", ["line H-2: tokens[63]: got 256"]),
+        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "1" * 5000 + "\n", ["got '11111111111111111111'"]),
         (line("H", 2), line("H", 1), ["got two lines H-1"]),
         (line("H", 2), line("H", 2).replace("H-2", "H-5"), ["got a line H-5; allowed: 0 to 4"]),
         (line("S", 2), line("S", 1).replace("S-1", "S-2"), ["a line S-2 that is not image 2"]),
@@ -287,6 +288,13 @@ def test_systems_must_have_the_same_images(data, tmp_path, capsys):
         (["{whole}", "--first", "0"], ["--first", "from 1 up"]),
         (["{whole}", "--scale", "0"], ["--scale", "from 1 up"]),
         (["{whole}", "--json", "{folder}/no/such.json"], ["--json", "does not"]),
+        (["{whole}", "--json", "{whole}"], ["--json: got", "another file than those"]),
+        (["x={whole}", "--stats", "x={stats}", "--json", "{stats}"], ["--json: got"]),
+        (["{whole}", "--scale", "683"], ["--scale: got 683", "from 1 to 682"]),
+        (["(bicubic enlarging)={whole}"], ["SYSTEM: got", "a label of its own"]),
+        (["{whole}", "--stats", "whole={long}"], ["line 1: got 65 tokens, 66 of them accepted"]),
+        (["{whole}", "--stats", "whole={odd}"], ["line 1: allowed: what --stats-file wrote"]),
+        (["{whole}", "--stats", "whole={short}"], ["line 1: got 3 tokens", "allowed: 65"]),
     ],
 )
 def test_mistakes_are_named(data, tmp_path, capsys, arguments, words):
@@ -296,7 +304,14 @@ def test_mistakes_are_named(data, tmp_path, capsys, arguments, words):
         "stats": report(tmp_path / "stats.jsonl", "greedy", [[0] * 65] * COUNT),
         "more": report(tmp_path / "more.jsonl", "greedy", [[0] * 65] * (COUNT + 1)),
         "less": report(tmp_path / "less.jsonl", "greedy", [[0] * 65] * (COUNT - 1)),
+        "long": report(tmp_path / "long.jsonl", "blockwise", [[66, 0]] * COUNT),
+        "odd": tmp_path / "odd.jsonl",
+        "short": tmp_path / "short.jsonl",
     }
+    text = given["stats"].read_text()
+    given["odd"].write_text(text.replace('"num_tokens": 65', '"num_tokens": Infinity', 1))
+    short = text.replace("[" + "0, " * 64 + "0]", "[0, 0, 0]").replace(": 65", ": 3")
+    given["short"].write_text(short)
     filled = [argument.format(**given) for argument in arguments]
     status, printed, err = run(capsys, "compare", data, *filled, "--out", tmp_path / "p")
     assert status == 2 and printed == ""

@@ -40,6 +40,7 @@ from fairseq_paradec.decoding.scorer import (
 from fairseq_paradec.decoding.step_scorer import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
+from fairseq_paradec.tasks.drafters import check_models
 
 TOLERANCE = 1e-9
 LARGE = (Size(2, 2, 3), Size(4, 8, 3))  # 12 intensities to 96
@@ -249,6 +250,14 @@ def test_subclasses_of_what_is_known_are_refused(part):
     module.__class__ = type("Strange", (type(module),), {})
     with pytest.raises(UsageError, match="Strange"):
         build_scorer([model])
+
+
+@pytest.mark.parametrize("decoding", ["multiword_beam", "double_token_beam"])
+def test_searches_by_steps_refuse_it(decoding):
+    model = tiny_image_model(task_of())
+    with pytest.raises(UsageError, match=f"--decoding: got '{decoding}'.*attention is local"):
+        check_models(decoding, [model], None)
+    check_models("pgj", [model], None)
 
 
 def test_commands_that_count_whole_caches_refuse_it(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,16 @@ def test_bad_files_are_named_or_counted(tmp_path, script, capsys):
     assert [sizes["parts"][part]["photographs"] for part in PARTS] == [2, 1, 1]
 
 
+def test_names_that_cannot_be_printed(tmp_path, script, capsys):
+    source = photographs(tmp_path / "source", 4)
+    Path(os.fsdecode(os.fsencode(source / "b") + b"\xff.png")).write_bytes(b"xx")
+    assert script.main([str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 1 photographs" in said and "b\\udcff.png" in said
+    said.encode()  # strictly
+    assert (tmp_path / "out" / "sizes.json").is_file()
+
+
 def test_nothing_left_for_training_is_said(tmp_path, script, capsys):
     source = photographs(tmp_path / "source", 3)
     (source / "1.PNG").write_bytes(b"")
@@ -222,7 +233,8 @@ def test_mistakes_are_named(tmp_path, script, capsys):
     source, out = str(photographs(tmp_path / "source", 4)), str(tmp_path / "out")
     (tmp_path / "empty").mkdir()
     for arguments, words in (
-        ([out], "DIR: got 'None'; allowed: either a folder or --photographs"),
+        ([out], "DIR: got None; allowed: a folder with photographs, or --photographs; and"),
+        ([source, out + ":3"], "allowed: a path without ':'"),
         ([source, out, "--photographs"], "DIR: got"),
         ([str(tmp_path / "none"), out], "DIR: got"),
         ([str(tmp_path / "empty"), out], "allowed: a folder with files .png, .jpg"),

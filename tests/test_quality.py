@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
+from fairseq_paradec.analysis import by_length
 from fairseq_paradec.analysis.quality import (
     SEED,
     ImageQuality,
     SummaryQuality,
     TranslationQuality,
+    intensity,
     resampled,
 )
 from fairseq_paradec.analysis.rouge import rouge
@@ -180,3 +182,16 @@ def test_text_by_language(tmp_path: Path, pictures: Path):
     for side in ("document", "summary"):
         language = measure.text_language(str(tmp_path), side)
         assert measure.plain_text("it 's the sum@@ mary .".split(), language) == "it's the summary."
+
+
+def test_marks_between_sentences_are_no_words():
+    texts, truth = ["a cat <q> a dog"], ["a bird <q> a fish"]
+    whole = SummaryQuality(truth).scores(texts)["ROUGE-L"]
+    assert by_length.rouge_l(texts, truth, [[0]]) == [whole] == [50]  # "a a" of four words
+
+
+def test_intensities_are_written_in_ascii():
+    for word in ("\u0663", "1" * 5000, "-1", "1.0", ""):
+        with pytest.raises(UsageError, match="intensity"):
+            intensity(word)
+    assert intensity("007") == 7

@@ -256,6 +256,8 @@ def test_evaluate_images(
     assert row["PSNR"] == round(scores["PSNR"], 2)
     assert evaluate.main([*map(str, arguments), "--raw", str(texts)]) == 2
     assert "--raw: got" in capsys.readouterr().err
+    assert evaluate.main([*words, "--gen-subset", "train"]) == 2
+    assert "there are 5 references; allowed: a --raw" in capsys.readouterr().err
 
 
 def test_the_demo_and_the_gates_decode_images(

@@ -566,7 +566,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     arguments[-1] = "7"
     capsys.readouterr()
     assert evaluate.main(arguments) == 2
-    assert "39 lines, as test of" in capsys.readouterr().err
+    assert "gave 39 outputs for test of" in capsys.readouterr().err
     monkeypatch.setattr(evaluate, "translate", lambda *_: pytest.fail("work has started"))
     for i, name in ((0, "DATA"), (2, "--path"), (6, "--raw"), (8, "--subset")):
         wrong = arguments.copy()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
+from .quality import by_sentences
+
 
 def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
     """Rank sentences by length and cut them into bins of the same number, but for one.
@@ -23,7 +25,7 @@ def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
 
 
 def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
-    """Return the mean F1 of ROUGE-L, in %, of each bin (``rouge.each``).
+    """Return the mean F1 of ROUGE-L, in %, of each bin, as ``SummaryQuality`` computes it.
 
     Args:
         texts: summaries, plain text.
@@ -32,7 +34,7 @@ def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int
     """
     from . import rouge  # it takes a second to load
 
-    f1 = rouge.each(texts, references, rouge.WHOLE)["ROUGE-L"][2]
+    f1 = rouge.each(by_sentences(texts), by_sentences(references), rouge.WHOLE)["ROUGE-L"][2]
     return [float(f1[one].mean()) for one in bins]
 
 

@@ -23,7 +23,7 @@ from ..images import PEAK, Pixels, Size, image, psnr
 
 RESAMPLES, SEED = 1000, 12345
 
-# Where a summary's sentences end, in plain text; <q> is the mark in the data of See et al. 2017.
+# Where a summary's sentences end, in plain text; <q> is a mark that See et al.'s data may have.
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*<q>\s*")
 
 Floats = npt.NDArray[np.float64]
@@ -150,9 +150,7 @@ class SummaryQuality(Quality):
         return {name: common + ends.get(name, "") for name in self.metrics}
 
     def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        ours, theirs = (
-            [SENTENCE_END.sub("\n", text) for text in some] for some in (texts, self.references)
-        )
+        ours, theirs = by_sentences(texts), by_sentences(self.references)
         each = self._rouge.each(ours, theirs, self._rouge.BY_SENTENCES)
         return {name: self._means(f1) for name, (_, _, f1) in each.items()}
 
@@ -213,14 +211,19 @@ class ImageQuality(Quality):
         return found
 
 
+def by_sentences(texts: Sequence[str]) -> list[str]:
+    """Write each sentence of summaries on a line of its own, without the mark between them."""
+    return [SENTENCE_END.sub("\n", text) for text in texts]
+
+
 def intensity(word: str) -> int:
     """Read an intensity.
 
     Raises:
-        UsageError: it is no whole number.
+        UsageError: it is no whole number of up to three digits.
     """
-    if not word.isdecimal():
-        raise option_error("intensity", word, f"0 to {PEAK}")
+    if re.fullmatch("[0-9]{1,3}", word) is None:
+        raise option_error("intensity", word[:20], f"0 to {PEAK}")
     return int(word)
 
 

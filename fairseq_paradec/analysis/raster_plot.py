@@ -8,6 +8,7 @@ this shows what ``trace_plot`` shows of sentences.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,11 +58,11 @@ def maps(
     """
     words = [token for token in sentence.output if token != EOS]
     shape = (size.height, size.width * size.channels)
-    given = f"{size.height}x{size.width}x{size.channels}"
+    given = str(size).replace("×", "x")
     where = f"{sentence.name} ({sentence.decoding})"
-    strange = next((word for word in words if not word.isdecimal()), None)
+    strange = next((word for word in words if not re.fullmatch("[0-9]{1,3}", word)), None)
     if strange is not None:
-        raise option_error("--image-size", given, f"it with images: {where} has {strange!r}")
+        raise option_error("--image-size", given, f"it with images: {where} has {strange[:20]!r}")
     if len(words) != size.num_tokens:
         raise option_error("--image-size", given, f"that of the outputs: {where} has {len(words)}")
     try:

@@ -37,6 +37,8 @@ Row = dict[str, Any]
 
 BICUBIC = "(bicubic enlarging)"
 TRUTH = "(the large image)"
+# A picture's longer side, in pixels.
+LARGEST = 2**14
 # What stands in the head of the pictures that this command makes, and may replace.
 MARK = "made by fairseq_paradec images"
 
@@ -109,9 +111,14 @@ def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     for label, path in _labelled("--stats", args.stats).items():
         if label not in systems:
             raise option_error("--stats", label, f"a label of a SYSTEM: {', '.join(systems)}")
-        reports[label] = read_report(path, numbers)
+        reports[label] = read_report(path, numbers, size)
     if args.json is not None:
         pages.check_folder("--json", str(args.json))
+        if any(args.json.exists() and args.json.samefile(path) for path in _inputs(args)):
+            raise option_error("--json", str(args.json), "another file than those that are read")
+    most = LARGEST // (3 * max(size.height, size.width))
+    if args.scale > most:
+        raise option_error("--scale", args.scale, f"a whole number from 1 to {most}, here")
     paths = _pictures(args.out, numbers[: args.first])
     rows = table(systems, [pairs[number] for number in numbers], numbers, size, reports)
     shown = list(systems)[:2]
@@ -196,9 +203,9 @@ def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> d
                 f"DATA's {subset!r} (--subset)"
             )
         words = line.split()
-        odd = next((word for word in words if not word.isdecimal()), None)
+        odd = next((word for word in words if not re.fullmatch(r"[0-9]{1,3}", word)), None)
         if odd is not None or len(words) != size.num_tokens:
-            given = f"{len(words)} intensities" if odd is None else repr(odd)
+            given = f"{len(words)} intensities" if odd is None else repr(odd[:20])
             raise UsageError(
                 f"{path}: got {given} in line H-{number}; allowed: {size.num_tokens} whole numbers "
                 f"from 0 to {images.PEAK}, an image of {size}"
@@ -210,12 +217,13 @@ def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> d
     return found
 
 
-def read_report(path: str, numbers: Sequence[int]) -> Passes:
+def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
     """Read a decoder's report.
 
     Args:
         path: what --stats-file or --trace-file wrote.
         numbers: of the images that it must have, and no others.
+        size: of an output.
 
     Raises:
         UsageError: it is something else, or of other images; file and line are named.
@@ -225,12 +233,18 @@ def read_report(path: str, numbers: Sequence[int]) -> Passes:
     for at, line in enumerate(read("--stats", path).splitlines(), start=1):
         try:
             record = json.loads(line)
-            accepted, count = list(map(int, record["num_accepted"])), int(record["num_tokens"])
-            if record["schema"] != SCHEMA or not accepted:
-                raise ValueError("another schema")
             number, decoding = record["id"], record["decoding"]
-        except (ValueError, TypeError, KeyError) as error:
+            accepted, count = record["num_accepted"], record["num_tokens"]
+            whole = all(type(one) is int and one >= 0 for one in (number, count, *accepted))
+            if record["schema"] != SCHEMA or not whole or not accepted:
+                raise ValueError("another schema")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UsageError(f"{path}, line {at}: allowed: what --stats-file wrote") from error
+        if count != size.num_tokens + 1 or sum(accepted) > count:
+            raise UsageError(
+                f"{path}, line {at}: got {count} tokens, {sum(accepted)} of them accepted; "
+                f"allowed: {size.num_tokens + 1}, an image of {size} and </s>"
+            )
         if number in seen or number not in numbers:
             allowed = "those of the SYSTEM's file, each once"
             raise option_error(f"{path}, line {at}", f"image {number!r}", allowed)
@@ -330,10 +344,16 @@ def _labelled(name: str, given: Sequence[str]) -> dict[str, str]:
         label, sign, path = text.partition("=")
         if not sign or os.sep in label:
             label, path = Path(text).stem, text
-        if not label or label in found:
+        if not label or label in (*found, BICUBIC, TRUTH):
             raise option_error(name, text, "a label of its own for each, as in LABEL=FILE")
         found[label] = path
     return found
+
+
+def _inputs(args: argparse.Namespace) -> list[str]:
+    """Return the files that are read."""
+    given = (("SYSTEM", args.system), ("--stats", args.stats))
+    return [path for name, texts in given for path in _labelled(name, texts).values()]
 
 
 def _same_images(

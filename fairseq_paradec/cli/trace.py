@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -266,7 +267,7 @@ def image_size(text: str) -> Size:
         ArgumentTypeError: it is no size; argparse adds the flag's name.
     """
     parts = text.split("x")
-    if len(parts) in (2, 3) and all(part.isdecimal() for part in parts):
+    if len(parts) in (2, 3) and all(re.fullmatch("[0-9]{1,5}", part) for part in parts):
         height, width, *channels = map(int, parts)
         with contextlib.suppress(UsageError):
             return Size(height, width, channels[0] if channels else 1)
@@ -341,7 +342,8 @@ def _run(args: argparse.Namespace) -> int:
     files = short_names(args.file)
     picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
     if args.image_size is not None and picture is None:
-        raise option_error("--image-size", str(args.image_size), "it with --picture")
+        given = str(args.image_size).replace("×", "x")
+        raise option_error("--image-size", given, "it with --picture")
     with contextlib.ExitStack() as stack:
         html = None
         if args.html is not None:

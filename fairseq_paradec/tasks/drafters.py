@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 
 from ..checkpoint_errors import load_beside, named
+from ..decoding.config import BEAM_DECODINGS
 from ..decoding.step_scorer import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel
@@ -134,6 +135,11 @@ def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None)
                 f"{model.target_order.decoding}, or auto, with this model: it writes its target in "
                 "another order",
             )  # fmt: skip
+    if decoding in BEAM_DECODINGS and hasattr(models[0], "image_sizes"):
+        raise option_error(
+            "--decoding", decoding,
+            f"any other with a {type(models[0]).__name__}, whose attention is local",
+        )  # fmt: skip
     if decoding == "double_token_beam" and not hasattr(models[0], "target_order"):
         raise option_error(
             "--path", f"a {type(models[0]).__name__}",
