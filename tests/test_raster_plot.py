@@ -93,7 +93,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert trace.main([*common, "2x2x3", "--picture", str(out)]) == 2
     assert "--image-size: got '2x2x3'; allowed: that of the outputs" in capsys.readouterr().err
     assert trace.main([*common, "2x2"]) == 2
-    assert "--image-size: got '2×2×1'; allowed: it with --picture" in capsys.readouterr().err
+    assert "--image-size: got '2x2x1'; allowed: it with --picture" in capsys.readouterr().err
     for wrong in ("2", "2x2x2", "0x4", "axb", "2x2x1x1"):
         with pytest.raises(SystemExit):
             trace.main([*common, wrong, "--picture", str(out)])

@@ -308,7 +308,7 @@ def test_the_list_of_experiments_has_table_1() -> None:
             assert words[words.index("--block-size") + 1] == str(k)
             assert ("--distilled" in words) == distilled
     tables = [line for line in lines if "acceptance.py" in line and "--decoding blockwise" in line]
-    assert len(tables) == 8
+    assert len(tables) == 9  # of images one
     for line in tables:
         waits = re.findall(r"\[after=(\S+)\]", line)[0].split(",")
         paths = re.findall(r"--path checkpoints/([\w-]+-blockwise-[\w-]+)/", line)

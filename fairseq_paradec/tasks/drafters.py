@@ -166,8 +166,8 @@ def _check_blockwise(models: Sequence[Any], drafter_path: str | None) -> None:
     if has_heads and drafter_path is not None:
         raise option_error(
             "--drafter-path", drafter_path,
-            "nothing with a model of --arch blockwise_..., which has heads; or the base of these "
-            "heads as --path",
+            "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
+            "which has heads; or the base of these heads as --path",
         )  # fmt: skip
     if not has_heads and drafter_path is None:
         raise option_error(
