@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -210,6 +211,8 @@ def test_the_commands_of_a_page_run_as_written(page):
         assert result.returncode == 0, result.stderr[-2000:]
         wanted = 1 if "interactive" in command else 100
         assert len(lines_of(result.stdout, "H")) == wanted
+        for trace in re.findall(r"--trace-file (\S+)", command):
+            (root / trace).unlink()  # nothing is left in the checkout
 
 
 def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
