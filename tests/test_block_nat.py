@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 import shutil
 from argparse import Namespace
@@ -151,6 +152,7 @@ def loss_of(task: Any, **options: Any) -> BlockNatLoss:
     defaults = {
         "label_smoothing": 0.1,
         "prefixes_per_sentence": 1,
+        "tokens_per_prefix": 0,
         "glancing_ratio": 0.5,
         "glancing_ratio_end": 0.3,
         "glancing_updates": 300,
@@ -577,6 +579,24 @@ def test_short_sentences_have_fewer_blocks_and_a_large_number_means_all(prefixes
                 assert block.tolist() == [1 if t is None or not mask else t for t in want]
 
 
+@pytest.mark.parametrize("spacing", [1, 2, 3, 8, 50])
+@pytest.mark.parametrize("prefixes", [1, 3])
+def test_long_sentences_have_more_prefixes(prefixes: int, spacing: int) -> None:
+    """One for every so many tokens, but no fewer than any sentence has."""
+    lengths = [16, 1, 17, 3, 40]
+    wanted = [min(max(prefixes, math.ceil(n / spacing)), n) for n in lengths]
+    criterion = loss_of(tiny_task(), prefixes_per_sentence=prefixes, tokens_per_prefix=spacing)
+    torch.manual_seed(1)
+    for training in (True, False):
+        starts, drawn = criterion.draw_prefixes(target_of(lengths), training)
+        assert starts.size(1) == max(wanted)
+        for row, mask, length, number in zip(starts, drawn, lengths, wanted, strict=True):
+            found = row[mask].tolist()
+            assert len(set(found)) == len(found) == number and set(found) <= set(range(length))
+    starts, drawn = criterion.draw_prefixes(target_of(lengths[:1] * 3000), training=True)
+    assert_uniform(starts[drawn].bincount(minlength=16).tolist())
+
+
 def test_validation_draws_the_same_each_time_and_leaves_the_seed_alone() -> None:
     criterion = loss_of(tiny_task(), prefixes_per_sentence=2)
     target = target_of([9] * 50)
@@ -729,6 +749,7 @@ def test_the_glancing_ratio_falls_linearly_and_stays(monkeypatch: pytest.MonkeyP
         ("glancing_ratio", 1.5),
         ("glancing_ratio_end", -1.0),
         ("prefixes_per_sentence", 0),
+        ("tokens_per_prefix", -1),
         ("glancing_updates", 0),
     ],
 )
@@ -1162,6 +1183,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
                      "--save-dir", verifier],
         "other loss": [*COMMON, *DRAFTER, *SMOOTHED],
         "bidirectional": [*COMMON, *DRAFTER, *BLOCK_LOSS, "--prefixes-per-sentence", 3],
+        "by length": [*COMMON, *DRAFTER, *BLOCK_LOSS, "--tokens-per-prefix", 5],
         "other model": [*COMMON, *BLOCK_LOSS, "--arch", "transformer"],
         "straight": [*COMMON, *DRAFTER, *BLOCK_LOSS, *MANY, "--max-update", 30,
                      "--save-dir", folder / "straight"],
@@ -1194,6 +1216,8 @@ def test_the_architecture_is_refused_with_another_loss(runs: Runs) -> None:
 def test_several_prefixes_are_refused_with_bidirectional_attention(runs: Runs) -> None:
     message = runs.refused("bidirectional")
     assert re.match("--prefixes-per-sentence: got 3; .*--drafter-attention", message)
+    message = runs.refused("by length")
+    assert re.match("--tokens-per-prefix: got 5; .*--drafter-attention", message)
 
 
 def test_the_loss_is_refused_with_another_architecture(runs: Runs) -> None:

@@ -620,6 +620,9 @@ def test_updates_follow_the_losss_flags():
         flags = {"glancing_ratio": 0.0, "glancing_ratio_end": end, "prefixes_per_sentence": 3}
         wanted = flops.drafter_update(shape, 3, 5, 3, 2, end > 0)
         assert learning(BLOCK_NAT, drafter, flags) == wanted
+        for spacing, prefixes in ((1, 5), (2, 3), (4, 3)):  # of 5 tokens, at least 3 prefixes
+            wanted = flops.drafter_update(shape, 3, 5, prefixes, 2, end > 0)
+            assert learning(BLOCK_NAT, drafter, flags | {"tokens_per_prefix": spacing}) == wanted
 
 
 def test_mistakes_are_named(tmp_path, demo_traces, capsys):

@@ -267,10 +267,14 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
         raise option_error("CHECKPOINT", path, "heads with their base, which runs in training")
     if checkpoint.kind == BLOCK_NAT:
         ratios = [criterion.get(name) for name in ("glancing_ratio", "glancing_ratio_end")]
-        prefixes, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
-        return lambda source, target: flops.drafter_update(
-            shape, source, target, prefixes, block, any(ratios)
-        )
+        least, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
+        spacing = criterion.get("tokens_per_prefix")
+
+        def drafters(source: int, target: int) -> Update:
+            prefixes = max(least, -(-target // spacing)) if spacing else least
+            return flops.drafter_update(shape, source, target, prefixes, block, any(ratios))
+
+        return drafters
     if checkpoint.heads is None:
         return lambda source, target: flops.transformer_update(shape, source, target)
     frozen, first = not model.get("fine_tune_base"), checkpoint.heads.first

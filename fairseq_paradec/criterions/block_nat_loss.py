@@ -32,6 +32,14 @@ class BlockNatLossConfig(FairseqDataclass):
             "pass; more than 1 needs --drafter-attention prefix_causal. A large number means all"
         },
     )
+    tokens_per_prefix: int = field(
+        default=0,
+        metadata={
+            "help": "draw a prefix for every so many tokens of a target where that is more than "
+            "--prefixes-per-sentence, so that long texts are learned as well as short ones; needs "
+            "--drafter-attention prefix_causal. 0: as many of a long text as of a short one"
+        },
+    )
     glancing_ratio: float = field(
         default=0.5,
         metadata={
@@ -56,6 +64,7 @@ class BlockNatLoss(FairseqCriterion):
         task: Any,
         label_smoothing: float,
         prefixes_per_sentence: int,
+        tokens_per_prefix: int,
         glancing_ratio: float,
         glancing_ratio_end: float,
         glancing_updates: int,
@@ -74,8 +83,11 @@ class BlockNatLoss(FairseqCriterion):
         ):
             if number < 1:
                 raise option_error(name, number, "a whole number from 1 up")
+        if tokens_per_prefix < 0:
+            raise option_error("--tokens-per-prefix", tokens_per_prefix, "a whole number from 0 up")
         self.smoothing = label_smoothing
         self.prefixes = prefixes_per_sentence
+        self.tokens_per_prefix = tokens_per_prefix
         self.ratio = (glancing_ratio, glancing_ratio_end)
         self.glancing_updates = glancing_updates
 
@@ -128,17 +140,25 @@ class BlockNatLoss(FairseqCriterion):
             training: validation draws the same ones each time.
 
         Returns:
-            starts: B×J prefix lengths, J at most ``--prefixes-per-sentence``.
-            drawn: B×J, False where a sentence is too short for so many.
+            starts: B×J prefix lengths, J the most that a sentence of the batch is to have.
+            drawn: B×J, False where a sentence is to have fewer, or is too short for so many.
         """
         real = target.ne(self.padding_idx)  # position t is real if and only if t <= n
+        most, wanted = self.prefixes, None
+        if self.tokens_per_prefix:
+            wanted = real.sum(dim=1, keepdim=True).add(self.tokens_per_prefix - 1)  # B×1
+            wanted = wanted.div(self.tokens_per_prefix, rounding_mode="floor").clamp(min=most)
+            most = max(most, -(-target.size(1) // self.tokens_per_prefix))
         generator = None
         if not training:
             generator = torch.Generator(target.device).manual_seed(target.size(1))
         lots = torch.rand(target.shape, device=target.device, generator=generator)
         lots.masked_fill_(~real, -1.0)
-        best, starts = lots.topk(min(self.prefixes, target.size(1)), dim=1)
-        return starts, best >= 0
+        best, starts = lots.topk(min(most, target.size(1)), dim=1)
+        drawn = best >= 0
+        if wanted is not None:
+            drawn &= torch.arange(starts.size(1), device=target.device) < wanted
+        return starts, drawn
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

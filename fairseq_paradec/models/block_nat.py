@@ -298,22 +298,27 @@ class BlockNatModel(TransformerModel):
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
-    def check_prefixes(self, prefixes: int) -> None:
+    def check_prefixes(self, prefixes: int, tokens_per_prefix: int) -> None:
         """Refuse several prefixes per sentence where attention forbids them.
 
         Args:
             prefixes: the loss's ``--prefixes-per-sentence``.
+            tokens_per_prefix: its ``--tokens-per-prefix``.
 
         Raises:
-            UsageError: it is more than 1, and attention bidirectional.
+            UsageError: there may be more than one, and attention is bidirectional.
         """
-        if prefixes > 1 and self.decoder.attention != "prefix_causal":
-            raise option_error(
-                "--prefixes-per-sentence",
-                prefixes,
-                "1 with --drafter-attention bidirectional, where a prefix sees the block; or "
-                "--drafter-attention prefix_causal",
-            )
+        if self.decoder.attention == "prefix_causal":
+            return
+        for flag, given, one in (
+            ("--prefixes-per-sentence", prefixes, 1), ("--tokens-per-prefix", tokens_per_prefix, 0),
+        ):  # fmt: skip
+            if given > one:
+                raise option_error(
+                    flag, given,
+                    f"{one} with --drafter-attention bidirectional, where a prefix sees the block; "
+                    "or --drafter-attention prefix_causal",
+                )  # fmt: skip
 
     def forward(
         self,
