@@ -16,7 +16,7 @@ UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
 MYPY_PATHS := fairseq_paradec scripts
 # Files of tests run side by side, one a core: each takes up to 2 GB.
-WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
+WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Run by the interpreter the user picked, which may be of any age: no modern syntax here.
 define CHECK_MACHINE

@@ -29,3 +29,18 @@ def one_thread() -> None:
 def loud() -> None:
     """Undo what a script says of logging as it is imported: that is for a process of its own."""
     logging.disable(logging.NOTSET)
+
+
+#: The files that take longest. They come first: one that came last would run alone, and tests that
+#: run side by side are dealt out file by file (``--no-loadscope-reorder`` in the Makefile).
+LONGEST = (
+    "test_train_gad", "test_gad", "test_train_scripts", "test_auto_fast", "test_engine",
+    "test_data_scripts", "test_distill", "test_ddgviz", "test_task", "test_train_blockwise",
+    "test_distributed",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, and keep the order otherwise."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "fairseq_paradec"
@@ -27,10 +32,14 @@ TRAINING = (
 ).split()
 
 
+#: Environment that Python and its libraries read while they start.
+STARTING = ("PYTHON", "OMP_", "MKL_", "TORCH_", "MALLOC_")
+
+
 def run_python(
     code: str,
     *args: object,
-    python: Path | str = sys.executable,
+    python: Path | str | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
@@ -38,25 +47,117 @@ def run_python(
     """Run Python code in a new process, in which ``-P`` keeps the current folder off sys.path.
 
     Installed scripts do the same: only what is installed, or named by --user-dir, is found.
+
+    Args:
+        code: what ``python -c`` would be given.
+        args: sys.argv after the first.
+        python: the interpreter, started anew. None: this one, as a fork of a process that has
+            imported fairseq and nothing of the package, which saves four seconds.
+        cwd: its folder.
+        env: more of its environment.
+        stdin: what it reads.
     """
+    usual = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
+    usual |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    environment = usual | {**(env or {})}
+    argv = [*map(str, args)]
+    if python is None and not any(name.startswith(STARTING) for name in env or {}):
+        return Nursery.started(usual).run(code, argv, cwd, environment, stdin)
     return subprocess.run(
-        [str(python), "-P", "-c", code, *map(str, args)],
+        [str(python or sys.executable), "-P", "-c", code, *argv],
         cwd=cwd,
-        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
-        | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **(env or {})},
+        env=environment,
         input=stdin,
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=300,
+        timeout=LONGEST,
     )
+
+
+#: Seconds after which a command is taken for one that hangs.
+LONGEST = 300
+
+
+class Nursery:
+    """A process that has imported fairseq, and forks for each piece of code that it is told.
+
+    The fork takes over the input, output, folder, environment and arguments that a new process
+    would have been given, and runs the code in ``__main__``.
+    """
+
+    PROGRAM = """
+import json, logging, os, sys
+import fairseq.options, fairseq_cli, torch
+logging.root.handlers.clear()  # what fairseq says while it is imported has made one
+logging.root.setLevel(logging.WARNING)
+print(json.dumps("ready"), flush=True)
+while True:
+    asked = sys.stdin.readline()
+    if not asked:
+        os._exit(0)
+    child = os.fork()
+    if child == 0:
+        break
+    print(json.dumps(child), flush=True)
+    print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
+asked = json.loads(asked)
+os.environ.clear()
+os.environ.update(asked["env"])
+os.chdir(asked["cwd"])
+for number, path in enumerate(asked["files"]):
+    os.dup2(os.open(path, os.O_WRONLY if number else os.O_RDONLY), number)
+sys.argv = ["-c", *asked["argv"]]
+exec(compile(asked["code"], "<string>", "exec"))
+"""
+    _only: ClassVar[Nursery | None] = None
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", self.PROGRAM],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT.anchor,
+        )  # fmt: skip
+        assert self._answer() == "ready"
+
+    @classmethod
+    def started(cls, env: Mapping[str, str]) -> Nursery:
+        """Return the one of this process, which goes when it does."""
+        if cls._only is None:
+            cls._only = cls(env)
+        return cls._only
+
+    def run(
+        self, code: str, argv: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run code; the arguments and the result are those of ``subprocess.run``."""
+        with tempfile.TemporaryDirectory(prefix="paradec-nursery-") as folder:
+            files = [Path(folder, name) for name in ("in", "out", "err")]
+            for file in files:
+                file.write_text(stdin if file.name == "in" else "", encoding="utf-8")
+            asked = {
+                "code": code, "argv": argv, "cwd": str(cwd or Path.cwd()), "env": env,
+                "files": [*map(str, files)],
+            }  # fmt: skip
+            assert self._process.stdin is not None
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
+            child = self._answer()
+            late = threading.Timer(LONGEST, os.kill, (child, signal.SIGKILL))
+            late.start()
+            status = self._answer()
+            late.cancel()
+            out, err = (file.read_text(encoding="utf-8") for file in files[1:])
+        return subprocess.CompletedProcess(["python", "-P", "-c", code, *argv], status, out, err)
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
 
 
 def fairseq(
     command: str,
     *args: object,
     before: str = "",
-    python: Path | str = sys.executable,
+    python: Path | str | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",

@@ -11,6 +11,7 @@ import pickle
 import pickletools
 import re
 import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -399,7 +400,7 @@ for user_dir in ({str(PLUGIN)!r}, "fairseq_paradec", "fairseq_paradec/"):
 assert TASK_REGISTRY["translation"] is task
 print(task.__module__, [name for name in sys.modules if name.endswith(".compat")])
 """
-    result = succeed(run_python(code))
+    result = succeed(run_python(code, python=sys.executable))
     assert "fairseq_paradec.tasks" in result.stdout
     assert "fairseq_paradec.compat" in result.stdout
 

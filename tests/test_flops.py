@@ -439,7 +439,7 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, extra):
         sizes_["decoder_embed_dim"] = UNEVEN["encoder_embed_dim"]
     model = tiny_drafter(task, verifier=verifier, **sizes_ | (options or {}))
     shape = shape_of(model, caches_prefix=True, shares_encoder=shared)
-    criterion = BlockNatLoss(task, 0.1, 99, glancing, glancing, 300)
+    criterion = BlockNatLoss(task, 0.1, 99, 0, glancing, glancing, 300)
 
     def told(log: dict[str, Any], scored: bool = True) -> Update:
         found = log["sample_size"] / ROWS if scored else None
@@ -461,7 +461,7 @@ def test_training_on_one_prefix_is_what_torch_counts(attention):
     task = tiny_task(size=WORDS)
     model = tiny_drafter(task, attention, **DRAFTER)
     shape = shape_of(model, caches_prefix=attention == "prefix_causal")
-    criterion = BlockNatLoss(task, 0.1, 1, 0.0, 0.0, 300)
+    criterion = BlockNatLoss(task, 0.1, 1, 0, 0.0, 0.0, 300)
     check_update(
         task, model, criterion,
         lambda log: flops.drafter_update(
