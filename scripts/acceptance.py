@@ -51,6 +51,7 @@ from fairseq_paradec.errors import option_error  # noqa: E402
 SWEPT = (
     "drafter_path", "block_size", "accept_topk", "accept_margin", "accept_distance", "min_block",
 )  # fmt: skip
+LIMITS = ("max_len_a", "max_len_b")
 SMOKE_SENTENCES = 8
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
@@ -70,6 +71,7 @@ class Test(NamedTuple):
         task: fairseq's, with the subset.
         numbers: of the sentences, from short to long.
         batch_size: sentences per batch.
+        limits: fairseq's, on the length of outputs, of all settings.
     """
 
     path: str
@@ -78,6 +80,7 @@ class Test(NamedTuple):
     task: Any
     numbers: list[int]
     batch_size: int
+    limits: Options
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the batches, on the device."""
@@ -100,7 +103,7 @@ class Test(NamedTuple):
             options = {k: v for k, v in options.items() if k != "drafter_path"}
         else:
             models = self.verifier
-        return measure.generator(self.task, models, **options, **more), models
+        return measure.generator(self.task, models, **options, **self.limits, **more), models
 
 
 class Setting(NamedTuple):
@@ -171,7 +174,7 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
             raise option_error("--drafter-path", path, "a fairseq checkpoint")
     models = Models(args.data, args.subset, args.dtype, args.device)
     tests = [
-        Test(path, models, *models.load(path), numbers=[], batch_size=args.batch_size)
+        Test(path, models, *models.load(path), [], args.batch_size, limits_of(args))
         for path in dict.fromkeys(args.path)
     ]
     settings = combinations(args, tests)
@@ -190,6 +193,11 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
     for test, options in settings:
         test.generator(options)
     return settings
+
+
+def limits_of(args: argparse.Namespace) -> Options:
+    """Return the limits on the length of outputs that were given."""
+    return {name: getattr(args, name) for name in LIMITS if getattr(args, name) is not None}
 
 
 def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -388,6 +396,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
     drafter = options.get("drafter_path")
     made_of = {
         "options": options | ({"drafter_path": checksum(Path(drafter))} if drafter else {}),
+        "limits": test.limits,
         "sentences": test.numbers,
         "setting": [args.subset, args.batch_size, args.dtype, args.device],
         "files": [(file.name, checksum(file)) for file in files],
@@ -502,7 +511,9 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     verifiers = "the models are in the rows" if several else f"verifier {first.path}"
     notes = [
         f"{len(first.numbers)} sentences of {args.data} ({args.subset}), batch size "
-        f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}.",
+        f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}"
+        + "".join(f"; --{name.replace('_', '-')} {value}" for name, value in first.limits.items())
+        + ".",
         f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
         "may be others"
         + (
@@ -595,6 +606,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="its references, plain text, one per line: for BLEU and chrF, or ROUGE of summaries; "
         "images have PSNR against the targets of DATA without it",
     )
+    add("--max-len-a", type=measure.positive, help="fairseq's, of all rows")
+    add("--max-len-b", type=number, help="fairseq's, of all rows (default: 200)")
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")
     add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
     add("--dtype", choices=list(DTYPES), default="fp32", help="(default: fp32)")

@@ -239,6 +239,12 @@ def test_acceptance_of_summaries(summaries: Path, tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     greedy, other = document["rows"]
     assert 0 < greedy["ROUGE-L"] == other["ROUGE-L"] and "BLEU" not in str(document)
+    assert "--max-len" not in document["notes"][0] and greedy["tokens"] > 3 * 3
+    assert acceptance.main([*map(str, arguments), "--max-len-b", "2"]) == 0
+    document = json.loads(out.read_text())
+    assert document["notes"][0].endswith("; --max-len-b 2.")
+    assert [row["tokens"] for row in document["rows"]] == [3 * 3] * 2  # each with </s>
+    assert [row["label"] for row in document["rows"]] == ["exact"] * 2
 
 
 def test_evaluate_images(
