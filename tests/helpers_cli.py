@@ -153,6 +153,17 @@ exec(compile(asked["code"], "<string>", "exec"))
         return json.loads(self._process.stdout.readline())
 
 
+def run_script(path: Path, *args: object) -> subprocess.CompletedProcess[str]:
+    """Run a Python script as ``python PATH ARGS`` would, in a fork as ``run_python``."""
+    code = """
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    return run_python(code, path, *args)
+
+
 def fairseq(
     command: str,
     *args: object,

@@ -6,8 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,7 +40,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
-from helpers_cli import PLUGIN, lines_of, run_python, succeed
+from helpers_cli import PLUGIN, lines_of, run_python, run_script, succeed
 from omegaconf import OmegaConf
 from reference import blockwise_model as twin
 from reference.greedy import full_log_probs
@@ -1465,6 +1463,5 @@ def test_what_is_no_checkpoint_cannot_be_shrunk(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no checkpoint")
     for target, said in ((tmp_path / "out.pt", "damaged"), (tmp_path / "no" / "o.pt", "no such")):
-        command = [sys.executable, str(script), str(text), str(target)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run_script(script, text, target)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

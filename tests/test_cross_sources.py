@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary, data_utils
-from helpers_cli import DEMO
+from helpers_cli import DEMO, run_script, succeed
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "cross_sources.py"
 
@@ -42,16 +40,10 @@ def training_set(folder: Path) -> Path:
     return folder
 
 
-def run(*arguments: Path | str) -> subprocess.CompletedProcess[str]:
-    """Run the script."""
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_a_folder_of_crossed_sources(tmp_path):
     data = training_set(tmp_path / "it's data")
     for name in ("one", "two"):
-        assert run(data, tmp_path / name, "--times", "2").returncode == 0
+        succeed(run_script(SCRIPT, data, tmp_path / name, "--times", 2))
     names = sorted(file.name for file in data.iterdir())
     assert sorted(file.name for file in (tmp_path / "one").iterdir()) == names
     for name in names:  # the same seed, the same files
@@ -80,7 +72,7 @@ def test_mistakes_are_named(tmp_path):
         ((data, tmp_path / "x", "--times", "0"), "--times"),
         ((DEMO, tmp_path / "x"), "train.en-de"),
     ):
-        done = run(*arguments)
+        done = run_script(SCRIPT, *arguments)
         assert done.returncode == 2 and words in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "x").exists()

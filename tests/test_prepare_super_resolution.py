@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.translation import load_langpair_dataset
+from helpers_cli import run_script
 from PIL import Image
 
 from fairseq_paradec import images
@@ -251,11 +250,7 @@ def test_mistakes_are_named(tmp_path, script, capsys):
 
 
 def test_as_a_command(tmp_path):
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SCRIPT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = run("--help")
+    done = run_script(SCRIPT, "--help")
     assert done.returncode == 0 and "(DIR | --photographs) OUT" in done.stdout
-    done = run(str(tmp_path), str(tmp_path / "out"), "--size", "0")
+    done = run_script(SCRIPT, tmp_path, tmp_path / "out", "--size", 0)
     assert done.returncode == 2 and "--size" in done.stderr and "Traceback" not in done.stderr
