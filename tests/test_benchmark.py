@@ -682,7 +682,7 @@ def test_this_process_is_none_of_the_others(monkeypatch):
     end = time.monotonic() + 0.3
     while time.monotonic() < end:
         pass
-    assert before.cores() == pytest.approx(0.5, abs=0.01)
+    assert before.cores() == pytest.approx(0.5, abs=0.05)
 
 
 def test_peak_memory_is_what_was_needed_at_once():
