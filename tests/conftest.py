@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+
+# Whoever starts the tests in the background may have them ignore these, and what a process ignores
+# its children do, too; a handler they do not inherit. It does nothing, as before.
+for _signal in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, lambda *_: None)
 
 TESTS = Path(__file__).resolve().parent
 for folder in (TESTS, TESTS.parent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,7 +64,8 @@ def run_python(
     environment = usual | {**(env or {})}
     argv = [*map(str, args)]
     if python is None and not any(name.startswith(STARTING) for name in env or {}):
-        return Nursery.started(usual).run(code, argv, cwd, environment, stdin)
+        with Nursery.lent(usual) as nursery:
+            return nursery.run(code, argv, cwd, environment, stdin)
     return subprocess.run(
         [str(python or sys.executable), "-P", "-c", code, *argv],
         cwd=cwd,
@@ -83,12 +86,13 @@ class Nursery:
     """A process that has imported fairseq, and forks for each piece of code that it is told.
 
     The fork takes over the input, output, folder, environment and arguments that a new process
-    would have been given, and runs the code in ``__main__``.
+    would have been given, and runs the code in ``__main__``, in a process group of its own. A
+    Nursery has one fork at a time: commands that run side by side are lent one each.
     """
 
     PROGRAM = """
 import json, logging, os, sys
-import fairseq.options, fairseq_cli, torch
+import fairseq.options, fairseq_cli, numpy, torch
 logging.root.handlers.clear()  # what fairseq says while it is imported has made one
 logging.root.setLevel(logging.WARNING)
 print(json.dumps("ready"), flush=True)
@@ -101,16 +105,19 @@ while True:
         break
     print(json.dumps(child), flush=True)
     print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
+os.setpgid(0, 0)
 asked = json.loads(asked)
 os.environ.clear()
 os.environ.update(asked["env"])
 os.chdir(asked["cwd"])
 for number, path in enumerate(asked["files"]):
     os.dup2(os.open(path, os.O_WRONLY if number else os.O_RDONLY), number)
+numpy.random.seed()
+torch.seed()
 sys.argv = ["-c", *asked["argv"]]
 exec(compile(asked["code"], "<string>", "exec"))
 """
-    _only: ClassVar[Nursery | None] = None
+    _idle: ClassVar[list[Nursery]] = []
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -120,16 +127,21 @@ exec(compile(asked["code"], "<string>", "exec"))
         assert self._answer() == "ready"
 
     @classmethod
-    def started(cls, env: Mapping[str, str]) -> Nursery:
-        """Return the one of this process, which goes when it does."""
-        if cls._only is None:
-            cls._only = cls(env)
-        return cls._only
+    @contextlib.contextmanager
+    def lent(cls, env: Mapping[str, str]) -> Iterator[Nursery]:
+        """Lend an idle one, or a new one; one in whose use something went wrong never returns."""
+        try:
+            one = cls._idle.pop()
+        except IndexError:
+            one = cls(env)
+        yield one
+        cls._idle.append(one)
 
     def run(
         self, code: str, argv: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run code; the arguments and the result are those of ``subprocess.run``."""
+        """Run code; arguments, result and errors are those of ``subprocess.run``."""
+        command = ["python", "-P", "-c", code, *argv]
         with tempfile.TemporaryDirectory(prefix="paradec-nursery-") as folder:
             files = [Path(folder, name) for name in ("in", "out", "err")]
             for file in files:
@@ -141,16 +153,43 @@ exec(compile(asked["code"], "<string>", "exec"))
             assert self._process.stdin is not None
             print(json.dumps(asked), file=self._process.stdin, flush=True)
             child = self._answer()
-            late = threading.Timer(LONGEST, os.kill, (child, signal.SIGKILL))
+            killed = threading.Event()
+
+            def kill() -> None:
+                killed.set()
+                os.killpg(child, signal.SIGKILL)
+
+            late = threading.Timer(LONGEST, kill)
+            late.daemon = True
             late.start()
-            status = self._answer()
-            late.cancel()
+            try:
+                status = self._answer()
+            finally:
+                late.cancel()
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
-        return subprocess.CompletedProcess(["python", "-P", "-c", code, *argv], status, out, err)
+        if killed.is_set():
+            raise subprocess.TimeoutExpired(command, LONGEST, out, err)
+        return subprocess.CompletedProcess(command, status, out, err)
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
+
+
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[Any] | None = None
+) -> None:
+    """Wait until something has come about, ten minutes at most: the machine may be busy.
+
+    Args:
+        condition: whether it has.
+        process: what brings it about, and must not end before.
+    """
+    end = time.monotonic() + 600
+    while not condition():
+        assert process is None or process.poll() is None, "it has ended"
+        assert time.monotonic() < end, "waited for ten minutes"
+        time.sleep(0.005)
 
 
 def run_script(path: Path, *args: object) -> subprocess.CompletedProcess[str]:

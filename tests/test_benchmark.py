@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import jsonschema
 import numpy as np
@@ -655,9 +656,10 @@ def test_a_missing_peer_is_named(models, monkeypatch):
 
 
 def test_work_of_others_is_noticed():
-    burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    code = "print(flush=True)\nwhile True: pass"
+    burning = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
-        time.sleep(0.3)  # it starts
+        assert burning.stdout is not None and burning.stdout.readline()
         assert machine.busy_cores(0.5) > 0.4
     finally:
         burning.kill()
@@ -674,15 +676,13 @@ def test_a_busy_machine_is_not_timed(monkeypatch):
 
 
 def test_this_process_is_none_of_the_others(monkeypatch):
-    """Others use half a core here, whatever this process does."""
-    monkeypatch.setattr(
-        machine, "_cpu_seconds", lambda: time.process_time() + 0.5 * time.monotonic()
-    )
-    before = machine.Others()
-    end = time.monotonic() + 0.3
-    while time.monotonic() < end:
-        pass
-    assert before.cores() == pytest.approx(0.5, abs=0.05)
+    """In four seconds all used five seconds of a core, this process three."""
+    monkeypatch.setattr(machine, "_cpu_seconds", iter([100.0, 105.0]).__next__)
+    clock = mock.Mock()
+    clock.process_time.side_effect = [10.0, 13.0]
+    clock.monotonic.side_effect = [1000.0, 1004.0]
+    monkeypatch.setattr(machine, "time", clock)
+    assert machine.Others().cores() == 0.5
 
 
 def test_peak_memory_is_what_was_needed_at_once():

@@ -174,9 +174,9 @@ def test_two_hundred_tokens_stay_legible(drawn: list[sheet.Sheet]) -> None:
 
 def test_two_hundred_tokens_take_seconds(tmp_path: Path) -> None:
     graph = ddg.from_record(long_record(), "s")
-    begin = time.monotonic()
+    begin = time.process_time()
     ddg_plot.draw(graph, tmp_path / "x.png", graph.tokens)
-    assert time.monotonic() - begin < 30  # 4 on a busy core
+    assert time.process_time() - begin < 30  # 4 on a common core
     with Image.open(tmp_path / "x.png") as image:
         assert max(image.size) < 65 * sheet.DPI
 

@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers_cli import ROOT
+from helpers_cli import ROOT, wait_until
 
 QUEUE = ROOT / "scripts" / "queue.sh"
 
@@ -57,17 +56,10 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "waited for 20 seconds"
-        time.sleep(0.02)
-
-
 def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

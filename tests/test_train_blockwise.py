@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cli import DEMO, ROOT, fairseq, preprocess, succeed
-from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names, wait_until
+from helpers_cli import DEMO, ROOT, fairseq, preprocess, succeed, wait_until
+from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 from test_train_scripts import Stubbed, average_checkpoints
 
 from fairseq_paradec.analysis.blocks import block_sizes
@@ -194,7 +194,7 @@ def test_a_step_stopped_or_failed(recipe: Blockwise) -> None:
     other = recipe.run()
     assert other.returncode == 2 and "in which another process works" in other.stderr
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(300) == 143
     assert process.stderr is not None
     with process.stderr as stream:
         assert "train_blockwise: stopped; what was made is kept" in stream.read()

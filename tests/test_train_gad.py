@@ -10,15 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers_cli import ROOT, fairseq, preprocess, succeed
+from helpers_cli import ROOT, fairseq, preprocess, succeed, wait_until
 
 from fairseq_paradec.cli.results import read_document
 
@@ -29,13 +27,6 @@ import average_checkpoints  # noqa: E402
 
 ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
 GREEDY = {"decoding": "greedy"}
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, "waited for two minutes"
-        time.sleep(0.005)
 
 
 # ---- the recipe, with steps that only write down what they are told ------------------------------
@@ -53,7 +44,7 @@ done
 [ "$name" != distill.sh ] || made=$2/distilled.json
 { printf '%s' "$name"; printf ' [%s]' "$@"; echo; } >>"$RECORD"
 [ -z "${WAIT:-}" ] || [[ $made != *"$WAIT"* ]] || {
-    sleep 60 7>&- >/dev/null 2>&1 &
+    sleep 600 7>&- >/dev/null 2>&1 &
     trap 'kill "$!"; echo "terminated $made" >>"$RECORD"; exit 143' TERM
     echo waiting >>"$RECORD"
     wait
@@ -105,7 +96,7 @@ class Recipe:
     def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
         command = self.command("--save-dir", self.folder / "gad", *args)
         return subprocess.run(
-            command, env=self.env(env), capture_output=True, text=True, timeout=60
+            command, env=self.env(env), capture_output=True, text=True, timeout=300
         )
 
     def is_waiting(self) -> bool:
@@ -216,7 +207,7 @@ def test_a_signal_ends_the_step_and_the_same_command_goes_on(
     )
     wait_until(recipe.is_waiting)
     process.send_signal(sent)
-    assert process.wait(30) == status
+    assert process.wait(300) == status
     assert process.stderr is not None
     with process.stderr as stream:
         assert "the same command goes on" in stream.read()
@@ -242,7 +233,7 @@ def test_two_at_once_are_refused(recipe: Recipe) -> None:
     assert result.returncode == 2
     assert f"--save-dir: got '{recipe.folder}/gad', in which another process" in result.stderr
     first.terminate()
-    assert first.wait(30) == 143
+    assert first.wait(300) == 143
 
 
 def test_mistakes_are_named_before_work_starts(recipe: Recipe) -> None:
@@ -326,7 +317,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process = subprocess.Popen(
         [*map(str, command)], env=ENV, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    wait_until(lambda: list((gad / "verifier").glob("checkpoint_*.pt")))
+    wait_until(lambda: list((gad / "verifier").glob("checkpoint_*.pt")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (gad / "verifier" / "model.pt").exists()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_cli import preprocess
-from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names, wait_until
+from helpers_cli import preprocess, wait_until
+from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 from test_train_scripts import Stubbed, average_checkpoints
 
 from fairseq_paradec.models.reordered_transformer import PRESETS
@@ -121,7 +121,7 @@ def test_a_step_stopped_or_failed(recipe: Reordered) -> None:
     other = recipe.run()
     assert other.returncode == 2 and "in which another process works" in other.stderr
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(300) == 143
     assert process.stderr is not None
     with process.stderr as stream:
         assert "train_reordered: stopped; what was made is kept" in stream.read()

@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers_cli import ROOT, preprocess, run_python, succeed
+from helpers_cli import ROOT, preprocess, run_python, succeed, wait_until
 
 from fairseq_paradec.cli.results import read_document
 
@@ -35,13 +35,6 @@ ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON"
 def train(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [str(TRAIN), *map(str, args)]
     return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, "waited for two minutes"
-        time.sleep(0.005)
 
 
 # ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
@@ -250,9 +243,8 @@ def test_languages_with_dictionaries_of_their_own_share_no_source_embedding(
 
 
 def test_ranks_on_a_cpu_are_processes_that_fail_together(stubbed: Stubbed) -> None:
-    assert stubbed.flags("--preset", "tiny", "--processes", 2)["threads"] == str(
-        max(1, len(os.sched_getaffinity(0)) // 2)
-    )
+    cores = int(subprocess.check_output(["nproc"], env=ENV))
+    assert stubbed.flags("--preset", "tiny", "--processes", 2)["threads"] == str(max(1, cores // 2))
     words = stubbed.record.read_text().splitlines()
     ranks = [after for word, after in zip(words, words[1:]) if word == "--distributed-rank"]
     assert sorted(ranks) == ["0", "1"]
@@ -260,7 +252,7 @@ def test_ranks_on_a_cpu_are_processes_that_fail_together(stubbed: Stubbed) -> No
     started = time.monotonic()
     result = stubbed.run("--preset", "tiny", "--processes", 2, FAIL="9")
     assert result.returncode == 1 and "fairseq-train failed with status" in result.stderr
-    assert time.monotonic() - started < 20  # rank 0 would sleep for 600 seconds
+    assert time.monotonic() - started < 300  # rank 0 would sleep for 600 seconds
 
 
 def test_finished_updates_are_not_exceeded(stubbed: Stubbed) -> None:
@@ -476,7 +468,7 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus: Path, trai
 
     process = start()
     # In the middle of an epoch; ten more updates would follow.
-    wait_until(lambda: list(folder.glob("checkpoint_1_10.pt")))
+    wait_until(lambda: list(folder.glob("checkpoint_1_10.pt")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (folder / "model.pt").exists()
@@ -492,7 +484,7 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus: Path, trai
         assert line, "ended before it trained"
     assert "10 updates done" in line
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(300) == 130
     assert "the same command goes on" in process.stderr.read()
     process.stderr.close()
 
