@@ -51,7 +51,6 @@ from fairseq_paradec.errors import option_error  # noqa: E402
 SWEPT = (
     "drafter_path", "block_size", "accept_topk", "accept_margin", "accept_distance", "min_block",
 )  # fmt: skip
-LIMITS = ("max_len_a", "max_len_b")
 SMOKE_SENTENCES = 8
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
@@ -71,7 +70,7 @@ class Test(NamedTuple):
         task: fairseq's, with the subset.
         numbers: of the sentences, from short to long.
         batch_size: sentences per batch.
-        limits: fairseq's, on the length of outputs, of all settings.
+        limits: fairseq's flags that all settings have, too.
     """
 
     path: str
@@ -173,8 +172,9 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
         if path is not None and not Path(path).is_file():
             raise option_error("--drafter-path", path, "a fairseq checkpoint")
     models = Models(args.data, args.subset, args.dtype, args.device)
+    limits = {} if args.max_len_b is None else {"max_len_b": args.max_len_b}
     tests = [
-        Test(path, models, *models.load(path), [], args.batch_size, limits_of(args))
+        Test(path, models, *models.load(path), [], args.batch_size, limits)
         for path in dict.fromkeys(args.path)
     ]
     settings = combinations(args, tests)
@@ -193,11 +193,6 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
     for test, options in settings:
         test.generator(options)
     return settings
-
-
-def limits_of(args: argparse.Namespace) -> Options:
-    """Return the limits on the length of outputs that were given."""
-    return {name: getattr(args, name) for name in LIMITS if getattr(args, name) is not None}
 
 
 def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -512,8 +507,7 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     notes = [
         f"{len(first.numbers)} sentences of {args.data} ({args.subset}), batch size "
         f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}"
-        + "".join(f"; --{name.replace('_', '-')} {value}" for name, value in first.limits.items())
-        + ".",
+        + ("." if args.max_len_b is None else f"; --max-len-b {args.max_len_b}."),
         f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
         "may be others"
         + (
@@ -606,8 +600,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="its references, plain text, one per line: for BLEU and chrF, or ROUGE of summaries; "
         "images have PSNR against the targets of DATA without it",
     )
-    add("--max-len-a", type=measure.positive, help="fairseq's, of all rows")
-    add("--max-len-b", type=number, help="fairseq's, of all rows (default: 200)")
+    add("--max-len-b", type=number, help="fairseq's, of all rows (default: of texts 200)")
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")
     add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
     add("--dtype", choices=list(DTYPES), default="fp32", help="(default: fp32)")

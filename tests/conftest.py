@@ -15,7 +15,7 @@ import pytest
 import torch
 
 # Whoever starts the tests in the background may have them ignore these, and what a process ignores
-# its children do, too; a handler they do not inherit. It does nothing, as before.
+# its children do, too; a handler they do not inherit. For pytest itself nothing changes.
 for _signal in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, lambda *_: None)

@@ -115,7 +115,7 @@ for number, path in enumerate(asked["files"]):
 numpy.random.seed()
 torch.seed()
 sys.argv = ["-c", *asked["argv"]]
-exec(compile(asked["code"], "<string>", "exec"))
+exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 """
     _idle: ClassVar[list[Nursery]] = []
 
@@ -157,13 +157,17 @@ exec(compile(asked["code"], "<string>", "exec"))
 
             def kill() -> None:
                 killed.set()
-                os.killpg(child, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
 
             late = threading.Timer(LONGEST, kill)
             late.daemon = True
             late.start()
             try:
                 status = self._answer()
+            except BaseException:  # Ctrl-C does not reach the fork
+                kill()
+                raise
             finally:
                 late.cancel()
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
@@ -192,15 +196,17 @@ def wait_until(
         time.sleep(0.005)
 
 
-def run_script(path: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run a Python script as ``python PATH ARGS`` would, in a fork as ``run_python``."""
+def run_script(
+    path: Path, *args: object, python: Path | str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script as ``python PATH ARGS`` would; ``python`` as in ``run_python``."""
     code = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-    return run_python(code, path, *args)
+    return run_python(code, path, *args, python=python)
 
 
 def fairseq(

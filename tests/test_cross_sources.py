@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def training_set(folder: Path) -> Path:
 
 def test_a_folder_of_crossed_sources(tmp_path):
     data = training_set(tmp_path / "it's data")
-    for name in ("one", "two"):
-        succeed(run_script(SCRIPT, data, tmp_path / name, "--times", 2))
+    for name, python in (("one", None), ("two", sys.executable)):
+        succeed(run_script(SCRIPT, data, tmp_path / name, "--times", 2, python=python))
     names = sorted(file.name for file in data.iterdir())
     assert sorted(file.name for file in (tmp_path / "one").iterdir()) == names
     for name in names:  # the same seed, the same files

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +251,7 @@ def test_mistakes_are_named(tmp_path, script, capsys):
 
 
 def test_as_a_command(tmp_path):
-    done = run_script(SCRIPT, "--help")
+    done = run_script(SCRIPT, "--help", python=sys.executable)
     assert done.returncode == 0 and "(DIR | --photographs) OUT" in done.stdout
     done = run_script(SCRIPT, tmp_path, tmp_path / "out", "--size", 0)
     assert done.returncode == 2 and "--size" in done.stderr and "Traceback" not in done.stderr

@@ -205,7 +205,7 @@ def test_a_signal_ends_the_step_and_the_same_command_goes_on(
     process = subprocess.Popen(
         command, env=recipe.env({"WAIT": "gad/verifier"}), text=True, stderr=subprocess.PIPE
     )
-    wait_until(recipe.is_waiting)
+    wait_until(recipe.is_waiting, process)
     process.send_signal(sent)
     assert process.wait(300) == status
     assert process.stderr is not None
@@ -228,7 +228,7 @@ def test_two_at_once_are_refused(recipe: Recipe) -> None:
     first = subprocess.Popen(
         command, env=recipe.env({"WAIT": "gad/teacher"}), stderr=subprocess.DEVNULL
     )
-    wait_until(recipe.is_waiting)
+    wait_until(recipe.is_waiting, first)
     result = recipe.run()
     assert result.returncode == 2
     assert f"--save-dir: got '{recipe.folder}/gad', in which another process" in result.stderr

@@ -117,7 +117,7 @@ def test_a_step_stopped_or_failed(recipe: Reordered) -> None:
         recipe.command("--save-dir", recipe.folder / "gad"),
         env=recipe.env({"WAIT": "gad/model"}), text=True, stderr=subprocess.PIPE,
     )  # fmt: skip
-    wait_until(recipe.is_waiting)
+    wait_until(recipe.is_waiting, process)
     other = recipe.run()
     assert other.returncode == 2 and "in which another process works" in other.stderr
     process.send_signal(signal.SIGTERM)

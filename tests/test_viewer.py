@@ -855,13 +855,13 @@ def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
     started = time.monotonic()
     open_page(browser, tmp_path / "p.html", part_of(long_record()))
     assert len(browser.all(".body .box")) == LONG
-    assert time.monotonic() - started < 60  # 1 on an idle machine, the page's making included
+    assert time.monotonic() - started < 20  # 1 on an idle machine, the page's making included
     counts = {"passes": 42000, "steps": LONG, "dependencies": LONG + 1, "output": LONG}
     for view, least in counts.items():
         started = time.monotonic()
         choose(browser, "views", view)
         height = browser.driver.execute_script("return document.body.offsetHeight")
-        assert time.monotonic() - started < 60, view
+        assert time.monotonic() - started < 20, view
         assert height > 300
         count = browser.driver.execute_script(
             "return document.querySelectorAll('.body .token[data-what]').length"
@@ -918,7 +918,7 @@ def test_a_thousand_sentences_open_quickly(browser, tmp_path):
     started = time.monotonic()
     open_page(browser, tmp_path / "p.html", *parts, fragment="#sentence-777")
     assert browser.one(".head .name").text == "sentence 777"
-    assert time.monotonic() - started < 60  # 0.3 on an idle machine
+    assert time.monotonic() - started < 20  # 0.3 on an idle machine
     options = "return document.querySelectorAll('.sentences option').length"
     assert browser.driver.execute_script(options) == 1000
     assert len(browser.all(".panel")) == 4

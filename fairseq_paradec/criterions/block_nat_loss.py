@@ -37,7 +37,8 @@ class BlockNatLossConfig(FairseqDataclass):
         metadata={
             "help": "draw a prefix for every so many tokens of a target where that is more than "
             "--prefixes-per-sentence, so that long texts are learned as well as short ones; needs "
-            "--drafter-attention prefix_causal. 0: as many of a long text as of a short one"
+            "--drafter-attention prefix_causal, and memory that grows with the square of a text's "
+            "length. 0: as many of a long text as of a short one"
         },
     )
     glancing_ratio: float = field(
