@@ -93,8 +93,6 @@ class Nursery:
     PROGRAM = """
 import json, logging, os, sys
 import fairseq.options, fairseq_cli, numpy, torch
-logging.root.handlers.clear()  # what fairseq says while it is imported has made one
-logging.root.setLevel(logging.WARNING)
 print(json.dumps("ready"), flush=True)
 while True:
     asked = sys.stdin.readline()
@@ -114,6 +112,8 @@ for number, path in enumerate(asked["files"]):
     os.dup2(os.open(path, os.O_WRONLY if number else os.O_RDONLY), number)
 numpy.random.seed()
 torch.seed()
+if "fairseq_cli.train" in asked["code"]:  # it sets up its log before it imports fairseq
+    logging.root.handlers.clear()
 sys.argv = ["-c", *asked["argv"]]
 exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 """
