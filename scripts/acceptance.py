@@ -252,8 +252,7 @@ def counted(test: Test, options: Options, wanted: Sequence[list[int]], bar: Any)
             found |= _tokens(sample, hypos)
             if generator.lossless:
                 theirs = [[{"tokens": torch.tensor(judge[i])}] for i in sample["id"].tolist()]
-                with torch.no_grad():
-                    audit.compare_with(sample, hypos, theirs)
+                audit.compare_with(sample, hypos, theirs)
             bar.update(len(hypos))
         with file.open(encoding="utf-8") as stream:
             records = {record["id"]: record for record in map(json.loads, stream)}

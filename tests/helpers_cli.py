@@ -91,7 +91,7 @@ class Nursery:
     """
 
     PROGRAM = """
-import json, logging, os, sys
+import json, logging, os, re, sys
 import fairseq.options, fairseq_cli, numpy, torch
 print(json.dumps("ready"), flush=True)
 while True:
@@ -112,7 +112,8 @@ for number, path in enumerate(asked["files"]):
     os.dup2(os.open(path, os.O_WRONLY if number else os.O_RDONLY), number)
 numpy.random.seed()
 torch.seed()
-if "fairseq_cli.train" in asked["code"]:  # it sets up its log before it imports fairseq
+# fairseq_cli.train sets up its log before it imports fairseq.
+if re.search("fairseq_cli(.| import )train", asked["code"]):
     logging.root.handlers.clear()
 sys.argv = ["-c", *asked["argv"]]
 exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})

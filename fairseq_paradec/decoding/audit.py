@@ -37,6 +37,7 @@ class Audit:
         self.identical = 0
         self.ties = 0
 
+    @torch.no_grad()
     def compare(
         self,
         sample: dict[str, Any],
@@ -72,6 +73,7 @@ class Audit:
             )
         return self.compare_with(sample, hypos, wanted, bos_token)
 
+    @torch.no_grad()
     def compare_with(
         self,
         sample: dict[str, Any],
