@@ -409,7 +409,7 @@ def built(
 ) -> tuple[ParallelTranslationTask, TransformerModelBase]:
     """`task_for(variant)` and its `tiny_model`, built once: leave both as they are."""
     task = task_for(variant)
-    return task, tiny_model(task, variant, dtype, seed)
+    return task, settled(tiny_model(task, variant, dtype, seed))
 
 
 def sources(
@@ -467,7 +467,14 @@ def demo(
     )
     task.load_dataset("test")
     dataset = task.dataset("test")
-    return task, models[0].to(dtype).eval(), [dataset[i]["source"] for i in range(len(dataset))]
+    model = settled(models[0].to(dtype).eval())
+    return task, model, [dataset[i]["source"] for i in range(len(dataset))]
+
+
+def settled(model: TransformerModelBase) -> TransformerModelBase:
+    """The model with its causal mask made: no test's inference mode shall own what others use."""
+    model.decoder.buffered_future_mask(torch.zeros(256, 1, 1, dtype=next(model.parameters()).dtype))
+    return model
 
 
 @dataclass(frozen=True)
