@@ -24,6 +24,7 @@ output:
 options:
     --preset NAME       model size and training settings (default: base)
                           tiny          4+4 layers, d 128, 38 epochs
+                          small         6+6 layers, d 256, ffn 1024, 12 epochs
                           iwslt         6+6 layers, d 512, ffn 1024, 40 epochs
                           base          6+6 layers, d 512, ffn 2048, 100,000 updates
                           big           6+6 layers, d 1024, ffn 4096, 300,000 updates
@@ -106,7 +107,7 @@ done
 [ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
 data=${positional[0]}
 
-need_choice --preset "$preset" tiny iwslt base big deep-shallow
+need_choice --preset "$preset" tiny small iwslt base big deep-shallow
 for option in epochs updates average threads; do
     [ -z "${!option}" ] || need_number "--$option" "${!option}"
 done

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -25,6 +25,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import DictConfig, open_dict
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..checkpoint_errors import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
@@ -174,6 +175,12 @@ class ParallelDecodingOptions(FairseqDataclass):
 class ParallelTranslationConfig(TranslationConfig, ParallelDecodingOptions):
     """fairseq's translation options and the plugin's."""
 
+    autocast: bool = _flag(
+        "train on the CPU with products in bfloat16 (torch.autocast); weights and updates stay "
+        "fp32. Twice as fast where the CPU has bfloat16 instructions",
+        False,
+    )
+
 
 class ParallelDecodingMixin:
     """Gives a fairseq translation task the plugin's methods; put before it among the bases.
@@ -223,9 +230,10 @@ class ParallelDecodingMixin:
     # ---- targets in another order --------------------------------------------------------------
 
     def train_step(self, sample: dict[str, Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq, on targets in the model's order."""
+        """As fairseq, on targets in the model's order; in bfloat16 with ``--autocast``."""
         sample = self.in_model_order(sample)
-        return super().train_step(sample, model, *args, **kwargs)  # type: ignore[misc]
+        with cpu_autocast(self.cfg.autocast):
+            return super().train_step(sample, model, *args, **kwargs)  # type: ignore[misc]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
         """As fairseq, on targets in the model's order."""
@@ -488,6 +496,19 @@ class ParallelDecodingMixin:
     def drafters(self) -> Drafters:
         """What ``--drafter-path`` has named so far."""
         return Drafters(self)
+
+
+@contextlib.contextmanager
+def cpu_autocast(enabled: bool) -> Iterator[None]:
+    """Compute products on the CPU in bfloat16, and attention by its plain formula.
+
+    torch's fused attention takes five times as long for short sentences, most of it backwards.
+    """
+    if not enabled:
+        yield
+        return
+    with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 # Of a generator of this package, beside fairseq's.
