@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from reference import adaptive as twin
+from reference import gad as gad_paper
+from reference.greedy import rules_for, stock_greedy
+from reference.jacobi import sentence
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     DRAFTER_BLOCK_SIZE,
@@ -22,10 +26,6 @@ from builders import (
     demo,
     source_rows,
 )
-from reference import adaptive as twin
-from reference import gad as gad_paper
-from reference.greedy import rules_for, stock_greedy
-from reference.jacobi import sentence
 from test_blockwise import KINDS as HEADS
 from test_blockwise import SCRIPTS as HEAD_SCRIPTS
 from test_blockwise import Given, criterion, network, numbers, outputs_of, told, whole, wide

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 import torch
-from builders import VARIANTS, Limits, batch, built, decode, demo
 from gpu import gates
-from helpers_cli import ROOT
 from reference.greedy import full_log_probs, rules_for, stock_greedy
+from support.builders import VARIANTS, Limits, batch, built, decode, demo
+from support.commands import ROOT
 
 from fairseq_paradec.cli import demo as demo_command
 from fairseq_paradec.decoding.acceptance import ExactMatch

@@ -8,7 +8,7 @@ import random
 import re
 
 import pytest
-from helpers_cli import DEMO, fairseq, succeed
+from support.commands import DEMO, fairseq, succeed
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from builders import VARIANTS, Limits, batch, built, source_rows
 from reference.greedy import (
     assert_same_or_tie,
     full_log_probs,
@@ -23,6 +22,7 @@ from reference.jacobi import (
     parallel_jacobi,
     sentence,
 )
+from support.builders import VARIANTS, Limits, batch, built, source_rows
 
 PAD, EOS = 1, 2
 

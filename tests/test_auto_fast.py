@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from reference.greedy import stock_greedy
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     DRAFTER_BLOCK_SIZE,
@@ -28,8 +29,7 @@ from builders import (
     tiny_drafter,
     tiny_reordered,
 )
-from helpers_cli import PLUGIN, fairseq, lines_of, succeed
-from reference.greedy import stock_greedy
+from support.commands import PLUGIN, fairseq, lines_of, succeed
 
 from fairseq_paradec.cli import systems
 from fairseq_paradec.decoding.acceptance import ExactMatch

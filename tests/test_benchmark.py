@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from helpers_cli import DEMO
+from support.commands import DEMO
 
 from fairseq_paradec.analysis import quality, timing
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label

@@ -16,8 +16,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from helpers_cli import DEMO
 from omegaconf import OmegaConf
+from support.commands import DEMO
 
 from fairseq_paradec.analysis.benchmark_tables import OWN_GREEDY
 from fairseq_paradec.analysis.blocks import block_sizes

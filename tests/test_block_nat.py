@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import DEMO, demo, sources, task_for, tiny_model, tiny_task
 from fairseq import checkpoint_utils, utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.data import LanguagePairDataset
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from helpers_cli import PLUGIN, preprocess, run_python, succeed
 from reference import block_nat as twin
+from support.builders import DEMO, demo, sources, task_for, tiny_model, tiny_task
+from support.commands import PLUGIN, preprocess, run_python, succeed
 from torch import Tensor
 
 from fairseq_paradec.criterions import projected_cross_entropy as projected_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers_cli import ROOT
+from support.commands import ROOT
 
 from fairseq_paradec.analysis.benchmark_plot import series
 from fairseq_paradec.analysis.benchmark_tables import (

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
+from reference import blockwise as paper
+from reference.greedy import full_log_probs, rules_for, stock_greedy
+from support.builders import (
     HEADS_BLOCK_SIZE,
     MAX_POSITIONS,
     VARIANTS,
@@ -35,12 +41,6 @@ from builders import (
     tiny_model,
     tiny_task,
 )
-from fairseq import utils
-from fairseq.data import Dictionary
-from fairseq.sequence_generator import SequenceGenerator
-from omegaconf import OmegaConf
-from reference import blockwise as paper
-from reference.greedy import full_log_probs, rules_for, stock_greedy
 from test_methods_exact import METHODS, PREFIXES, RAGGED, check, name
 from torch import Tensor, nn
 

@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from fairseq import checkpoint_utils, utils
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
+from reference import blockwise_model as twin
+from reference.greedy import full_log_probs
+from support.builders import (
     DEMO,
     VARIANTS,
     Limits,
@@ -32,18 +43,7 @@ from builders import (
     tiny_reordered,
     tiny_task,
 )
-from fairseq import checkpoint_utils, utils
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import LanguagePairDataset
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.distributed import utils as distributed_utils
-from fairseq.logging import metrics
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.sequence_generator import SequenceGenerator
-from helpers_cli import PLUGIN, lines_of, run_python, run_script, succeed
-from omegaconf import OmegaConf
-from reference import blockwise_model as twin
-from reference.greedy import full_log_probs
+from support.commands import PLUGIN, lines_of, run_python, run_script, succeed
 from test_block_nat import assert_uniform
 from torch import Tensor, nn
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cli import DEMO, ROOT
+from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli import demo, lossless, measure, results
 from fairseq_paradec.decoding.acceptance import ExactMatch

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_data import HIGH, LOW, gradients, image_folder
 from PIL import Image
+from support.image_data import HIGH, LOW, gradients, image_folder
 
 from fairseq_paradec import images
 from fairseq_paradec.cli import images as command

@@ -23,7 +23,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options, utils
 from fairseq.models import BaseFairseqModel
-from helpers_cli import (
+from omegaconf import OmegaConf
+from support.commands import (
     PLUGIN,
     ROOT,
     TEST_SENTENCES,
@@ -34,7 +35,6 @@ from helpers_cli import (
     run_python,
     succeed,
 )
-from omegaconf import OmegaConf
 
 from fairseq_paradec import compat
 from fairseq_paradec.checkpoint_errors import explain_models

@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 import torch
-from builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 from fairseq.sequence_generator import SequenceGenerator
+from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 
 from fairseq_paradec.decoding.config import (
     BEAM_DECODINGS,

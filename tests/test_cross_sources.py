@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary, data_utils
-from helpers_cli import DEMO, run_script, succeed
+from support.commands import DEMO, run_script, succeed
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "cross_sources.py"
 

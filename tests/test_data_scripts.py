@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from helpers_cli import ROOT
+from support.commands import ROOT
 
 from fairseq_paradec.cli import measure
 

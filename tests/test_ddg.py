@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import Limits, batch, built, collate, decode, demo, source_rows
 from reference.ddg import Graph, dependency_graph
 from reference.greedy import rules_for
+from support.builders import Limits, batch, built, collate, decode, demo, source_rows
 
 from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
 from fairseq_paradec.errors import UsageError

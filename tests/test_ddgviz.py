@@ -17,12 +17,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from browser import chromium
-from builders import DEMO
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
+from support.browser import chromium
+from support.builders import DEMO
 from test_ddg import FIVE, one_pass, record
 
 from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view

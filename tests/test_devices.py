@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode
 from gpu import conftest, gates
-from helpers_cli import ROOT
+from support.builders import Limits, batch, built, decode
+from support.commands import ROOT
 
 from fairseq_paradec.cli import results
 from fairseq_paradec.decoding.acceptance import ExactMatch

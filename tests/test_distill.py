@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
-from helpers_cli import DEMO, ROOT, fairseq, lines_of, succeed
+from support.commands import DEMO, ROOT, fairseq, lines_of, succeed
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from helpers_cli import PLUGIN, fairseq, preprocess, succeed
+from support.commands import PLUGIN, fairseq, preprocess, succeed
 
 UPDATES = 6
 

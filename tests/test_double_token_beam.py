@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
 from reference import double_token_beam as paper
 from reference.multiword_beam import Output, asker
+from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
 from test_multiword_beam import (
     BEAMS,
     LIMITS,

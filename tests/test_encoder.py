@@ -9,7 +9,8 @@ import copy
 
 import pytest
 import torch
-from builders import (
+from fairseq.modules.quant_noise import quant_noise
+from support.builders import (
     VARIANTS,
     batch,
     built,
@@ -22,7 +23,6 @@ from builders import (
     tiny_reordered,
     tiny_task,
 )
-from fairseq.modules.quant_noise import quant_noise
 from torch.nn.utils import prune
 
 from fairseq_paradec.decoding.block_scorer import BlockScorer

@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import (
+from support.builders import (
     VARIANTS,
     Limits,
     batch,
@@ -292,7 +292,7 @@ def test_a_failing_compiler_costs_a_warning(monkeypatch, caplog):
 TWICE = """
 import sys, torch
 sys.path[:0] = ["tests", "."]
-from builders import batch, built
+from support.builders import batch, built
 from fairseq_paradec.decoding.engine import Engine
 from fairseq_paradec.decoding.scorer import ChunkScorer
 task, model = built("default")

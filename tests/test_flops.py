@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import (
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import LanguagePairDataset
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     Limits,
@@ -32,9 +35,6 @@ from builders import (
     tiny_reordered,
     tiny_task,
 )
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import LanguagePairDataset
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 

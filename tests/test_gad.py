@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_generator import SequenceGenerator
+from reference import gad as paper
+from reference.block_nat import block_logits
+from reference.greedy import full_log_probs, rules_for, stock_greedy
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     DRAFTER_BLOCK_SIZE,
@@ -39,13 +45,7 @@ from builders import (
     tiny_model,
     tiny_task,
 )
-from fairseq import checkpoint_utils
-from fairseq.models.transformer import TransformerModel
-from fairseq.sequence_generator import SequenceGenerator
-from helpers_cli import PLUGIN, fairseq, lines_of, preprocess, run_python, succeed
-from reference import gad as paper
-from reference.block_nat import block_logits
-from reference.greedy import full_log_probs, rules_for, stock_greedy
+from support.commands import PLUGIN, fairseq, lines_of, preprocess, run_python, succeed
 from test_methods_exact import PREFIXES, RAGGED, check
 from torch import Tensor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from helpers_cli import ROOT
+from support.commands import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import tiny_blockwise, tiny_model, tiny_reordered
 from fairseq.data import Dictionary, data_utils
-from helpers_cli import DEMO, PLUGIN, TRAINING, fairseq, lines_of, succeed
-from image_data import HIGH, LOW, PAIRS, image_folder, image_task
 from omegaconf import OmegaConf
+from support.builders import tiny_blockwise, tiny_model, tiny_reordered
+from support.commands import DEMO, PLUGIN, TRAINING, fairseq, lines_of, succeed
+from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 
 from fairseq_paradec import images
 from fairseq_paradec.cli.images import main as compare
@@ -215,7 +215,7 @@ def test_words_that_were_suppressed_before_stay_so(models):
 
 
 def test_distances_between_words_are_refused_before_decoding():
-    from builders import task_for
+    from support.builders import task_for
 
     task = task_for("default")
     model = tiny_blockwise(task)

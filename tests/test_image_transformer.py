@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from builders import _spread, task_for, tiny_blockwise, tiny_model, tiny_task
 from fairseq import utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import MultiheadAttention
-from image_data import image_task
 from omegaconf import OmegaConf
 from reference import local_attention as twin
+from support.builders import _spread, task_for, tiny_blockwise, tiny_model, tiny_task
+from support.image_data import image_task
 from torch import Tensor
 
 from fairseq_paradec.errors import UsageError

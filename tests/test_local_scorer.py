@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import task_for, tiny_model
 from reference.greedy import stock_greedy
+from support.builders import task_for, tiny_model
 from test_engine import uncompiled  # noqa: F401
 from test_image_transformer import (  # noqa: F401
     GRAY,

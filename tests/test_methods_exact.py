@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
+from support.builders import (
     MAX_POSITIONS,
     VARIANTS,
     Limits,
@@ -21,7 +22,6 @@ from builders import (
     source_rows,
     sources,
 )
-from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
 
 Flags = dict[str, Any]
 

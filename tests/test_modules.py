@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers_cli import DEMO
+from support.commands import DEMO
 
 from fairseq_paradec.cli import modules
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from fairseq.sequence_generator import SequenceGenerator
+from reference import multiword_beam as paper
+from reference.greedy import Rules
+from support.builders import (
     MAX_POSITIONS,
     Limits,
     batch,
@@ -18,9 +21,6 @@ from builders import (
     tiny_reordered,
     tiny_task,
 )
-from fairseq.sequence_generator import SequenceGenerator
-from reference import multiword_beam as paper
-from reference.greedy import Rules
 from test_target_order import spec_of
 
 from fairseq_paradec.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, chromium
+from support.browser import Browser, chromium
 
 from fairseq_paradec.analysis import page
 

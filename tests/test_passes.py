@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import batch, built, task_for, tiny_drafter, tiny_model
-from helpers_cli import DEMO, ROOT
+from support.builders import batch, built, task_for, tiny_drafter, tiny_model
+from support.commands import DEMO, ROOT
 
 from fairseq_paradec.analysis import pass_costs
 from fairseq_paradec.cli import passes, results

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from helpers_cli import ROOT
+from support.commands import ROOT
 from test_data_scripts import contents, kill_at, read, refuse, run, succeed, write
 
 NAME = "prepare_summarisation"

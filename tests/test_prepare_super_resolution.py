@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.translation import load_langpair_dataset
-from helpers_cli import run_script
 from PIL import Image
+from support.commands import run_script
 
 from fairseq_paradec import images
 from fairseq_paradec.images import Pixels, Size

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import tiny_model
 from fairseq import checkpoint_utils
-from helpers_cli import DEMO
-from image_data import image_folder, image_task
+from support.builders import tiny_model
+from support.commands import DEMO
+from support.image_data import image_folder, image_task
 from test_image_transformer import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_cli import ROOT, wait_until
+from support.commands import ROOT, wait_until
 
 QUEUE = ROOT / "scripts" / "queue.sh"
 

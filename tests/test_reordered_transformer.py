@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.sequence_scorer import SequenceScorer
+from omegaconf import OmegaConf
+from reference import target_order as paper
+from support.builders import (
     MAX_POSITIONS,
     Limits,
     batch,
@@ -22,13 +29,6 @@ from builders import (
     tiny_reordered,
     tiny_task,
 )
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import LanguagePairDataset
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_CONFIG_REGISTRY
-from fairseq.sequence_scorer import SequenceScorer
-from omegaconf import OmegaConf
-from reference import target_order as paper
 from test_target_order import spec_of
 
 from fairseq_paradec.decoding.step_scorer import StepScorer

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, chromium
-from helpers_cli import ROOT
 from selenium.webdriver.common.keys import Keys
+from support.browser import Browser, chromium
+from support.commands import ROOT
 
 from fairseq_paradec.analysis import benchmark_tables, report, speed_ups
 from fairseq_paradec.cli.report import main

@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
-from builders import (
+from reference.greedy import full_log_probs
+from support.builders import (
     Limits,
     batch,
     built,
@@ -20,7 +21,6 @@ from builders import (
     tiny_drafter,
     tiny_reordered,
 )
-from reference.greedy import full_log_probs
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.config import BEAM_DECODINGS, FLAGS_OF_METHOD

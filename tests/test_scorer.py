@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from builders import VARIANTS, batch, built, task_for, tiny_model
+from support.builders import VARIANTS, batch, built, task_for, tiny_model
 
 from fairseq_paradec.decoding.scorer import ChunkScorer, EnsembleScorer, build_scorer
 from fairseq_paradec.errors import UsageError

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from reference import blockwise as heads_paper
+from reference import gad as gad_paper
+from reference.greedy import rules_for
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     DRAFTER_BLOCK_SIZE,
@@ -22,9 +25,6 @@ from builders import (
     demo,
     source_rows,
 )
-from reference import blockwise as heads_paper
-from reference import gad as gad_paper
-from reference.greedy import rules_for
 from test_blockwise import Given, criterion, numbers, whole
 from test_gad import KINDS, Pair, pair, twin_drafter, twin_verifier
 from test_methods_exact import PREFIXES, RAGGED, check

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import (
+from support.builders import (
     Limits,
     batch,
     decode,
@@ -19,7 +19,7 @@ from builders import (
     tiny_model,
     tiny_task,
 )
-from helpers_cli import ROOT
+from support.commands import ROOT
 
 from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables

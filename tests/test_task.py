@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import Limits, batch, built, decode, sources, tiny_task
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
-from helpers_cli import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 from omegaconf import OmegaConf
+from support.builders import Limits, batch, built, decode, sources, tiny_task
+from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
 from fairseq_paradec.decoding.config import COMMON_FLAGS, METHOD_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError

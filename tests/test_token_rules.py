@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import (
+from support.builders import (
     HEADS_BLOCK_SIZE,
     Limits,
     batch,

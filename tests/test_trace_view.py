@@ -16,9 +16,9 @@ import threading
 
 import pytest
 import torch
-from builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode, demo, tiny_blockwise
 from gpu.gates import collate
-from helpers_cli import ROOT
+from support.builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode, demo, tiny_blockwise
+from support.commands import ROOT
 
 from fairseq_paradec.analysis import page as pages
 from fairseq_paradec.analysis import trace_view, viewer

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cli import DEMO, ROOT, fairseq, preprocess, succeed, wait_until
+from support.commands import DEMO, ROOT, fairseq, preprocess, succeed, wait_until
 from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 from test_train_scripts import Stubbed, average_checkpoints
 

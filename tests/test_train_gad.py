@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers_cli import ROOT, fairseq, preprocess, succeed, wait_until
+from support.commands import ROOT, fairseq, preprocess, succeed, wait_until
 
 from fairseq_paradec.cli.results import read_document
 

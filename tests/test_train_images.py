@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from image_data import image_folder
+from support.image_data import image_folder
 from test_train_blockwise import Blockwise
 from test_train_gad import SETTINGS
 from test_train_scripts import STUB, Stubbed, train

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_cli import preprocess, wait_until
+from support.commands import preprocess, wait_until
 from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 from test_train_scripts import Stubbed, average_checkpoints
 

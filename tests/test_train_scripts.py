@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cli import ROOT, preprocess, run_python, succeed, wait_until
+from support.commands import ROOT, preprocess, run_python, succeed, wait_until
 
 from fairseq_paradec.cli.results import read_document
 

@@ -20,7 +20,7 @@ SIZES += [f"--{side}-attention-heads=2" for side in ("encoder", "decoder")]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
     """A data folder whose training part is the demo's test part."""
-    from builders import DEMO
+    from support.builders import DEMO
 
     folder = tmp_path_factory.mktemp("data")
     for name in ("dict.en.txt", "dict.de.txt"):

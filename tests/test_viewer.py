@@ -12,9 +12,9 @@ import re
 import time
 
 import pytest
-from browser import chromium
-from builders import DEMO, Limits, decode
 from selenium.webdriver import ActionChains, Keys
+from support.browser import chromium
+from support.builders import DEMO, Limits, decode
 from test_trace_view import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
 from fairseq_paradec.analysis import page, viewer

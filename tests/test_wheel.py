@@ -16,7 +16,7 @@ import fairseq as fairseq_package
 import fairseq_cli  # type: ignore[import-untyped]
 import pytest
 import torch
-from helpers_cli import DEMO, ROOT, fairseq, lines_of, run_python, succeed
+from support.commands import DEMO, ROOT, fairseq, lines_of, run_python, succeed
 
 #: Sentences of the demo.
 SENTENCES = 100

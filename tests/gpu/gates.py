@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from builders import (
+from fairseq import utils
+from support.builders import (
     DEMO,
     DEMO_DRAFTER,
     VARIANTS,
@@ -32,7 +33,6 @@ from builders import (
     tiny_drafter,
     tiny_model,
 )
-from fairseq import utils
 
 from fairseq_paradec.cli import machine, measure
 from fairseq_paradec.decoding.audit import Audit

@@ -31,7 +31,7 @@ from fairseq_paradec.tasks.parallel_translation import (
 )
 
 #: The data folder and checkpoint that the package's demo runs on.
-DEMO = Path(__file__).resolve().parent.parent / "data-bin" / "demo.en-de"
+DEMO = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
 
 #: The shipped drafter of the demo's checkpoint.
 DEMO_DRAFTER = DEMO / "drafter.pt"

@@ -1,0 +1,1 @@
+"""What the tests share: tiny models and data, oracles, commands, stubs, and a browser."""
