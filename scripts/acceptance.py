@@ -44,8 +44,8 @@ from fairseq_paradec.cli.systems import (  # noqa: E402
     Models,
 )
 from fairseq_paradec.decoding.audit import Audit  # noqa: E402
-from fairseq_paradec.decoding.config import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
 from fairseq_paradec.errors import option_error  # noqa: E402
+from fairseq_paradec.options import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
 
 # The flags whose values are combined.
 SWEPT = (

@@ -18,9 +18,9 @@ from support.commands import ROOT
 
 from fairseq_paradec.cli import demo as demo_command
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.decoding.config import FLAGS_OF_METHOD, DecodingConfig
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import METHODS
+from fairseq_paradec.options import FLAGS_OF_METHOD, DecodingConfig
 
 PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 #: file -> the code that the page puts into it
@@ -28,7 +28,7 @@ BLOCKS = dict(re.findall(r"`([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)```", PAGE, 
 METHOD, TEST = "fairseq_paradec/methods/echo.py", "tests/test_echo.py"
 TABLES = {
     "fairseq_paradec/methods/__init__.py": "METHODS",
-    "fairseq_paradec/decoding/config.py": "FLAGS_OF_METHOD",
+    "fairseq_paradec/options.py": "FLAGS_OF_METHOD",
     "fairseq_paradec/cli/demo.py": "decoders",
 }
 
@@ -51,7 +51,7 @@ def registered(module, monkeypatch):
     """Both entries made, as the page says."""
     for file, table in (
         ("fairseq_paradec/methods/__init__.py", METHODS),
-        ("fairseq_paradec/decoding/config.py", FLAGS_OF_METHOD),
+        ("fairseq_paradec/options.py", FLAGS_OF_METHOD),
     ):
         for name, value in entry(file, vars(module)).items():
             monkeypatch.setitem(table, name, value)

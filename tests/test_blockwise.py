@@ -50,7 +50,7 @@ from fairseq_paradec.decoding.draft_verify import Row
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.blockwise import BlockwiseGenerator
 from fairseq_paradec.models.blockwise_transformer import heads_only
-from fairseq_paradec.tasks.parallel_translation import (
+from fairseq_paradec.tasks.translation import (
     ParallelTranslationConfig,
     ParallelTranslationTask,
 )

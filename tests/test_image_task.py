@@ -22,7 +22,7 @@ from fairseq_paradec import images
 from fairseq_paradec.cli.images import main as compare
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.tasks.image_super_resolution import (
+from fairseq_paradec.tasks.super_resolution import (
     SPARE,
     ImageSuperResolutionConfig,
     ImageSuperResolutionTask,

@@ -49,9 +49,7 @@ HEADS = "blockwise_image_transformer"
 COMPILE = Engine(compile=True)
 
 
-def walk(
-    scorer: Any, inputs: Tensor, want: Tensor, rng: random.Random, widest: int
-) -> list[int]:
+def walk(scorer: Any, inputs: Tensor, want: Tensor, rng: random.Random, widest: int) -> list[int]:
     """Run chunks of random widths with random roll-backs, rows each at their own length.
 
     A part of what goes in behind a row's kept tokens is junk, rolled back again. Every right output

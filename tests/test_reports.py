@@ -23,10 +23,10 @@ from support.builders import (
 )
 
 from fairseq_paradec.decoding.audit import Audit
-from fairseq_paradec.decoding.config import BEAM_DECODINGS, FLAGS_OF_METHOD
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
+from fairseq_paradec.options import BEAM_DECODINGS, FLAGS_OF_METHOD
 
 LENGTHS = [8, 5, 3]
 BASE = {

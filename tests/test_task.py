@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from support.builders import Limits, batch, built, decode, sources, tiny_task
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
-from fairseq_paradec.decoding.config import COMMON_FLAGS, METHOD_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.tasks.parallel_translation import (
+from fairseq_paradec.options import COMMON_FLAGS, METHOD_FLAGS, DecodingConfig, flag
+from fairseq_paradec.tasks.translation import (
     ParallelTranslationConfig,
     ParallelTranslationTask,
 )

@@ -15,7 +15,7 @@ from ..analysis import flops
 from ..analysis.flops import Count, Heads, Shape, Update
 from ..checkpoint_errors import named as naming
 from ..errors import UsageError, option_error
-from ..tasks.parallel_translation import ParallelTranslationConfig, ParallelTranslationTask
+from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import measure
 from .analyse_speed import TRACED, read_records
 from .analyse_texts import Row, named

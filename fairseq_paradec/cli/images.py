@@ -103,9 +103,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Write pictures of outputs, and print how good the systems are."""
     size, pairs = read_pairs(args.data, args.subset)
     files = _labelled("SYSTEM", args.system)
-    systems = {
-        label: read_outputs(path, size, pairs, args.subset) for label, path in files.items()
-    }
+    systems = {label: read_outputs(path, size, pairs, args.subset) for label, path in files.items()}
     numbers = _same_images(systems, files)
     reports = {}
     for label, path in _labelled("--stats", args.stats).items():

@@ -15,8 +15,8 @@ import torch
 from tqdm import tqdm
 
 from ..decoding.audit import Audit
-from ..decoding.config import CHOICES
 from ..errors import option_error
+from ..options import CHOICES
 from . import measure
 
 BLOCK_SIZES = (3, 5, 8)

@@ -41,7 +41,7 @@ from ..decoding.pieces import (
 )
 from ..decoding.scorer import ChunkScorer
 from ..errors import option_error
-from ..tasks.parallel_translation import ParallelTranslationConfig, ParallelTranslationTask
+from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import machine, measure
 from .benchmark import AGAIN
 from .results import BENCHMARK, PASSES, check_passes, markdown_table, read_document

@@ -25,8 +25,8 @@ from omegaconf import OmegaConf
 
 from ..analysis.blocks import block_sizes
 from ..decoding.audit import Audit
-from ..decoding.config import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
 from ..errors import UsageError, option_error
+from ..options import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
 from . import measure
 
 # Named by what a system promises. Only "exact" can be shown wrong, by one token.

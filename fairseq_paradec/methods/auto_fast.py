@@ -29,7 +29,6 @@ from torch import Tensor
 
 from ..decoding.audit import TIE_GAP
 from ..decoding.compiled import Compiled
-from ..decoding.config import DEFAULTS_OF_METHOD, DecodingConfig, flag
 from ..decoding.draft_verify import Row
 from ..decoding.speed_profile import (
     FLAG,
@@ -42,6 +41,7 @@ from ..decoding.speed_profile import (
 )
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord
+from ..options import DEFAULTS_OF_METHOD, DecodingConfig, flag
 from .base import MethodGenerator
 
 logger = logging.getLogger(__name__)

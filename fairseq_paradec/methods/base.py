@@ -18,7 +18,6 @@ from ..decoding.acceptance import ExactMatch
 from ..decoding.adaptive import AdaptiveBlock
 from ..decoding.audit import Audit
 from ..decoding.compiled import Compiled
-from ..decoding.config import DecodingConfig
 from ..decoding.draft_verify import Drafter, Row, draft_and_verify
 from ..decoding.engine import Engine
 from ..decoding.hypotheses import hypothesis
@@ -26,6 +25,7 @@ from ..decoding.scorer import Scorer, build_scorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import DecodingStats, open_report, write_record
 from ..errors import UsageError, option_error
+from ..options import DecodingConfig
 
 logger = logging.getLogger(__name__)
 

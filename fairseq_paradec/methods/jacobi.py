@@ -30,10 +30,10 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, Unchanged
-from ..decoding.config import DecodingConfig
 from ..decoding.draft_verify import Proposal, Row, draft_and_verify
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
+from ..options import DecodingConfig
 from .base import ParallelGenerator
 from .greedy import GreedyDrafter
 

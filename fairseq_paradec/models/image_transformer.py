@@ -267,7 +267,9 @@ class ImageTransformer(TransformerModel):
             f"sees those before it in its own block {fewer}",
         )  # fmt: skip
         parser.add_argument(
-            "--attention-memory", type=int, metavar="M",
+            "--attention-memory",
+            type=int,
+            metavar="M",
             help=f"and the M positions before its block {fewer}",
         )
 

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 
 from ..checkpoint_errors import load_beside, named
-from ..decoding.config import BEAM_DECODINGS
 from ..decoding.step_scorer import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer, load_heads
 from ..models.reordered_transformer import ReorderedTransformer
+from ..options import BEAM_DECODINGS
 
 
 class Drafters:

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from fairseq_paradec.models.block_nat import BlockNatModel
 from fairseq_paradec.models.blockwise_transformer import BlockwiseTransformer
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
-from fairseq_paradec.tasks.parallel_translation import (
+from fairseq_paradec.tasks.translation import (
     ParallelTranslationConfig,
     ParallelTranslationTask,
 )

@@ -12,7 +12,7 @@ from fairseq.data import indexed_dataset
 
 from fairseq_paradec import images
 from fairseq_paradec.images import Pixels, Size
-from fairseq_paradec.tasks.image_super_resolution import (
+from fairseq_paradec.tasks.super_resolution import (
     ImageSuperResolutionConfig,
     ImageSuperResolutionTask,
 )

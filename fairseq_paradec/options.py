@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..errors import UsageError, option_error
-from .trace import is_report
+from .decoding.trace import is_report
+from .errors import UsageError, option_error
 
 # Which flags each method reads. Giving one to another method is an error, never ignored.
 FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {

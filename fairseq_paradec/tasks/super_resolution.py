@@ -1,6 +1,6 @@
 """Super-resolution (Stern et al. 2018, section 7.2): pairs of images, each one a sentence."""
 
-# No "from __future__ import annotations" and no "int | None": see parallel_translation.py.
+# No "from __future__ import annotations" and no "int | None": see translation.py.
 # ruff: noqa: UP045
 
 import math
@@ -15,9 +15,9 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from .. import images
-from ..decoding.config import flag
 from ..errors import UsageError, option_error
-from .parallel_translation import ParallelDecodingMixin, ParallelTranslationConfig, set_options
+from ..options import flag
+from .translation import ParallelDecodingMixin, ParallelTranslationConfig, set_options
 
 # fairseq's limits of an output, where nobody gave others.
 IDLE_LIMITS = {"max_len_a": 0, "max_len_b": 200, "min_len": 1, "unkpen": 0}

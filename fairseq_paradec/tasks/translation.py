@@ -30,7 +30,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..checkpoint_errors import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
-from ..decoding.config import (
+from ..decoding.hypotheses import empty_hypothesis
+from ..decoding.samples import select_rows
+from ..decoding.step_scorer import order_of
+from ..errors import UsageError, option_error
+from ..methods import METHODS
+from ..models.block_nat import BlockNatModel
+from ..models.blockwise_transformer import BlockwiseTransformer
+from ..models.reordered_transformer import ReorderedTransformer
+from ..options import (
     BEAM_DECODINGS,
     CHOICES,
     COMMON_FLAGS,
@@ -42,15 +50,7 @@ from ..decoding.config import (
     DecodingConfig,
     flag,
 )
-from ..decoding.config import check_fairseq_options as check_options
-from ..decoding.hypotheses import empty_hypothesis
-from ..decoding.samples import select_rows
-from ..decoding.step_scorer import order_of
-from ..errors import UsageError, option_error
-from ..methods import METHODS
-from ..models.block_nat import BlockNatModel
-from ..models.blockwise_transformer import BlockwiseTransformer
-from ..models.reordered_transformer import ReorderedTransformer
+from ..options import check_fairseq_options as check_options
 from ..target_order import TargetOrder
 from .drafters import Drafters, check_models, own_decoding
 

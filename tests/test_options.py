@@ -9,7 +9,10 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 
-from fairseq_paradec.decoding.config import (
+from fairseq_paradec.decoding.trace import open_report
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods import METHODS
+from fairseq_paradec.options import (
     BEAM_DECODINGS,
     COMMON_FLAGS,
     DECODINGS,
@@ -22,10 +25,7 @@ from fairseq_paradec.decoding.config import (
     DecodingConfig,
     flag,
 )
-from fairseq_paradec.decoding.trace import open_report
-from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods import METHODS
-from fairseq_paradec.tasks.parallel_translation import ParallelTranslationConfig
+from fairseq_paradec.tasks.translation import ParallelTranslationConfig
 
 NAN = float("nan")
 GOOD = {
