@@ -1,4 +1,4 @@
-"""The cures of compat.py, each shown on the fault that it cures."""
+"""The fixes of compat, each shown on the fault that it fixes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from support.commands import (
 )
 
 from fairseq_paradec import compat
-from fairseq_paradec.checkpoint_errors import explain_models
+from fairseq_paradec.compat.checkpoints import explain_models
+from fairseq_paradec.compat.command_line import _fill_languages
 from fairseq_paradec.errors import UsageError
 
 WITH_PLUGIN = ("--user-dir", PLUGIN, "--cpu")
@@ -94,8 +95,8 @@ def pickled_names(path: Path) -> set[str]:
 def test_applying_twice_changes_nothing() -> None:
     compat.apply()
     compat.apply()
-    assert checkpoint_utils.load_checkpoint_to_cpu.paradec_cures == ("load_checkpoint_to_cpu",)
-    assert len(options.parse_args_and_arch.paradec_cures) == 2
+    assert checkpoint_utils.load_checkpoint_to_cpu.paradec_fixes == ("load_checkpoint_to_cpu",)
+    assert len(options.parse_args_and_arch.paradec_fixes) == 2
     filters = [type(f).__name__ for f in logging.getLogger("fairseq_cli.generate").filters]
     assert filters.count("_TranslatedToResults") == 1
 
@@ -429,7 +430,7 @@ def test_moses_learns_the_languages_from_data(tmp_path: Path) -> None:
         return argparse.Namespace(**(args | {"data": str(tmp_path)} | given))
 
     with pytest.raises(UsageError, match="-s: got None; allowed: a language; --tokenizer moses"):
-        compat._fill_languages(parsed())
+        _fill_languages(parsed())
     (tmp_path / "test.en-de.en.bin").touch()
     for given, wanted in (
         ({}, ("en", "de")),
@@ -438,7 +439,7 @@ def test_moses_learns_the_languages_from_data(tmp_path: Path) -> None:
         ({"data": str(tmp_path / "absent")}, (None, None)),
     ):
         args = parsed(**given)
-        compat._fill_languages(args)
+        _fill_languages(args)
         assert (args.source_lang, args.target_lang) == wanted
 
 

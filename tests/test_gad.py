@@ -49,7 +49,7 @@ from support.commands import PLUGIN, fairseq, lines_of, preprocess, run_python, 
 from test_methods_exact import PREFIXES, RAGGED, check
 from torch import Tensor
 
-from fairseq_paradec import checkpoint_errors
+from fairseq_paradec.compat import loading
 from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
 from fairseq_paradec.decoding.block_scorer import BlockScorer
 from fairseq_paradec.decoding.draft_verify import Row
@@ -951,7 +951,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.extend(filenames)
         return load(filenames, *args, **kwargs)
 
-    monkeypatch.setattr(checkpoint_errors.checkpoint_utils, "load_model_ensemble_and_task", spy)
+    monkeypatch.setattr(loading.checkpoint_utils, "load_model_ensemble_and_task", spy)
     return seen
 
 

@@ -13,7 +13,7 @@ from fairseq import checkpoint_utils
 
 from ..analysis import flops
 from ..analysis.flops import Count, Heads, Shape, Update
-from ..checkpoint_errors import named as naming
+from ..compat.loading import named as naming
 from ..errors import UsageError, option_error
 from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import measure

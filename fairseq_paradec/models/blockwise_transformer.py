@@ -36,7 +36,8 @@ from fairseq.models.transformer import (
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ..checkpoint_errors import ANY_CHECKPOINT_FLAG, load_beside, named
+from ..compat.checkpoints import ANY_CHECKPOINT_FLAG
+from ..compat.loading import load_beside, named
 from ..errors import UsageError, option_error
 from .encoder_from import transformer_settings
 from .reordered_transformer import SIZES

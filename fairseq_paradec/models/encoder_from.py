@@ -13,7 +13,7 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
 )
 
-from ..checkpoint_errors import load_beside, named
+from ..compat.loading import load_beside, named
 from ..errors import option_error
 
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from fairseq import checkpoint_utils, utils
 
-from ..checkpoint_errors import load_beside, named
+from ..compat.loading import load_beside, named
 from ..decoding.step_scorer import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel

@@ -27,7 +27,7 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..checkpoint_errors import OVERRIDES
+from ..compat.checkpoints import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
 from ..decoding.hypotheses import empty_hypothesis

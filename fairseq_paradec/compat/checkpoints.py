@@ -1,66 +1,66 @@
-"""What is wrong with a checkpoint that does not load, in words.
+"""Checkpoints: safe loading passes them, and one that does not load is explained.
 
-Each function that explains returns a UsageError, or None if the checkpoint is not to blame.
+A function ``_..._problem`` returns a UsageError, or None if the checkpoint is not to blame.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
+import argparse
 import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_REGISTRY, setup_task
 
-from .errors import UsageError
+from ..errors import UsageError
+from .patching import wrap_once
 
 logger = logging.getLogger(__name__)
 
-# How messages name the flag, which those who load a checkpoint do not tell.
+#: How messages name the flag: fairseq's loaders do not know it (``loading.named`` puts it in).
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
 
-# What the one who is loading a checkpoint asked for, beside what stands in it.
+#: The overrides of the checkpoint's settings that the running load was given.
 OVERRIDES: ContextVar[Mapping[str, Any] | None] = ContextVar("overrides", default=None)
 
 
-@contextlib.contextmanager
-def named(flag: str) -> Iterator[None]:
-    """Let errors about a checkpoint name the flag that gave it."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(str(error).replace(ANY_CHECKPOINT_FLAG, flag)) from error
+def allow_fairseq_checkpoints() -> None:
+    """Let torch's safe loading pass what fairseq-train puts into a checkpoint.
 
-
-def load_beside(path: str, flag: str, task: Any) -> tuple[Any, Any]:
-    """Load a model that is not the task's own: a drafter, or the verifier to start one from.
-
-    Args:
-        path: its checkpoint.
-        flag: what gave it, for errors.
-        task: whose dictionaries it must fit.
-
-    Returns:
-        The model, and the configuration in its checkpoint.
-
-    Raises:
-        UsageError: it does not load.
+    Fault: ``torch.load`` loads weights only since torch 2.6, and refuses the ``argparse.Namespace``
+    in every checkpoint and the numpy arrays and scalars in those trained with ``--eval-bleu``.
+    numpy < 2 wrote them under ``numpy.core``, numpy >= 2 under ``numpy._core``; both names are
+    allowed, whichever numpy runs. Safe loading stays on: these types hold data only.
     """
-    # A task with --eval-bleu builds a generator with every model; not with this one.
-    task = copy.copy(task)
-    task.cfg = copy.deepcopy(task.cfg)
-    task.cfg.eval_bleu = False
-    with named(flag):
-        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
-    return models[0], cfg
+    reconstruct: Any = np.zeros(0).__reduce__()[0]
+    scalar: Any = np.float64(0).__reduce__()[0]
+    dtypes = {type(np.dtype(name)) for name in ("f4", "f8", "i4", "i8", "bool")}
+    torch.serialization.add_safe_globals([argparse.Namespace, np.ndarray, np.dtype, *dtypes])
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        torch.serialization.add_safe_globals(
+            [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
+        )
+
+
+def explain_checkpoint_errors() -> None:
+    """Say what is wrong with a checkpoint that does not load, and what would be right.
+
+    Fault: fairseq 0.12 lets through whatever the loader stumbles over: ``KeyError: 'best_loss'``
+    for a file of plain weights, ``IndexError: Replacement index 1 out of range`` for an
+    architecture that no plugin has registered, a list of tensor shapes for the wrong dictionary.
+    generate, interactive, hub and the trainer all reach the two functions wrapped here. An error
+    that is not understood goes on unchanged.
+    """
+    wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", explain_file)
+    wrap_once(checkpoint_utils, "load_model_ensemble_and_task", explain_models)
 
 
 def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,7 @@ def _file_problem(path: str) -> UsageError | None:
     except OSError as error:
         if error.errno == errno.EINVAL:  # torch seeks to where a truncated file has nothing
             return _checkpoint_error(path, "which is truncated", allowed)
-        return None  # permissions, disks: said well enough by the system
+        return None  # the system's own message about permissions or the disk is clear
     except Exception as error:
         refused = _refused_globals(path, error)
         if not refused:

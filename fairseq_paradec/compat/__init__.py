@@ -1,0 +1,36 @@
+"""Fixes for today's fairseq and torch: one small function per fault, deletable one by one.
+
+Every fault was seen with fairseq-fixed 0.12.3.1, torch 2.13.0, numpy 2.4 and hydra-core 1.3.2; what
+a fix needs from one of them is said in its docstring. A fix changes nothing where the fault is
+absent, and ``apply`` may be called any number of times.
+"""
+
+from __future__ import annotations
+
+from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors
+from .command_line import (
+    default_validation_task,
+    honour_bf16,
+    infer_moses_languages,
+    remember_user_dir,
+)
+from .printing import (
+    print_usage_errors,
+    report_translated_sentences,
+    set_log_level,
+    silence_warnings,
+)
+
+
+def apply() -> None:
+    """Apply every fix."""
+    allow_fairseq_checkpoints()
+    explain_checkpoint_errors()
+    silence_warnings()
+    set_log_level()
+    report_translated_sentences()
+    remember_user_dir()
+    default_validation_task()
+    infer_moses_languages()
+    honour_bf16()
+    print_usage_errors()

@@ -1,0 +1,109 @@
+"""Flags that fairseq 0.12 reads wrongly, or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import options, utils
+from fairseq.data import data_utils
+from fairseq.models import BaseFairseqModel
+
+from ..errors import option_error
+from .patching import wrap_once
+
+
+def remember_user_dir() -> None:
+    """Tell fairseq that this package is imported already.
+
+    Fault: fairseq 0.12 refuses ``--user-dir`` as "not globally unique" if the package was imported
+    before and its path is spelt in another way: for a package beside fairseq it asks for
+    ``fairseq/../NAME``, unnormalised. The spellings that mean this very folder go into its memory.
+    """
+    here = os.path.abspath(os.path.dirname(os.path.dirname(__file__)))
+    name = (__package__ or "").split(".")[-2]  # a user dir may be imported under another name
+    spellings = {
+        here,
+        os.path.abspath(name),
+        os.path.join(os.path.dirname(utils.__file__), "..", name),
+    }
+    memo: set[str] = getattr(utils.import_user_module, "memo", set())
+    memo.update(s for s in spellings if os.path.isdir(s) and os.path.samefile(s, here))
+    utils.import_user_module.memo = memo
+
+
+def default_validation_task() -> None:
+    """Let fairseq-validate run without ``--task``.
+
+    Fault: it is the one command of fairseq 0.12 whose ``--task`` has no default; without it the
+    parser ends with ``KeyError: None``. The name only decides which flags are known: the task
+    itself comes from the checkpoint.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+            if any(a.dest == "task" for a in parser._actions) and not parser.get_default("task"):
+                parser.set_defaults(task="translation")
+            return original(parser, *args, **kwargs)
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="default_validation_task")
+
+
+def infer_moses_languages() -> None:
+    """Give ``--tokenizer moses`` the language pair of DATA if -s and -t are left out.
+
+    Fault: fairseq 0.12 infers the pair for the task but not for the tokenizer, and ends with
+    ``Error merging override tokenizer.source_lang=null``.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*args: Any, **kwargs: Any) -> Any:
+            parsed = original(*args, **kwargs)
+            _fill_languages(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="infer_moses_languages")
+
+
+def _fill_languages(args: argparse.Namespace) -> None:
+    """Fill in the languages of parsed arguments where moses is to know them."""
+    sides = {"source_lang": "-s", "target_lang": "-t"}
+    missing = [side for side in sides if getattr(args, side, "") is None]
+    folders = utils.split_paths(getattr(args, "data", None) or "")
+    # A missing folder is the task's to report.
+    if getattr(args, "tokenizer", None) != "moses" or not missing or not os.path.isdir(folders[0]):
+        return
+    pair = dict(zip(sides, data_utils.infer_language_pair(folders[0])))
+    for side in missing:
+        if pair[side] is None:
+            raise option_error(
+                sides[side], None, "a language; --tokenizer moses needs it, and DATA "
+                f"{folders[0]!r} has no file like test.en-de.en.bin to infer it from",
+            )  # fmt: skip
+        setattr(args, side, pair[side])
+
+
+def honour_bf16() -> None:
+    """Let generate and interactive decode in bfloat16 when ``--bf16`` is given.
+
+    Fault: fairseq 0.12 accepts the flag there and ignores it. Both commands hand their own settings
+    to ``prepare_for_inference_``; hub hands over those of the training, in which no ``path`` is
+    set, and keeps its dtype.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare_for_inference_(self: BaseFairseqModel, cfg: Any) -> None:
+            decodes = getattr(getattr(cfg, "common_eval", None), "path", None) is not None
+            if decodes and getattr(getattr(cfg, "common", None), "bf16", False):
+                self.bfloat16()
+            original(self, cfg)
+
+        return prepare_for_inference_
+
+    wrap_once(BaseFairseqModel, "prepare_for_inference_", wrap)

@@ -1,0 +1,24 @@
+"""How a fix replaces a function of fairseq: once, whatever imports the package again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def wrap_once(
+    owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]], fix: str = ""
+) -> None:
+    """Replace ``owner.name`` by ``wrap`` of it, unless this fix is in it already.
+
+    The mark is on the function, so that a second copy of the package sees it, too.
+    """
+    original = getattr(owner, name)
+    fixes: tuple[str, ...] = getattr(original, "paradec_fixes", ())
+    fix = fix or name
+    if fix in fixes:
+        return
+    wrapped = functools.wraps(original)(wrap(original))
+    wrapped.paradec_fixes = (*fixes, fix)  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
