@@ -47,7 +47,7 @@ from test_methods_exact import INITS, PREFIXES, RAGGED, check
 from torch import Tensor
 
 from fairseq_paradec.decoding.adaptive import AdaptiveBlock
-from fairseq_paradec.decoding.draft_verify import Row
+from fairseq_paradec.decoding.row import Row
 
 LIMITS = [
     Limits(max_len_b=0, min_len=0),

@@ -33,10 +33,11 @@ from support.commands import PLUGIN, fairseq, lines_of, succeed
 
 from fairseq_paradec.cli import systems
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.decoding.speed_profile import Bin, bin_of
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods import auto_fast
-from fairseq_paradec.methods.auto_fast import BATCHES, AutoFastGenerator
+from fairseq_paradec.methods.auto_fast import AutoFastGenerator
+from fairseq_paradec.methods.auto_fast import generator as auto_fast
+from fairseq_paradec.methods.auto_fast.generator import BATCHES
+from fairseq_paradec.methods.auto_fast.profile import Bin, bin_of
 from fairseq_paradec.methods.gad import BlockDrafter, GadGenerator
 from fairseq_paradec.methods.jacobi import JacobiDrafter
 from fairseq_paradec.options import DecodingConfig

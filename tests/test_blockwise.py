@@ -46,7 +46,7 @@ from torch import Tensor, nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
-from fairseq_paradec.decoding.draft_verify import Row
+from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.blockwise import BlockwiseGenerator
 from fairseq_paradec.models.blockwise_transformer import heads_only

@@ -31,7 +31,7 @@ from test_methods_exact import PREFIXES, RAGGED, check
 from torch import Tensor
 
 from fairseq_paradec.decoding.block_scorer import BlockScorer
-from fairseq_paradec.decoding.draft_verify import Row
+from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.scorer import ChunkScorer
 from fairseq_paradec.decoding.shortlist import set_shortlist
 from fairseq_paradec.errors import UsageError

@@ -21,7 +21,7 @@ from support.builders import (
     tiny_reordered,
 )
 
-from fairseq_paradec.decoding.draft_verify import Row
+from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 

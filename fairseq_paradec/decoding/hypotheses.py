@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .draft_verify import Row
+from .row import Row
 
 
 def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: float) -> dict:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .draft_verify import Row
+    from .row import Row
 
 
 @dataclass(frozen=True)

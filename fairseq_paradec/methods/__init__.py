@@ -4,10 +4,11 @@ from .auto_fast import AutoFastGenerator
 from .base import MethodGenerator
 from .blockwise import BlockwiseGenerator
 from .double_token_beam import DoubleTokenBeamGenerator
-from .gad import GadGenerator, NatGenerator
+from .gad import GadGenerator
 from .greedy import GreedyGenerator
 from .jacobi import JacobiGenerator
 from .multiword_beam import MultiwordBeamGenerator
+from .nat import NatGenerator
 
 METHODS: dict[str, type[MethodGenerator]] = {
     "greedy": GreedyGenerator,

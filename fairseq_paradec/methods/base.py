@@ -18,9 +18,10 @@ from ..decoding.acceptance import ExactMatch
 from ..decoding.adaptive import AdaptiveBlock
 from ..decoding.audit import Audit
 from ..decoding.compiled import Compiled
-from ..decoding.draft_verify import Drafter, Row, draft_and_verify
 from ..decoding.engine import Engine
 from ..decoding.hypotheses import hypothesis
+from ..decoding.loop import Drafter, draft_and_verify
+from ..decoding.row import Row
 from ..decoding.scorer import Scorer, build_scorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import DecodingStats, open_report, write_record

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..decoding.draft_verify import Row
 from ..decoding.hypotheses import without_repetitions
+from ..decoding.row import Row
 from ..decoding.scorer import EnsembleScorer, Scorer
 from ..decoding.step_scorer import StepScorer, order_of
 from ..decoding.token_rules import TokenRules

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
-from ..decoding.draft_verify import Proposal, Row, of_use, proposal
+from ..decoding.loop import Proposal, of_use, proposal
+from ..decoding.row import Row
 from ..decoding.scorer import ChunkScorer
 from ..decoding.shortlist import set_shortlist
 from ..decoding.token_rules import TokenRules

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..decoding.draft_verify import Proposal, Row
+from ..decoding.loop import Proposal
+from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from .base import ParallelGenerator
 

@@ -30,7 +30,8 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, Unchanged
-from ..decoding.draft_verify import Proposal, Row, draft_and_verify
+from ..decoding.loop import Proposal, draft_and_verify
+from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
 from ..options import DecodingConfig

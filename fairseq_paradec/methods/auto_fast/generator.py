@@ -27,10 +27,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..decoding.audit import TIE_GAP
-from ..decoding.compiled import Compiled
-from ..decoding.draft_verify import Row
-from ..decoding.speed_profile import (
+from ...decoding.audit import TIE_GAP
+from ...decoding.compiled import Compiled
+from ...decoding.row import Row
+from ...decoding.token_rules import TokenRules
+from ...decoding.trace import PassRecord
+from ...options import DEFAULTS_OF_METHOD, DecodingConfig, flag
+from ..base import MethodGenerator
+from .profile import (
     FLAG,
     Bin,
     Measured,
@@ -39,10 +43,6 @@ from ..decoding.speed_profile import (
     fingerprint,
     this_machine,
 )
-from ..decoding.token_rules import TokenRules
-from ..decoding.trace import PassRecord
-from ..options import DEFAULTS_OF_METHOD, DecodingConfig, flag
-from .base import MethodGenerator
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import option_error
+from ...errors import option_error
 
 logger = logging.getLogger(__name__)
 
