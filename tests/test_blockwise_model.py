@@ -48,7 +48,7 @@ from test_block_nat import assert_uniform
 from torch import Tensor, nn
 
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss, ahead
-from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.blockwise_transformer import (
     BlockHeads,

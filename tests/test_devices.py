@@ -20,7 +20,7 @@ from support.commands import ROOT
 from fairseq_paradec.cli import results
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
-from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.methods import METHODS
 from fairseq_paradec.methods.base import ParallelGenerator
 from fairseq_paradec.methods.jacobi import JacobiGenerator

@@ -25,10 +25,10 @@ from support.builders import (
 )
 from torch.nn.utils import prune
 
-from fairseq_paradec.decoding.block_scorer import BlockScorer
-from fairseq_paradec.decoding.encoder import LeanEncoder, lean_encoder
-from fairseq_paradec.decoding.scorer import ChunkScorer
-from fairseq_paradec.decoding.weights import best_form
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.encoder import LeanEncoder, lean_encoder
+from fairseq_paradec.decoding.engine.weights import best_form
 
 TOLERANCE = 1e-10  # float64, two layers: far under any real difference
 STOCK = [name for name in VARIANTS if name != "quant_noise"]

@@ -31,12 +31,18 @@ from support.builders import (
 from test_methods_exact import METHODS, check, name
 from test_scorer import TOKENS, difference, full_forward, inputs_for
 
-from fairseq_paradec.decoding import compiled, weights
-from fairseq_paradec.decoding.block_scorer import BlockScorer
-from fairseq_paradec.decoding.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
-from fairseq_paradec.decoding.engine import Engine
-from fairseq_paradec.decoding.scorer import ChunkScorer
-from fairseq_paradec.decoding.weights import Int8Linear, Linear, PackedLinear, best_form, compiles
+from fairseq_paradec.decoding.engine import compiled, weights
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
+from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.engine.weights import (
+    Int8Linear,
+    Linear,
+    PackedLinear,
+    best_form,
+    compiles,
+)
 from fairseq_paradec.errors import UsageError
 
 COMPILE = Engine(compile=True)
@@ -293,8 +299,8 @@ TWICE = """
 import sys, torch
 sys.path[:0] = ["tests", "."]
 from support.builders import batch, built
-from fairseq_paradec.decoding.engine import Engine
-from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 task, model = built("default")
 scorer = ChunkScorer(model, Engine(compile=True))
 with torch.inference_mode():

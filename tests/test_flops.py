@@ -44,8 +44,8 @@ from fairseq_paradec.cli import analyse, analyse_flops
 from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint, Models
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
-from fairseq_paradec.decoding.block_scorer import BlockScorer
-from fairseq_paradec.decoding.scorer import ChunkScorer
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
 
 #: The outputs' limit.

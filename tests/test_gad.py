@@ -51,9 +51,9 @@ from torch import Tensor
 
 from fairseq_paradec.compat import loading
 from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
-from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.scorer import ChunkScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.block_nat import BlockNatModel
 

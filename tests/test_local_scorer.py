@@ -28,16 +28,17 @@ from test_image_transformer import (  # noqa: F401
 from torch import Tensor
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
-from fairseq_paradec.decoding import local_scorer, pieces
-from fairseq_paradec.decoding.engine import Engine
-from fairseq_paradec.decoding.local_scorer import LocalScorer
-from fairseq_paradec.decoding.scorer import (
+from fairseq_paradec.decoding import pieces
+from fairseq_paradec.decoding.engine import local
+from fairseq_paradec.decoding.engine.chunk import (
     INITIAL_CAPACITY,
     ChunkScorer,
     EnsembleScorer,
     build_scorer,
 )
-from fairseq_paradec.decoding.step_scorer import StepScorer
+from fairseq_paradec.decoding.engine.local import LocalScorer
+from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.tasks.drafters import check_models
@@ -89,7 +90,7 @@ def walk(scorer: Any, inputs: Tensor, want: Tensor, rng: random.Random, widest: 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> int:
     """Rings with little room, so that a small image goes round them many times."""
-    monkeypatch.setattr(local_scorer, "INITIAL_CAPACITY", 4)
+    monkeypatch.setattr(local, "INITIAL_CAPACITY", 4)
     return 4
 
 

@@ -15,10 +15,10 @@ from support.commands import DEMO, ROOT
 
 from fairseq_paradec.analysis import pass_costs
 from fairseq_paradec.cli import passes, results
-from fairseq_paradec.decoding.block_scorer import BlockScorer
-from fairseq_paradec.decoding.engine import Engine
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
-from fairseq_paradec.decoding.scorer import ChunkScorer
 from fairseq_paradec.errors import UsageError
 
 #: The shortest run: random weights, one repetition in one round.

@@ -31,7 +31,7 @@ from support.builders import (
 )
 from test_target_order import spec_of
 
-from fairseq_paradec.decoding.step_scorer import StepScorer
+from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.target_order import TargetOrder

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.builders import VARIANTS, batch, built, task_for, tiny_model
 
-from fairseq_paradec.decoding.scorer import ChunkScorer, EnsembleScorer, build_scorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer, EnsembleScorer, build_scorer
 from fairseq_paradec.errors import UsageError
 
 TOLERANCE = 1e-10  # float64, two layers: far under any real difference

@@ -30,10 +30,10 @@ from test_gad import KINDS, Pair, pair, twin_drafter, twin_verifier
 from test_methods_exact import PREFIXES, RAGGED, check
 from torch import Tensor
 
-from fairseq_paradec.decoding.block_scorer import BlockScorer
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.shortlist import set_shortlist
 from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.scorer import ChunkScorer
-from fairseq_paradec.decoding.shortlist import set_shortlist
 from fairseq_paradec.errors import UsageError
 
 #: A pass: the tokens written before it, its draft, and how many of that were accepted.

@@ -29,8 +29,9 @@ from tqdm import tqdm
 
 from ..analysis.benchmark_tables import markdown
 from ..analysis.pass_costs import PLAIN, dtype_of, tables
-from ..decoding.block_scorer import BlockScorer
-from ..decoding.engine import Engine
+from ..decoding.engine.block import BlockScorer
+from ..decoding.engine.chunk import ChunkScorer
+from ..decoding.engine.settings import Engine
 from ..decoding.pieces import (
     NAMES,
     Call,
@@ -39,7 +40,6 @@ from ..decoding.pieces import (
     piece_calls,
     refuse_unknown,
 )
-from ..decoding.scorer import ChunkScorer
 from ..errors import option_error
 from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import machine, measure

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .acceptance import ExactMatch
 from .adaptive import AdaptiveBlock
+from .engine.chunk import Scorer
 from .row import Row
-from .scorer import Scorer
 from .token_rules import TokenRules
 from .trace import PassDetails, PassRecord
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..analysis import flops
 from ..errors import option_error
-from .encoder import LeanEncoder
-from .weights import Int8Linear
+from .engine.encoder import LeanEncoder
+from .engine.weights import Int8Linear
 
 # The pieces, in the order of a pass.
 PIECES = (

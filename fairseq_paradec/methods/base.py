@@ -17,12 +17,12 @@ from torch import Tensor
 from ..decoding.acceptance import ExactMatch
 from ..decoding.adaptive import AdaptiveBlock
 from ..decoding.audit import Audit
-from ..decoding.compiled import Compiled
-from ..decoding.engine import Engine
+from ..decoding.engine.chunk import Scorer, build_scorer
+from ..decoding.engine.compiled import Compiled
+from ..decoding.engine.settings import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.row import Row
-from ..decoding.scorer import Scorer, build_scorer
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import DecodingStats, open_report, write_record
 from ..errors import UsageError, option_error

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..decoding.engine.chunk import EnsembleScorer, Scorer
+from ..decoding.engine.step import StepScorer, order_of
 from ..decoding.hypotheses import without_repetitions
 from ..decoding.row import Row
-from ..decoding.scorer import EnsembleScorer, Scorer
-from ..decoding.step_scorer import StepScorer, order_of
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord, PassTokens
 from ..errors import option_error

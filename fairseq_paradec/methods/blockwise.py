@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
+from ..decoding.engine.chunk import ChunkScorer
+from ..decoding.engine.shortlist import set_shortlist
 from ..decoding.loop import Proposal, of_use, proposal
 from ..decoding.row import Row
-from ..decoding.scorer import ChunkScorer
-from ..decoding.shortlist import set_shortlist
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
 from .base import ParallelGenerator, nan_error

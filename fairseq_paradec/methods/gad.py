@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
-from ..decoding.block_scorer import BlockScorer
+from ..decoding.engine.block import BlockScorer
+from ..decoding.engine.chunk import ChunkScorer
+from ..decoding.engine.shortlist import set_shortlist
 from ..decoding.loop import Proposal, of_use, proposal
 from ..decoding.row import Row
-from ..decoding.scorer import ChunkScorer
-from ..decoding.shortlist import set_shortlist
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
 from .base import ParallelGenerator, nan_error

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..decoding.block_scorer import BlockScorer
+from ..decoding.engine.block import BlockScorer
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassDetails, PassRecord

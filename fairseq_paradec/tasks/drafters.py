@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 
 from ..compat.loading import load_beside, named
-from ..decoding.step_scorer import order_of
+from ..decoding.engine.step import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer, load_heads

@@ -30,9 +30,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..compat.checkpoints import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
+from ..decoding.engine.step import order_of
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
-from ..decoding.step_scorer import order_of
 from ..errors import UsageError, option_error
 from ..methods import METHODS
 from ..models.block_nat import BlockNatModel

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.audit import TIE_GAP
-from ...decoding.compiled import Compiled
+from ...decoding.engine.compiled import Compiled
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...decoding.trace import PassRecord

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import option_error
-from .scorer import ChunkScorer
+from ...errors import option_error
+from .chunk import ChunkScorer
 
 
 def set_shortlist(scorer: ChunkScorer, size: int | None, words: Any) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .compiled import Compiled, chunk_bucket, source_bucket, warn_plain
 from .encoder import lean_encoder
-from .engine import Engine
+from .settings import Engine
 from .weights import Layer, compiles, gather_layer, gather_norm, join, make_map, refuse_unknown
 
 # The first cache holds this many tokens; it doubles whenever a chunk does not fit.
@@ -56,7 +56,7 @@ def build_scorer(models: Sequence[Any], engine: Engine = PLAIN) -> Scorer:
     Raises:
         UsageError: a model is not one that ChunkScorer or LocalScorer knows; it is named.
     """
-    from .local_scorer import LocalScorer  # it is a ChunkScorer
+    from .local import LocalScorer  # it is a ChunkScorer
 
     scorers: list[ChunkScorer] = []
     for model in models:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .scorer import ChunkScorer
+from .chunk import ChunkScorer
 from .weights import refuse_unknown
 
 MASK = -1  # stands for the model's mask vector in a chunk of tokens

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..target_order import TargetOrder
-from .scorer import ChunkScorer
+from ...target_order import TargetOrder
+from .chunk import ChunkScorer
 from .weights import refuse_unknown
 
 

@@ -14,8 +14,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from .engine import Engine
-from .scorer import INITIAL_CAPACITY, PLAIN, ChunkScorer
+from .chunk import INITIAL_CAPACITY, PLAIN, ChunkScorer
+from .settings import Engine
 from .weights import refuse_unknown
 
 

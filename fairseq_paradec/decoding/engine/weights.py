@@ -26,7 +26,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 
 class Norm(NamedTuple):
