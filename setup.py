@@ -66,23 +66,7 @@ setup(
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5"],
     },
-    entry_points={
-        "console_scripts": [
-            "paradec-analyse=fairseq_paradec.cli.analyse:main",
-            "paradec-benchmark=fairseq_paradec.cli.benchmark:main",
-            "paradec-ddgviz=fairseq_paradec.cli.ddgviz:main",
-            "paradec-demo=fairseq_paradec.cli.demo:main",
-            "paradec-modules=fairseq_paradec.cli.modules:main",
-            "paradec-training-speed=fairseq_paradec.cli.training_speed:main",
-            "paradec-images=fairseq_paradec.cli.images:main",
-            "paradec-lossless=fairseq_paradec.cli.lossless:main",
-            "paradec-order=fairseq_paradec.cli.order:main",
-            "paradec-passes=fairseq_paradec.cli.passes:main",
-            "paradec-report=fairseq_paradec.cli.report:main",
-            "paradec-results=fairseq_paradec.cli.results:main",
-            "paradec-trace=fairseq_paradec.cli.trace:main",
-        ]
-    },
+    entry_points={"console_scripts": ["paradec=fairseq_paradec.cli.main:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.11",

@@ -21,9 +21,6 @@ from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
 
 MODEL = DEMO / "model.pt"
-ENTRY_POINTS = re.findall(
-    r'"(paradec-[\w-]+)=([\w.]+):(\w+)"', (ROOT / "setup.py").read_text(encoding="utf-8")
-)
 
 
 @pytest.fixture
@@ -33,20 +30,6 @@ def commits_unverified(monkeypatch):
 
 
 # ---- all of them -------------------------------------------------------------------------------
-
-
-def test_every_command_has_an_entry_point():
-    files = Path(demo.__file__).parent.glob("*.py")
-    commands = {path.stem for path in files if "def main(" in path.read_text(encoding="utf-8")}
-    assert {module.rpartition(".")[2] for _, module, _ in ENTRY_POINTS} == commands
-
-
-@pytest.mark.parametrize(("name", "module", "function"), ENTRY_POINTS)
-def test_help(name, module, function, capsys):
-    with pytest.raises(SystemExit) as end:
-        getattr(importlib.import_module(module), function)(["--help"])
-    assert end.value.code == 0
-    assert f"usage: {name} " in capsys.readouterr().out
 
 
 TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]

@@ -1,0 +1,59 @@
+"""What the parsers share: types of arguments, and how a command ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from ..analysis.trace_view import printable
+from ..errors import UsageError
+
+
+def whole_number(text: str) -> int:
+    """Read an argument that is a whole number from 1 up.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 up")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """Read an argument that is a number above 0.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a number above 0")
+    return value
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Read an argument that is a list of whole numbers with commas between them."""
+    return [whole_number(part) for part in text.split(",")]
+
+
+def run(name: str, command: Callable[[], int]) -> int:
+    """Run a command; return its exit status: 2 for a user's mistake, 130 for Ctrl-C.
+
+    Args:
+        name: as typed, for the message.
+        command: what to do.
+    """
+    try:
+        return command()
+    except (UsageError, OSError) as error:
+        lines = map(printable, str(error).split("\n"))  # it may quote a file's texts
+        print(f"{name}: error: " + "\n".join(lines), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,87 @@
+"""paradec: one command for all that this package does beside fairseq's own commands.
+
+A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
+imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
+``args.argv`` are the words behind ``paradec``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .. import __version__, register
+from . import arguments
+
+#: The subcommands, by what people want to do.
+GROUPS: dict[str, dict[str, str]] = {
+    "decode and check": {
+        "demo": "100 sentences by every decoder: passes, times, equal outputs",
+        "lossless": "compare decoders with fairseq's greedy search, token by token",
+    },
+    "measure": {
+        "benchmark": "time and judge any decoders on a test set",
+        "passes": "what a pass costs, piece by piece",
+        "modules": "where decoders' time goes: encoder, decoder, vocabulary",
+        "training-speed": "updates per second of architectures",
+    },
+    "look": {
+        "trace": "what every pass drafted, accepted and threw away",
+        "ddgviz": "which tokens had to wait for which",
+        "order": "in which order an architecture writes a target",
+        "analyse": "numbers of texts, scores, benchmarks and traces",
+        "report": "one page of all benchmarks and traces of a folder",
+        "results": "render RESULTS.md from results/*.json",
+    },
+    "make data and models": {
+        "images": "image files as lines of tokens, and outputs as pictures",
+    },
+}
+
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+
+
+def overview() -> str:
+    """Return what ``paradec --help`` prints; it fits 80×24."""
+    width = max(map(len, COMMANDS))
+    lines = ["usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)"]
+    for title, commands in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:{width}}  {text}" for name, text in commands.items())]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit status: 2 for a user's mistake, 130 for Ctrl-C.
+
+    Args:
+        argv: the words behind ``paradec``; None means the process's own.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(overview())
+        return 0
+    if words[:1] == ["--version"]:
+        print(f"paradec {__version__}")
+        return 0
+    if not words or words[0] not in COMMANDS:
+        given = f"got {words[0]!r}" if words else "none is given"
+        print(f"paradec: error: COMMAND: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    prog = f"paradec {words[0]}"
+    return arguments.run(prog, lambda: _run(prog, words))
+
+
+def _run(prog: str, words: Sequence[str]) -> int:
+    """Read the arguments of a subcommand, and run it."""
+    module = importlib.import_module("." + words[0].replace("-", "_"), __package__)
+    if not hasattr(module, "declare"):
+        register()
+        return module.main(words[1:])
+    parser = argparse.ArgumentParser(prog=prog, description=module.__doc__)
+    module.declare(parser)
+    args = parser.parse_args(words[1:])
+    args.argv = words
+    register()
+    return module.run(args)
