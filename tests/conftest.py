@@ -6,7 +6,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch is loaded: threads that spin while they wait starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -36,6 +38,43 @@ def one_thread() -> None:
 def loud() -> None:
     """Undo what a script says of logging as it is imported: that is for a process of its own."""
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
+    from fairseq import utils
+
+    def softmax(x: torch.Tensor, dim: int, onnx_trace: bool = False) -> torch.Tensor:
+        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+    def log_softmax(x: torch.Tensor, dim: int, onnx_trace: bool = False) -> torch.Tensor:
+        return softmax(x, dim).log()
+
+    monkeypatch.setattr(utils, "softmax", softmax)
+    monkeypatch.setattr(utils, "log_softmax", log_softmax)
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """None are kept; the tests that want some say so."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be compiled runs as it is: filled-up chunks, long masks and all, but quickly."""
+    from fairseq_paradec.decoding.engine.compiled import Compiled
+
+    calls: list[Any] = []
+
+    def function_itself(self: Any, key: Any) -> Any:
+        calls.append(key)
+        return self.function
+
+    monkeypatch.setattr(Compiled, "_compile", function_itself)
+    return calls
 
 
 #: The files that take longest. They come first: one that came last would run alone, and tests that

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-import re
 
 import pytest
 from support.commands import DEMO, fairseq, succeed
+from support.tables import table, write
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
@@ -19,21 +19,6 @@ from fairseq_paradec.cli import analyse_texts, results
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
 OTHERS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
-
-
-def write(path, *lines):
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
-def table(capsys, *arguments):
-    """Run an analysis; return its rows as lists of cells."""
-    status = command.main([*map(str, arguments)])
-    out, err = capsys.readouterr()
-    assert status == 0, err
-    lines = out.splitlines()
-    body = lines[2 : lines.index("")]
-    return [re.split(r"\s{2,}", line) for line in body]
 
 
 # ---- over-translation --------------------------------------------------------------------------

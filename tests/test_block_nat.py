@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.data import LanguagePairDataset
 from fairseq.distributed import utils as distributed_utils
@@ -23,6 +23,7 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from reference import block_nat as twin
 from support.builders import DEMO, demo, sources, task_for, tiny_model, tiny_task
+from support.chance import assert_uniform
 from support.commands import PLUGIN, preprocess, run_python, succeed
 from torch import Tensor
 
@@ -32,6 +33,8 @@ from fairseq_paradec.criterions.projected_cross_entropy import projected_cross_e
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models import block_nat
 from fairseq_paradec.models.block_nat import MASK, BlockNatModel, reveal
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 BIDIRECTIONAL, CAUSAL = "bidirectional", "prefix_causal"
 ATTENTIONS = (BIDIRECTIONAL, CAUSAL)
@@ -45,16 +48,6 @@ TARGET_LENGTHS = (6, 1, 10, 4)
 
 
 # ---- models, batches, losses --------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
-
-    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-
-    monkeypatch.setattr(utils, "softmax", softmax)
 
 
 def build(task: Any, arch: str = "block_nat", **options: Any) -> BlockNatModel:
@@ -519,15 +512,6 @@ def test_validation_finds_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- prefix lengths ------------------------------------------------------------------------------
-
-
-def assert_uniform(counts: Sequence[int]) -> None:
-    """Pearson's chi-square test; chance alone fails it once in a thousand (Wilson-Hilferty)."""
-    free = len(counts) - 1
-    expected = sum(counts) / len(counts)
-    statistic = sum((count - expected) ** 2 / expected for count in counts)
-    bound = free * (1 - 2 / (9 * free) + 3.09 * (2 / (9 * free)) ** 0.5) ** 3
-    assert statistic < bound, (list(counts), statistic, bound)
 
 
 def target_of(lengths: Sequence[int]) -> Tensor:

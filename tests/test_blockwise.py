@@ -8,8 +8,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,35 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
-from reference import blockwise as paper
 from reference.greedy import full_log_probs, rules_for, stock_greedy
+from support.blockwise import (
+    ADAPTIVE,
+    KINDS,
+    LAYERS,
+    SCRIPTS,
+    TRAINED,
+    Decoded,
+    Given,
+    Script,
+    build,
+    ends_at_once,
+    generate,
+    lent,
+    network,
+    never_ends,
+    noisy,
+    numbers,
+    outputs_of,
+    perfect,
+    run,
+    same,
+    same_as_twin,
+    told,
+    twin,
+    whole,
+    wide,
+    wrong,
+)
 from support.builders import (
     HEADS_BLOCK_SIZE,
     MAX_POSITIONS,
@@ -36,17 +62,15 @@ from support.builders import (
     source_rows,
     sources,
     task_for,
-    tiny_blockwise,
     tiny_drafter,
     tiny_model,
     tiny_task,
 )
-from test_methods_exact import METHODS, PREFIXES, RAGGED, check, name
-from torch import Tensor, nn
+from support.exact import METHODS, PREFIXES, RAGGED, check, name
+from torch import nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
-from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.blockwise import BlockwiseGenerator
 from fairseq_paradec.models.blockwise_transformer import heads_only
@@ -55,308 +79,13 @@ from fairseq_paradec.tasks.translation import (
     ParallelTranslationTask,
 )
 
-ADAPTIVE = ("adaptive_softmax", "adaptive_output_dim")
-LAYERS = ("dense", "per_head")
-
 # ---- models -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Given:
-    """What is decoded with; `heads` are the model's own, or lent to it under `path`."""
-
-    task: Any
-    model: Any
-    heads: Any
-    path: str | None = None
-
-    @property
-    def flags(self) -> dict[str, Any]:
-        """--decoding blockwise, with --drafter-path if need be."""
-        return {"decoding": "blockwise"} | ({"drafter_path": self.path} if self.path else {})
-
-
-def whole(task: Any, variant: str = "default", seed: int = 0, **options: Any) -> Given:
-    """A model with heads."""
-    model = tiny_blockwise(task, variant, seed=seed, **options)
-    return Given(task, model, model.block_heads)
-
-
-def lent(task: Any, base: Any, heads: Any) -> Given:
-    """A Transformer, and heads beside it."""
-    return Given(task, base, heads, lend_heads(task, base, heads))
-
-
-@functools.cache
-def number_task() -> ParallelTranslationTask:
-    """A task whose words are numbers, in no order and with gaps, and fillers: 16 tokens.
-
-    In so small a vocabulary random heads are right now and then.
-    """
-    words = Dictionary()
-    for number in (3, 0, 21, 8, 1, 12, 2, 20, 5):
-        words.add_symbol(str(number))
-    words.pad_to_multiple_(8)
-    assert words.symbols[-3:] == ["madeupword0000", "madeupword0001", "madeupword0002"]
-    return ParallelTranslationTask(ParallelTranslationConfig(), words, words)
-
-
-#: Random models over numbers whose outputs have many lengths, and heads that are right at times.
-KINDS: dict[str, dict[str, Any]] = {
-    "per_head": {"variant": "prenorm", "head_layer": "per_head", "seed": 7},
-    "dense": {"variant": "output_dim", "head_layer": "dense", "seed": 15},
-    "per_head-first": {
-        "variant": "prenorm", "head_layer": "per_head", "train_first_head": True, "seed": 5,
-    },
-    "dense-first": {
-        "variant": "output_dim", "head_layer": "dense", "train_first_head": True, "seed": 11,
-    },
-    "gelu-first": {
-        "variant": "mbart", "head_layer": "dense", "train_first_head": True, "seed": 7,
-    },
-    "lent": {"variant": "learned_positions", "head_layer": "dense", "seed": 2},
-}  # fmt: skip
-
-TRAINED = 6  # their block size
-
-
-@functools.cache
-def numbers(kind: str, block_size: int = TRAINED) -> Given:
-    """A model of one of KINDS: leave it as it is."""
-    options = dict(KINDS[kind])
-    variant = options.pop("variant")
-    model = tiny_blockwise(number_task(), variant, block_size=block_size, **options)
-    if kind == "lent":
-        base = tiny_model(number_task(), variant, seed=options["seed"])
-        return lent(number_task(), base, model.block_heads)
-    return Given(number_task(), model, model.block_heads)
 
 
 # ---- heads that are told what to say ------------------------------------------------------------
 
-#: The tokens that follow upon a state's own next one -> what heads 1, 2, ... say there.
-Script = Callable[[list[int]], list[int]]
-
-
-def perfect(following: list[int]) -> list[int]:
-    """Knows greedy's output, and says nonsense after its end."""
-    return following + [7] * 99
-
-
-def wrong(following: list[int]) -> list[int]:
-    """Knows greedy's output, and says something else."""
-    return [5 + token % 30 for token in perfect(following)]
-
-
-def noisy(following: list[int]) -> list[int]:
-    """Knows greedy's output, but each third token or so is another."""
-    tokens = perfect(following)
-    seed = sum(following)
-    return [5 + t % 30 if (seed + 2 * i) % 3 == 0 else t for i, t in enumerate(tokens)]
-
-
-def ends_at_once(following: list[int]) -> list[int]:
-    """Says `</s>` everywhere."""
-    return [2] * 99
-
-
-def never_ends(following: list[int]) -> list[int]:
-    """Knows greedy's output, but not that it ends."""
-    return [9 if token == 2 else token for token in perfect(following)]
-
-
-SCRIPTS = (perfect, wrong, noisy, ends_at_once, never_ends)
-
-
-class Told(nn.Module):
-    """Heads that know each state on the way to greedy's output, and say what a script says there.
-
-    A state that is not on the way makes them fail: another one than that which the last committed
-    token was chosen from, or another row's.
-    """
-
-    def __init__(
-        self, model: Any, outputs: dict[tuple[int, ...], list[int]], script: Script, size: int
-    ) -> None:
-        super().__init__()
-        self.block_size = size
-        self.bias = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
-        states, self.said = [], []
-        for source, tokens in outputs.items():
-            network = paper.Network(model, lambda state, i: state, source)
-            states.append(network.states(tokens[:-1]))
-            self.said += [script(tokens[i + 1 :]) for i in range(len(tokens))]
-        self.known = torch.cat(states)  # N×D
-        self.vectors = spoken(model)  # V×D
-
-    def forward(self, states: Tensor, heads: Sequence[int]) -> Tensor:
-        away = (states[:, None] - self.known).abs().amax(dim=2)  # B×N
-        assert float(away.amin(dim=1).max()) < 1e-5, "a state that no token was chosen from"
-        said = [self.said[n] for n in away.argmin(dim=1).tolist()]
-        return self.vectors[torch.tensor([[tokens[i - 1] for i in heads] for tokens in said])]
-
-
-@functools.cache
-@torch.no_grad()
-def spoken(model: Any) -> Tensor:
-    """For each token a state that the model's projection makes it the best of: V×D.
-
-    Of a token that is the best of none, some state.
-    """
-    projection = model.decoder.output_projection.weight  # V×D
-    vectors = projection.clone()
-    own = torch.arange(len(projection))
-    for _ in range(1000):
-        logits = vectors @ projection.t()
-        logits[own, own] -= 1.0  # by a margin
-        best = logits.argmax(dim=1)
-        if bool(best.eq(own).all()):
-            break
-        vectors += 0.1 * (projection - projection[best])
-    return vectors
-
-
-def outputs_of(sample: dict[str, Any], hypos: Sequence[dict[str, Tensor]]) -> dict:
-    """The output of each source."""
-    rows = map(tuple, source_rows(sample))
-    return {row: hypo["tokens"].tolist() for row, hypo in zip(rows, hypos, strict=True)}
-
-
-def told(
-    task: Any,
-    base: Any,
-    sample: dict[str, Any],
-    want: Sequence[dict[str, Tensor]],
-    script: Script,
-    size: int = HEADS_BLOCK_SIZE,
-) -> Given:
-    """A base, and heads that are told what it makes of these sources."""
-    return lent(task, base, Told(base, outputs_of(sample, want), script, size))
-
 
 # ---- decoding -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """What became of one row."""
-
-    hypo: dict[str, Tensor]
-    row: Row
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.hypo["tokens"].tolist()
-
-    @property
-    def sizes(self) -> list[int]:
-        """The paper's blocks."""
-        return block_sizes([p.num_accepted for p in self.row.passes], len(self.tokens))
-
-    @property
-    def passes(self) -> list[tuple[int, int, int]]:
-        """Start, number of drafted tokens and of accepted ones, pass by pass."""
-        return [(p.start, p.num_drafted, p.num_accepted) for p in self.row.passes]
-
-
-def build(given: Given, limits: Limits = Limits(), **flags: Any) -> Any:  # noqa: B008  (frozen)
-    """The generator."""
-    args = argparse.Namespace(**limits.flags(), **given.flags | flags)
-    return given.task.build_generator([given.model], args)
-
-
-def generate(
-    given: Given, generator: Any, sample: dict[str, Any], prefix_tokens: Tensor | None = None
-) -> list[Decoded]:
-    """Decode a batch, and keep what happened in each row's passes."""
-    kept: list[Row] = []
-    make_rows = type(generator)._make_rows
-
-    def keep_rows(*args: Any) -> list[Row]:
-        kept.extend(make_rows(generator, *args))
-        return kept
-
-    generator._make_rows = keep_rows
-    try:
-        hypos = given.task.inference_step(generator, [given.model], sample, prefix_tokens)
-    finally:
-        del generator._make_rows
-    return [Decoded(hypo[0], row) for hypo, row in zip(hypos, kept, strict=True)]
-
-
-def run(
-    given: Given,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
-    **flags: Any,
-) -> list[Decoded]:
-    """Decode a batch by a generator of its own."""
-    return generate(given, build(given, limits, **flags), sample, prefix_tokens)
-
-
-def same(one: Decoded, other: Decoded) -> bool:
-    """Whether two rows came about in the same way, with the same scores."""
-    alike = one.tokens == other.tokens and one.passes == other.passes
-    return alike and one.row.scores == pytest.approx(other.row.scores, abs=1e-6)
-
-
-@functools.cache
-def network(given: Given, source: tuple[int, ...]) -> paper.Network:
-    """The twin's model; kept, because it remembers what it has computed."""
-    heads = paper.heads_of(given.heads, given.model.flags.activation_fn)
-    return paper.Network(given.model, heads, source)
-
-
-def criterion(task: Any, flags: dict[str, Any]) -> paper.Criterion:
-    """The twin's, for our flags."""
-    words = task.target_dictionary
-    values = {token: int(word) for token, word in enumerate(words.symbols) if word.isdigit()}
-    return paper.Criterion(
-        topk=flags.get("accept_topk", 1),
-        epsilon=flags.get("accept_distance", 0),
-        numbers=values if "accept_distance" in flags else {},
-        least=flags.get("min_block", 1),
-    )
-
-
-def twin(
-    given: Given,
-    source: Sequence[int],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix: Sequence[int] = (),
-    **flags: Any,
-) -> paper.Result:
-    """What the paper's algorithm makes of one sentence."""
-    words = given.task.target_dictionary
-    rules = rules_for(words, [given.model], len(source), prefix=prefix, **limits.reference())
-    size = flags.get("block_size", given.heads.block_size)
-    return paper.blockwise(network(given, tuple(source)), rules, size, criterion(given.task, flags))
-
-
-def same_as_twin(
-    given: Given,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
-    **flags: Any,
-) -> list[paper.Result]:
-    """Check each row of a batch against the twin, which knows no batch; return its results."""
-    got = run(given, sample, limits, prefix_tokens, **flags)
-    prefixes = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
-    found = []
-    for ours, source, prefix in zip(got, source_rows(sample), prefixes, strict=True):
-        want = twin(given, source, limits, prefix, **flags)
-        assert ours.tokens == want.tokens
-        assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
-        assert ours.sizes == want.sizes
-        assert ours.hypo["steps"] == want.passes
-        # A block's drafts are verified by the pass after the one that chose its first token.
-        verified = [b for b in want.blocks if b.predicted[0] != 2]
-        passes = [(b.start + 1, len(b.predicted) - 1, b.size - 1) for b in verified]
-        assert ours.passes == [(0, 0, 0), *passes]
-        found.append(want)
-    return found
 
 
 # ---- exact decoding is greedy search ------------------------------------------------------------
@@ -648,13 +377,6 @@ def test_random_heads_are_right_and_wrong() -> None:
 
 
 # ---- heads by construction ----------------------------------------------------------------------
-
-
-@functools.cache
-def wide() -> tuple[Any, Any]:
-    """A base whose states can say every token."""
-    task = tiny_task()
-    return task, tiny_model(task, "output_dim", decoder_output_dim=48)
 
 
 def blocks(count: int, k: int) -> list[int]:

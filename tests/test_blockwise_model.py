@@ -43,8 +43,8 @@ from support.builders import (
     tiny_reordered,
     tiny_task,
 )
+from support.chance import assert_uniform
 from support.commands import PLUGIN, lines_of, run_python, run_script, succeed
-from test_block_nat import assert_uniform
 from torch import Tensor, nn
 
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss, ahead
@@ -58,6 +58,8 @@ from fairseq_paradec.models.blockwise_transformer import (
     load_heads,
 )
 
+pytestmark = pytest.mark.usefixtures("exact_softmax")
+
 LAYERS = ("dense", "per_head")
 BASES = [variant for variant in VARIANTS if not variant.startswith("adaptive")]
 MODEL = DEMO / "model.pt"
@@ -70,20 +72,6 @@ TARGET_LENGTHS = (6, 1, 9, 3)
 layers = pytest.mark.parametrize("layer", LAYERS)
 firsts = pytest.mark.parametrize("first", [False, True], ids=["identity", "first"])
 variants = pytest.mark.parametrize("variant", BASES)
-
-
-@pytest.fixture(autouse=True)
-def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
-
-    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-
-    def log_softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return softmax(x, dim).log()
-
-    monkeypatch.setattr(utils, "softmax", softmax)
-    monkeypatch.setattr(utils, "log_softmax", log_softmax)
 
 
 # ---- models, batches, files ---------------------------------------------------------------------

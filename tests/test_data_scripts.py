@@ -3,99 +3,28 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
 import io
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 from support.commands import ROOT
+from support.recipes import SCRIPTS, contents, kill_at, read, refuse, run, succeed, write
 
 from fairseq_paradec.cli import measure
 
-SCRIPTS = ROOT / "scripts"
 RECIPES = sorted(path.stem for path in SCRIPTS.glob("prepare_*.sh") if path.stem != "prepare_demo")
 
 MULTI30K = {"train": 60, "val": 8, "test_2016_flickr": 19, "test_2017_flickr": 5}
 #: How the files above are called in the data folder.
 SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr", "test1": "test_2017_flickr"}
-
-
-def command(name: str, *args: object) -> list[str]:
-    return ["bash", str(SCRIPTS / f"{name}.sh"), *map(str, args)]
-
-
-ENVIRONMENT = {
-    **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")},
-    "PYTHON": sys.executable,
-    "OMP_NUM_THREADS": "1",
-}
-
-
-def run(name: str, *args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(name, *args),
-        env=ENVIRONMENT,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def succeed(name: str, *args: object, cwd: Path | None = None) -> str:
-    result = run(name, *args, cwd=cwd)
-    assert result.returncode == 0, result.stderr
-    return result.stderr
-
-
-def refuse(name: str, *args: object) -> str:
-    """Run what must be refused; return the one line that says why."""
-    result = run(name, *args)
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith(f"{name}: ") and result.stderr.count("\n") == 1
-    return result.stderr
-
-
-def kill_at(call: str, name: str, *args: object) -> str:
-    """Run a recipe until it calls Python with these arguments; kill it and its children there.
-
-    It is the call itself that kills, in the middle of its output: when, is no matter of luck.
-    The folder of the recipe must be the last argument.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        python = Path(folder) / "python"
-        python.write_text(
-            "#!/bin/sh\n"
-            f'case " $* " in *" {call} "*) printf "half a li"; kill -KILL 0 ;; esac\n'
-            f'exec "{sys.executable}" "$@"\n'
-        )
-        python.chmod(0o755)
-        process = subprocess.Popen(
-            command(name, *args),
-            env={**ENVIRONMENT, "PYTHON": str(python)},
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGKILL, said
-    # The children hold the lock until they, too, have gone.
-    with (Path(str(args[-1])) / ".lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return said
 
 
 def sentences(count: int, letter: str, seed: int) -> list[str]:
@@ -106,32 +35,11 @@ def sentences(count: int, letter: str, seed: int) -> list[str]:
     ]
 
 
-def write(path: Path, lines: Iterable[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = "".join(f"{line}\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    return path
-
-
-def read(path: Path) -> list[str]:
-    data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
-
-
 def checksums(folder: Path) -> list[str]:
     return [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
         for path in sorted(folder.iterdir())
     ]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Everything that a recipe made, downloads and its own notes apart."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not str(path.relative_to(folder)).startswith((".", "download/"))
-    }
 
 
 @pytest.fixture(scope="module")

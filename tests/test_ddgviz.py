@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from support.browser import chromium
 from support.builders import DEMO
-from test_ddg import FIVE, one_pass, record
+from support.jacobi_records import FIVE, one_pass, record
 
 from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK

@@ -10,7 +10,7 @@ import torch
 from reference import double_token_beam as paper
 from reference.multiword_beam import Output, asker
 from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
-from test_multiword_beam import (
+from support.multiword import (
     BEAMS,
     LIMITS,
     PREFIXES,
@@ -21,12 +21,13 @@ from test_multiword_beam import (
     ranking,
     rules_of,
 )
-from test_multiword_beam import all_in_float64 as all_in_float64
-from test_multiword_beam import reordered as multiword_model
-from test_multiword_beam import run as run_search
-from test_target_order import spec_of
+from support.multiword import reordered as multiword_model
+from support.multiword import run as run_search
+from support.orders import spec_of
 
 from fairseq_paradec.errors import UsageError
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 #: Presets with options and a seed whose outputs have many lengths.
 MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {

@@ -30,15 +30,11 @@ from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.encoder import LeanEncoder, lean_encoder
 from fairseq_paradec.decoding.engine.weights import best_form
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 TOLERANCE = 1e-10  # float64, two layers: far under any real difference
 STOCK = [name for name in VARIANTS if name != "quant_noise"]
 BATCHES = {"alone": [7], "one token": [1], "ragged": [9, 6, 3, 1], "equal": [5, 5]}
-
-
-@pytest.fixture(autouse=True)
-def no_grad():
-    with torch.no_grad():
-        yield
 
 
 def both(model, net_input, form="plain"):

@@ -28,8 +28,8 @@ from support.builders import (
     tiny_model,
     tiny_reordered,
 )
-from test_methods_exact import METHODS, check, name
-from test_scorer import TOKENS, difference, full_forward, inputs_for
+from support.exact import METHODS, check, name
+from support.forward import TOKENS, difference, full_forward, inputs_for
 
 from fairseq_paradec.decoding.engine import compiled, weights
 from fairseq_paradec.decoding.engine.block import BlockScorer
@@ -48,27 +48,6 @@ from fairseq_paradec.errors import UsageError
 COMPILE = Engine(compile=True)
 DEMO_DRAFTER = "data-bin/demo.en-de/drafter.pt"
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
-
-
-@pytest.fixture
-def exact_oracle(monkeypatch):
-    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
-    monkeypatch.setattr(
-        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
-    )
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """What would be compiled runs as it is: filled-up chunks, long masks and all, but quickly."""
-    calls = []
-
-    def function_itself(self, key):
-        calls.append(key)
-        return self.function
-
-    monkeypatch.setattr(Compiled, "_compile", function_itself)
-    return calls
 
 
 def run_chunks(scorer, sample, inputs, widths):
@@ -92,7 +71,7 @@ def test_buckets():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_oracle):
+def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_softmax):
     """All kinds of models, through what torch.compile is given."""
     task, model = built(variant)
     for length in (9, 1):
@@ -147,7 +126,7 @@ def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
 
 
 @pytest.mark.parametrize("variant", ["default", "prenorm"])
-def test_compiled_passes_equal_the_full_forward(variant, exact_oracle):
+def test_compiled_passes_equal_the_full_forward(variant, exact_softmax):
     """The gate: float64 to 1e-9, by torch.compile indeed."""
     assert variant in VARIANTS
     task, model = built(variant)
@@ -161,7 +140,7 @@ def test_compiled_passes_equal_the_full_forward(variant, exact_oracle):
     assert difference(got, want) < 1e-9
 
 
-def test_compiled_passes_over_many_batches(exact_oracle):
+def test_compiled_passes_over_many_batches(exact_softmax):
     """One scorer: a cache that grows, long sources, rows that leave, another model beside it."""
     task = task_for("default")
     model = tiny_model(task, "learned_positions", max_target_positions=100)

@@ -6,21 +6,30 @@ import copy
 import math
 import random
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fairseq import utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import MultiheadAttention
 from omegaconf import OmegaConf
 from reference import local_attention as twin
-from support.builders import _spread, task_for, tiny_blockwise, tiny_model, tiny_task
-from support.image_data import image_task
+from support.builders import task_for, tiny_blockwise, tiny_model, tiny_task
+from support.image_models import (
+    GRAY,
+    HEADS,
+    RGB,
+    TINY,
+    full_forward,
+    image_batch,
+    inputs_for,
+    save,
+    task_of,
+    tiny_image_model,
+)
 from torch import Tensor
 
 from fairseq_paradec.errors import UsageError
@@ -34,9 +43,9 @@ from fairseq_paradec.models.image_transformer import (
     Window,
 )
 
+pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
+
 TOLERANCE = 1e-9
-GRAY = (Size(2, 3, 1), Size(4, 6, 1))  # 6 intensities to 24
-RGB = (Size(1, 2, 3), Size(3, 4, 3))  # 6 to 36; not as many times wider as higher
 
 #: T, l_q, l_m: a sliding window, blocks without memory, T no multiple of l_q, memory beyond T, ...
 SPANS = [
@@ -45,116 +54,7 @@ SPANS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    """None are kept; the tests that want some say so."""
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq takes softmax in float32 whatever comes in, and so would spoil float64."""
-
-    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return x.softmax(dim, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-
-    def log_softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return softmax(x, dim).log()
-
-    monkeypatch.setattr(utils, "softmax", softmax)
-    monkeypatch.setattr(utils, "log_softmax", log_softmax)
-
-
 # ---- models, batches, files ---------------------------------------------------------------------
-
-
-def task_of(sizes: tuple[Size, Size] = GRAY) -> Any:
-    """A super-resolution task of these sizes, without data."""
-    return image_task(*sizes)
-
-
-TINY = {
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 32,
-    "decoder_attention_heads": 2,
-}
-
-
-def tiny_image_model(
-    task: Any,
-    block: int = 5,
-    memory: int = 4,
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-    arch: str = "image_transformer",
-    spread: bool = True,
-    **options: Any,
-) -> Any:
-    """A tiny random image Transformer in evaluation mode, its weights spread.
-
-    With the architecture blockwise_image_transformer it has the same base at the same seed, and
-    random heads.
-    """
-    args = Namespace(**TINY | {"attention_block": block, "attention_memory": memory} | options)
-    if arch.startswith("blockwise"):
-        base = tiny_image_model(task, block, memory, dtype, seed, spread=spread, **options)
-        vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        ARCH_CONFIG_REGISTRY[arch](args)
-        model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-        if arch.startswith("blockwise"):
-            heads = model.block_heads
-            for weight in (heads.inner.weight, heads.inner.bias, heads.outer, heads.bias):
-                weight.normal_(std=0.4)
-            missing, unexpected = model.load_state_dict(base.state_dict(), strict=False)
-            assert all("heads" in name for name in missing) and not unexpected
-        elif spread:
-            _spread(model, "default", task.target_dictionary)
-    model.flags = args  # as they stand in a checkpoint
-    return model.to(dtype).eval()
-
-
-def image_batch(task: Any, count: int, seed: int = 0) -> dict[str, Any]:
-    """A fairseq batch of random small images."""
-    generator = torch.Generator().manual_seed(seed)
-    width = task.image_sizes[0].num_tokens
-    tokens = torch.randint(4, 260, (count, width), generator=generator)
-    tokens = torch.cat((tokens, torch.full((count, 1), 2)), dim=1)
-    lengths = torch.full((count,), width + 1)
-    net_input = {"src_tokens": tokens, "src_lengths": lengths}
-    return {"id": torch.arange(count), "nsentences": count, "net_input": net_input}
-
-
-def inputs_for(task: Any, count: int, seed: int = 1) -> Tensor:
-    """Random decoder inputs, B×T, as long as an output."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(4, 260, (count, task.image_sizes[1].num_tokens + 1), generator=generator)
-    tokens[:, 0] = 2
-    return tokens
-
-
-def full_forward(model: Any, sample: dict[str, Any], inputs: Tensor) -> Tensor:
-    """The model's log-probabilities at every position, B×T×V, without any cache."""
-    output = model(**sample["net_input"], prev_output_tokens=inputs)
-    return output[0].log_softmax(dim=-1)
-
-
-def save(task: Any, model: Any, path: Path, arch: str) -> str:
-    """Write a model to a checkpoint as fairseq-train does."""
-    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
-    cfg["task"] = {**asdict(task.cfg), "_name": "image_super_resolution"}
-    cfg["model"] = Namespace(**vars(model.flags) | {"arch": arch})
-    state = {"args": None, "cfg": cfg, "model": model.state_dict()}
-    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
-    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
-    return str(path)
 
 
 # ---- local attention ----------------------------------------------------------------------------
@@ -389,9 +289,6 @@ def test_a_checkpoint_knows_its_sizes(tmp_path):
 
 
 # ---- heads --------------------------------------------------------------------------------------
-
-
-HEADS = "blockwise_image_transformer"
 
 
 def with_heads(task: Any, path: str, arch: str = HEADS, **options: Any) -> Any:

@@ -12,15 +12,12 @@ import pytest
 import torch
 from reference.greedy import stock_greedy
 from support.builders import task_for, tiny_model
-from test_engine import uncompiled  # noqa: F401
-from test_image_transformer import (  # noqa: F401
+from support.image_models import (
     GRAY,
     RGB,
-    exact_softmax,
     full_forward,
     image_batch,
     inputs_for,
-    no_gradients,
     save,
     task_of,
     tiny_image_model,
@@ -42,6 +39,8 @@ from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.tasks.drafters import check_models
+
+pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 
 TOLERANCE = 1e-9
 LARGE = (Size(2, 2, 3), Size(4, 8, 3))  # 12 intensities to 96

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from reference import multiword_beam as paper
-from reference.greedy import Rules
 from support.builders import (
-    MAX_POSITIONS,
     Limits,
     batch,
     built,
@@ -21,119 +18,26 @@ from support.builders import (
     tiny_reordered,
     tiny_task,
 )
-from test_target_order import spec_of
+from support.multiword import (
+    BEAMS,
+    LIMITS,
+    MODELS,
+    PREFIXES,
+    RAGGED,
+    assert_same,
+    extension,
+    random_step,
+    ranking,
+    reordered,
+    rules_of,
+    run,
+    twin,
+)
+from support.orders import spec_of
 
 from fairseq_paradec.errors import UsageError
 
-BEAMS = (1, 2, 3, 4, 5)
-RAGGED = (3, 7, 5, 2)
-
-#: Presets with options and a seed whose outputs have many lengths.
-MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "ibdecoder": ("ibdecoder", 3, {}),
-    "ibdecoder-learned": ("ibdecoder", 14, {"decoder_learned_pos": True}),
-    "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
-    "imdecoder": ("imdecoder", 3, {}),
-    "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
-    "sa_transformer": ("sa_transformer", 13, {}),
-    "sa-3": ("sa_transformer", 3, {"tokens_per_direction": 3}),
-    "transformer_r2l": ("transformer_r2l", 13, {}),
-    "middle": ("ibdecoder", 3, {"middle_to_side": True}),
-    "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
-    "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
-    "vanilla_positions": ("ibdecoder", 13, {"vanilla_positions": True}),
-}
-
-#: fairseq's limits: none, and each of them in turn.
-LIMITS: dict[str, Limits] = {
-    "model": Limits(max_len_b=200),
-    "short": Limits(max_len_b=5, lenpen=0.6),
-    "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
-    "empty": Limits(min_len=0, max_len_b=9),
-    "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
-    "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
-}
-
-
-@functools.cache
-def reordered(given: str, size: int = 40, seed: int | None = None) -> tuple[Any, Any]:
-    """A task and its model, one of MODELS: leave both as they are."""
-    arch, own, options = MODELS[given]
-    task = tiny_task(size=size)
-    return task, tiny_reordered(task, arch, seed=own if seed is None else seed, **options)
-
-
-@pytest.fixture(autouse=True)
-def all_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
-    monkeypatch.setattr(
-        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
-    )
-
-
-def run(
-    task: Any,
-    models: Sequence[Any],
-    sample: dict[str, Any],
-    beam: int,
-    limits: Limits,
-    prefix_tokens: torch.Tensor | None = None,
-    **flags: Any,
-) -> list[list[dict[str, Any]]]:
-    """All hypotheses of each row, as fairseq-generate has them.
-
-    A beam may be wider here than fairseq's, which it cuts to the vocabulary's size.
-    """
-    given = {"decoding": "multiword_beam", "beam": beam, "nbest": beam} | flags
-    generator = task.build_generator(list(models), argparse.Namespace(**limits.flags(), **given))
-    generator.beam_size = given["beam"]
-    found: list[list[dict[str, Any]]] = task.inference_step(
-        generator, list(models), sample, prefix_tokens=prefix_tokens
-    )
-    return found
-
-
-def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] = ()) -> Rules:
-    """The rules of a row of so many source tokens, `</s>` counted."""
-    z = model.target_order.tokens_per_step
-    positions = MAX_POSITIONS // z * z
-    return Rules(
-        pad=1, unk=3, eos=2,
-        max_len=min(int(limits.max_len_a * src_length + limits.max_len_b), positions - 1),
-        min_len=limits.min_len, unk_penalty=limits.unkpen, temperature=limits.temperature,
-        prefix=tuple(prefix),
-    )  # fmt: skip
-
-
-def ranking(limits: Limits) -> Callable[[float, int], float]:
-    """How finished hypotheses are ranked: as fairseq does."""
-    if limits.unnormalized:
-        return lambda total, length: total
-    return lambda total, length: total / length**limits.lenpen
-
-
-def twin(
-    models: Sequence[Any],
-    source: Sequence[int],
-    beam: int,
-    limits: Limits,
-    prefix: Sequence[int] = (),
-    extend: Any = paper.outer_addition,
-) -> list[paper.Output]:
-    """What Algorithm 1 makes of one sentence."""
-    spec, rules = spec_of(models[0].target_order), rules_of(models[0], len(source), limits, prefix)
-    ask = paper.asker(models, spec, source, rules)
-    finished = paper.search(ask, spec, rules, beam, ranking(limits), extend)
-    return paper.outputs(finished, spec, rules.eos, ranking(limits))
-
-
-def assert_same(got: Sequence[dict[str, Any]], want: Sequence[paper.Output]) -> None:
-    """All hypotheses of a row: tokens, score, and each word's own log-probability."""
-    assert [hypo["tokens"].tolist() for hypo in got] == [output.tokens for output in want]
-    for hypo, output in zip(got, want, strict=True):
-        assert float(hypo["score"]) == pytest.approx(output.score, abs=1e-4)
-        assert hypo["positional_scores"].tolist() == pytest.approx(output.scores, abs=1e-4)
-
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 # ---- the twin -----------------------------------------------------------------------------------
 
@@ -195,42 +99,6 @@ def test_outer_addition_loses_nothing(given: str, beam: int) -> None:
         want = twin([model], source, beam, limits, extend=paper.all_tuples)
         assert want == twin([model], source, beam, limits)
         assert_same(got, want)
-
-
-def random_step(
-    seed: int, width: int, z: int, words: int, end: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores of the words of one step, 1×W×z×V, and of the hypotheses so far, 1×W.
-
-    Args:
-        end: how much likelier than other words `</s>` is; <pad> and one word are impossible.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(1, width, z, words, generator=generator, dtype=torch.float64)
-    logits[..., 2] += end
-    logits[..., 1] = -torch.inf
-    logits[..., 4] = -torch.inf
-    scores = torch.randn(1, width, generator=generator, dtype=torch.float64)
-    return logits.log_softmax(dim=-1), scores
-
-
-def extension(task: Any, model: Any, beam: int, given: tuple[torch.Tensor, torch.Tensor]) -> Any:
-    """What the search makes of such a step: what ends and what goes on, best first.
-
-    Returns:
-        Two lists of the extended hypothesis' number, the words up to `</s>`, and the score.
-    """
-    options = argparse.Namespace(**Limits().flags(), beam=beam)
-    generator = task.build_generator([model], options)
-    found = []
-    for part in generator.extend(given[0].clone(), given[1].clone()):
-        rows = [part.scores[0].tolist(), part.parents[0].tolist(), part.words[0].tolist()]
-        kept = []
-        for score, parent, words in zip(*rows, strict=True):
-            if score > -float("inf"):
-                kept.append((parent, words[: words.index(2) + 1] if 2 in words else words, score))
-        found.append(kept)
-    return found
 
 
 @pytest.mark.parametrize("end", [-1.0, 1.5, 4.0])
@@ -374,8 +242,6 @@ def test_one_word_a_step_is_fairseqs_search(beam: int, limits: Limits) -> None:
 
 
 # ---- prefixes -----------------------------------------------------------------------------------
-
-PREFIXES = torch.tensor([[7, 9, 4], [5, 1, 1], [8, 3, 1], [6, 6, 6]])
 
 
 @pytest.mark.parametrize("beam", [1, 2, 4])

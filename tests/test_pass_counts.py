@@ -9,7 +9,7 @@ import torch
 from reference.greedy import rules_for
 from reference.jacobi import Sentence, greedy, reference, sentence
 from support.builders import Limits, batch, built, collate, decode, demo, source_rows
-from test_methods_exact import GRID, METHODS, RAGGED, Flags, name
+from support.exact import GRID, METHODS, RAGGED, Flags, name
 
 #: Models whose pass counts lie anywhere between two and greedy's.
 TELLING = ("learned_positions", "mbart")

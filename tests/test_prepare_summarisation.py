@@ -11,7 +11,7 @@ import pytest
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from support.commands import ROOT
-from test_data_scripts import contents, kill_at, read, refuse, run, succeed, write
+from support.recipes import contents, kill_at, read, refuse, run, succeed, write
 
 NAME = "prepare_summarisation"
 SIDES = ("document", "summary")

@@ -18,7 +18,7 @@ from fairseq import checkpoint_utils
 from support.builders import tiny_model
 from support.commands import DEMO
 from support.image_data import image_folder, image_task
-from test_image_transformer import HEADS, save, tiny_image_model
+from support.image_models import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge

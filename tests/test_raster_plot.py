@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from matplotlib.image import imread
-from test_report import greedy
+from support.stats_records import greedy
 
 from fairseq_paradec.analysis.raster_plot import draw, maps
 from fairseq_paradec.analysis.trace_view import (

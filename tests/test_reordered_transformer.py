@@ -29,12 +29,14 @@ from support.builders import (
     tiny_reordered,
     tiny_task,
 )
-from test_target_order import spec_of
+from support.orders import spec_of
 
 from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.target_order import TargetOrder
+
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # a source and a target, both with </s>
 
@@ -77,14 +79,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 every_preset = pytest.mark.parametrize("arch", PRESETS)
 every_model = pytest.mark.parametrize("given", MODELS)
-
-
-@pytest.fixture(autouse=True)
-def all_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
-    monkeypatch.setattr(
-        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
-    )
 
 
 @functools.cache

@@ -14,13 +14,13 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from support.browser import Browser, chromium
 from support.commands import ROOT
+from support.stats_records import greedy
 
 from fairseq_paradec.analysis import benchmark_tables, report, speed_ups
 from fairseq_paradec.cli.report import main
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 PASSES = ROOT / "results" / "passes-tiny.json"
-HEAD = {"schema": "fairseq_paradec.decoding", "version": 1}
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}
 
 #: Texts that HTML, scripts and terminals could take for something else.
@@ -55,35 +55,6 @@ def table(title: str = "A table", **changes: Any) -> dict[str, Any]:
         ],
     }
     return document | changes
-
-
-def greedy(number: int | None, source: Sequence[str], output: Sequence[str]) -> dict[str, Any]:
-    """Return the record of a sentence that was written token by token."""
-    return HEAD | {
-        "decoding": "greedy",
-        "flags": {},
-        "source": list(source),
-        "output": list(output),
-        "score": -1.0,
-        "positional_scores": [-0.5] * len(output),
-        "num_tokens": len(output),
-        "decoder_passes": len(output),
-        "mean_accepted": 1.0,
-        "num_drafted": [0] * len(output),
-        "num_accepted": [0] * len(output),
-        "audit": {"identical": True, "position": None, "gap": None, "tie": False},
-        "id": number,
-        "batch_size": 1,
-        "batch_seconds": 0.1,
-        "trace": [
-            {
-                "start": i, "num_accepted": 0, "num_committed": 1, "draft": [], "verifier": [token],
-                "log_probs": [-0.5], "runner_up": ["no"], "runner_up_log_probs": [-2.0],
-                "draft_log_probs": [], "draft_ranks": [],
-            }
-            for i, token in enumerate(output)
-        ],
-    }  # fmt: skip
 
 
 def drafted(number: int, source: Sequence[str], output: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
-from test_analyses import command, table, write
+from support.tables import command, table, write
 
 from fairseq_paradec.analysis.rouge import Score, rouge
 

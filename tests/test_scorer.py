@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support.builders import VARIANTS, batch, built, task_for, tiny_model
+from support.forward import LENGTHS, difference, full_forward, inputs_for
 
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer, EnsembleScorer, build_scorer
 from fairseq_paradec.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
+
 TOLERANCE = 1e-10  # float64, two layers: far under any real difference
-LENGTHS = [9, 6, 3, 1]
-TOKENS = 13
-
-
-@pytest.fixture(autouse=True)
-def exact_oracle(monkeypatch):
-    """fairseq's cross-attention takes its softmax in fp32 whatever the model; lift that to fp64."""
-    monkeypatch.setattr(
-        "fairseq.utils.softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
-    )
-    with torch.no_grad():
-        yield
-
-
-def inputs_for(task, seed=1):
-    """B×TOKENS decoder inputs without <pad>, which fairseq's forward would treat specially."""
-    generator = torch.Generator().manual_seed(seed)
-    low = task.target_dictionary.unk()
-    size = (len(LENGTHS), TOKENS)
-    return torch.randint(low, len(task.target_dictionary), size, generator=generator)
-
-
-def full_forward(model, sample, inputs):
-    """fairseq's log-probs at every position, B×T×V, without any cache."""
-    net_input = sample["net_input"]
-    output = model(net_input["src_tokens"], net_input["src_lengths"], inputs)
-    if model.decoder.adaptive_softmax is not None:
-        return model.decoder.adaptive_softmax.get_log_prob(output[0], None)
-    return torch.log_softmax(output[0], dim=-1)
-
-
-def difference(a, b):
-    """The largest difference, with equal infinities no difference."""
-    return float((a - b).abs().nan_to_num(nan=math.inf).max())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -13,6 +13,7 @@ import torch
 from reference import blockwise as heads_paper
 from reference import gad as gad_paper
 from reference.greedy import rules_for
+from support.blockwise import Given, criterion, numbers, whole
 from support.builders import (
     DEMO,
     DEMO_DRAFTER,
@@ -25,9 +26,8 @@ from support.builders import (
     demo,
     source_rows,
 )
-from test_blockwise import Given, criterion, numbers, whole
-from test_gad import KINDS, Pair, pair, twin_drafter, twin_verifier
-from test_methods_exact import PREFIXES, RAGGED, check
+from support.exact import PREFIXES, RAGGED, check
+from support.gad import KINDS, Pair, pair, twin_drafter, twin_verifier
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer

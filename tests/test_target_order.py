@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 from reference import target_order as paper
-from reference.target_order import Spec
+from support.orders import spec_of
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.target_order import TargetOrder
@@ -39,11 +39,6 @@ def name(order: TargetOrder) -> str:
     """A test id: h, c, and the switches."""
     on = [f.name for f in fields(order) if getattr(order, f.name) is True]
     return "-".join([str(order.directions), str(order.tokens_per_direction), *on])
-
-
-def spec_of(order: TargetOrder) -> Spec:
-    """The same order for the twin."""
-    return Spec(**asdict(order))
 
 
 every_order = pytest.mark.parametrize("order", ORDERS, ids=name)

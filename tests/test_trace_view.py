@@ -19,6 +19,7 @@ import torch
 from gpu.gates import collate
 from support.builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode, demo, tiny_blockwise
 from support.commands import ROOT
+from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
 from fairseq_paradec.analysis import page as pages
 from fairseq_paradec.analysis import trace_view, viewer
@@ -38,23 +39,10 @@ from fairseq_paradec.analysis.trace_view import (
     steps_text,
 )
 from fairseq_paradec.cli import trace as command
-from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.errors import UsageError
 
 LETTERS = {"p": "previous", "a": "accepted", "r": "rescued", "b": "bifurcation", "+": "bonus"}
 LETTERS |= {"x": "discarded", "w": "pending"}
-
-
-def one_pass(start, draft, verifier, accepted, committed, **more):
-    """An entry of the trace; tokens as words of a text."""
-    numbers = {"start": start, "num_accepted": accepted, "num_committed": committed}
-    return numbers | {"draft": draft.split(), "verifier": verifier.split()} | more
-
-
-def record(output, *passes, **more):
-    head = {"schema": SCHEMA, "version": SCHEMA_VERSION, "id": 3, "decoding": "any"}
-    texts = {"source": ["s1", "s2", "</s>"], "output": output.split()}
-    return head | texts | {"trace": list(passes)} | more
 
 
 def lines_of(sentence: Sentence) -> list[tuple[str, str]]:
@@ -170,9 +158,6 @@ def test_summary_counts_what_came_into_the_output():
         "tokens: 5, passes: 3, tokens per pass: 1.67, drafted tokens accepted: 4 (rescued: 1)"
     )
     assert [p.committed for p in one.passes] == [[], ["a", "b", "c"], ["d", "</s>"]]
-
-
-GOOD = record("a b", one_pass(0, "a x", "a b", 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -380,14 +365,6 @@ def test_tokens_do_not_command_the_terminal():
 
 # ---- what is known of tokens ------------------------------------------------------------------
 
-FACTS = {
-    "log_probs": [-0.25, -1.5, None],
-    "runner_up": ["x", None, "y"],
-    "runner_up_log_probs": [-2.0, None, -3.0],
-    "draft_log_probs": [-0.25, None],
-    "draft_ranks": [0, 39],
-}
-
 
 def test_cells_tell_log_probabilities_ranks_and_runners_up():
     passes = one_pass(0, "", "q", 0, 1), one_pass(1, "a b", "a z c", 2, 3, **FACTS)
@@ -467,10 +444,6 @@ def trace(tmp_path):
     path = tmp_path / "trace.jsonl"
     write(path, GOOD, GOOD | {"id": 1}, GOOD | {"id": None})
     return path
-
-
-def write(path, *records):
-    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 
 
 def shown(out):
@@ -720,17 +693,6 @@ def test_it_is_installed_and_documented():
     entry = "paradec-trace=fairseq_paradec.cli.trace:main"
     assert entry in (ROOT / "setup.py").read_text(encoding="utf-8")
     assert "`paradec-trace FILE...`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-
-
-def written(start, words, places):
-    """A pass of a model that writes in another order."""
-    return {
-        "start": start, "draft": [], "verifier": words, "num_accepted": 0,
-        "num_committed": len(words), "positions": places, "log_probs": [-0.5] * len(words),
-    }  # fmt: skip
-
-
-FROM_BOTH_ENDS = (written(0, ["A", "D"], [0, 3]), written(2, ["B", "C"], [1, 2]))
 
 
 def test_another_order_fills_the_output_from_its_places():

@@ -18,48 +18,16 @@ from typing import Any
 import pytest
 import torch
 from support.commands import DEMO, ROOT, fairseq, preprocess, succeed, wait_until
-from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
-from test_train_scripts import Stubbed, average_checkpoints
+from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Stubbed, names
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.cli.results import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402
+import average_checkpoints  # noqa: E402
 import shrink_checkpoint  # noqa: E402
-
-PYTHON = """#!/usr/bin/env bash
-case "$*" in
-    *find_spec*) ;;
-    *is_available*) echo "${DEVICE:-cpu}" ;;
-    *acceptance.py*) exec "$(dirname -- "$1")/acceptance.sh" "${@:2}" ;;
-    *shrink_checkpoint.py*)
-        { printf shrink_checkpoint.py; printf ' [%s]' "${@:2}"; echo; } >>"$RECORD"
-        touch -- "${@: -1}"
-        ;;
-esac
-"""
-
-
-class Blockwise(Recipe):
-    """train_blockwise.sh with steps that only write down what they are told."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        shutil.copy(SCRIPTS / "train_blockwise.sh", self.folder / "scripts")
-        self.program(self.folder / "python", PYTHON)
-        (self.data / "raw").mkdir()
-        for name in ("train.en-de.de.idx", "valid.en-de.de.idx", "test.en-de.de.idx"):
-            (self.data / name).touch()
-        for name in ("raw/valid.de", "dict.de.txt"):
-            (self.data / name).touch()
-        self.distilled = self.folder / "distilled"
-        shutil.copytree(self.data, self.distilled)
-        self.base = self.verifier.rename(self.folder / "base.pt")
-
-    def command(self, *args: object) -> list[str]:
-        script, *rest = super().command(*args)
-        return [script.replace("train_gad.sh", "train_blockwise.sh"), *rest]
+from support.training import Blockwise
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,106 +16,23 @@ import numpy as np
 import pytest
 import torch
 from support.commands import ROOT, fairseq, preprocess, succeed, wait_until
+from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 
 from fairseq_paradec.cli.results import read_document
 
-SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402
 import average_checkpoints  # noqa: E402
 
-ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
 GREEDY = {"decoding": "greedy"}
 
 
 # ---- the recipe, with steps that only write down what they are told ------------------------------
 
-# Each makes what the real one makes last.
-STEP = """#!/usr/bin/env bash
-name=$(basename -- "$0") made=''
-for ((i = 1; i <= $#; i++)); do
-    next=$((i + 1))
-    case ${!i} in
-        --save-dir) made=${!next}/model.pt ;;
-        --out=*) made=${!i#--out=} ;;
-    esac
-done
-[ "$name" != distill.sh ] || made=$2/distilled.json
-{ printf '%s' "$name"; printf ' [%s]' "$@"; echo; } >>"$RECORD"
-[ -z "${WAIT:-}" ] || [[ $made != *"$WAIT"* ]] || {
-    sleep 600 7>&- >/dev/null 2>&1 &
-    trap 'kill "$!"; echo "terminated $made" >>"$RECORD"; exit 143' TERM
-    echo waiting >>"$RECORD"
-    wait
-}
-[ -z "${FAIL:-}" ] || [[ $made != *"$FAIL"* ]] || exit 3
-mkdir -p -- "$(dirname -- "$made")" && touch -- "$made"
-"""
-PYTHON = """#!/usr/bin/env bash
-case "$*" in
-    *find_spec*) ;;
-    *is_available*) echo "${DEVICE:-cpu}" ;;
-    *acceptance.py*) exec "$(dirname -- "$1")/acceptance.sh" "${@:2}" ;;
-esac
-"""
-
-
-class Recipe:
-    """train_gad.sh with such steps, in folders whose paths have a space and a quote."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "it's a folder"
-        scripts = self.folder / "scripts"
-        scripts.mkdir(parents=True)
-        for name in ("train_gad.sh", "lib.sh"):
-            shutil.copy(SCRIPTS / name, scripts)
-        for name in ("train.sh", "distill.sh", "acceptance.sh"):
-            self.program(scripts / name, STEP)
-        self.program(self.folder / "python", PYTHON)
-        self.data = self.folder / "data"
-        self.data.mkdir()
-        (self.data / "valid.en-de.en.idx").touch()
-        self.verifier = self.folder / "verifier.pt"
-        self.teacher = self.folder / "teacher.pt"
-        self.verifier.touch()
-        self.teacher.touch()
-        self.record = self.folder / "record"
-
-    def program(self, path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
-
-    def command(self, *args: object) -> list[str]:
-        given = [self.folder / "scripts" / "train_gad.sh", self.data, *args]
-        return [*map(str, given)]
-
-    def env(self, env: dict[str, str]) -> dict[str, str]:
-        return ENV | {"RECORD": str(self.record), "PYTHON": str(self.folder / "python")} | env
-
-    def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        command = self.command("--save-dir", self.folder / "gad", *args)
-        return subprocess.run(
-            command, env=self.env(env), capture_output=True, text=True, timeout=300
-        )
-
-    def is_waiting(self) -> bool:
-        return self.record.exists() and self.record.read_text().endswith("waiting\n")
-
-    def steps(self, *args: object, **env: str) -> list[str]:
-        """What the steps were told, with the folder's path left out."""
-        self.record.unlink(missing_ok=True)
-        result = self.run(*args, **env)
-        assert result.returncode == 0, result.stderr
-        return self.record.read_text().replace(f"{self.folder}/", "").splitlines()
-
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
     return Recipe(tmp_path)
-
-
-SETTINGS = "[--preset] [base] [--seed] [1] [--processes] [1] [--python] [python]"
-TRANSLATE = "[--device] [cpu] [--processes] [1] [--python] [python]"
 
 
 def test_all_steps_in_their_order(recipe: Recipe) -> None:
@@ -135,13 +51,6 @@ def test_all_steps_in_their_order(recipe: Recipe) -> None:
         "[--subset] [valid] [--device] [cpu] "
         "[--title=Acceptance: block_nat, base, on own-greedy] [--out=gad/acceptance.json]",
     ]
-
-
-def names(steps: list[str]) -> list[str]:
-    """Of each step the script and what it makes."""
-    words = [step.split() for step in steps]
-    places = {"train.sh": 3, "distill.sh": 2, "acceptance.sh": -1}
-    return [f"{word[0]} {word[places[word[0]]]}" for word in words]
 
 
 def test_what_is_given_is_not_made(recipe: Recipe) -> None:

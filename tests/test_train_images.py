@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.image_data import image_folder
-from test_train_blockwise import Blockwise
-from test_train_gad import SETTINGS
-from test_train_scripts import STUB, Stubbed, train
+from support.training import SETTINGS, STUB, Blockwise, Stubbed, train
 
 from fairseq_paradec.images import Size
 

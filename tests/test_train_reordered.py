@@ -9,15 +9,18 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commands import preprocess, wait_until
-from test_train_gad import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
-from test_train_scripts import Stubbed, average_checkpoints
+from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, Stubbed, names
 
 from fairseq_paradec.models.reordered_transformer import PRESETS
+
+sys.path.insert(0, str(SCRIPTS))
+import average_checkpoints  # noqa: E402
 
 PYTHON = """#!/usr/bin/env bash
 case "$*" in

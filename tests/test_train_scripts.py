@@ -18,77 +18,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.commands import ROOT, preprocess, run_python, succeed, wait_until
+from support.commands import preprocess, run_python, succeed, wait_until
+from support.training import ENV, SCRIPTS, TRAIN, Stubbed, train
 
 from fairseq_paradec.cli.results import read_document
 
-SCRIPTS = ROOT / "scripts"
-TRAIN = SCRIPTS / "train.sh"
 sys.path.insert(0, str(SCRIPTS))
 import average_checkpoints  # noqa: E402
 import evaluate  # noqa: E402
 import resume_checkpoint  # noqa: E402
 
-ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
-
-
-def train(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [str(TRAIN), *map(str, args)]
-    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
-
-
 # ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
-
-STUB = """#!/usr/bin/env bash
-case "$*" in
-    *find_spec*) ;;
-    *device_count*) echo "$GPUS" ;;
-    *socket*) echo 12345 ;;
-    *resume_checkpoint*) echo "$UPDATES" ;;
-    *average_checkpoints*) printf '%s\\n' "$@" >"$RECORD.average" ;;
-    *fairseq_cli.train*)
-        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >>"$RECORD"
-        [ -z "$FAIL" ] && exit
-        [[ "$*" == *"--distributed-rank 1"* ]] && exit "$FAIL"
-        exec sleep 600
-        ;;
-esac
-"""
-
-
-class Stubbed:
-    """train.sh with a Python that writes down what it is told."""
-
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
-        self.data.mkdir()
-        self.dictionary("en", "a 1\n")
-        self.dictionary("de", "a 1\n")
-        self.record = folder / "record"
-        self.save_dir = folder / "model"
-        self.python = folder / "python"
-        self.python.write_text(STUB)
-        self.python.chmod(0o755)
-
-    def dictionary(self, language: str, text: str) -> None:
-        (self.data / f"dict.{language}.txt").write_text(text)
-
-    def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        settings = {"RECORD": str(self.record), "GPUS": "0", "UPDATES": "0", "FAIL": ""} | env
-        flags = ["--save-dir", self.save_dir, "--python", self.python]
-        return train(self.data, *flags, *args, **settings)
-
-    def flags(self, *args: object, **env: str) -> dict[str, str]:
-        """fairseq-train's flags with their values; those without one have an empty one."""
-        self.record.unlink(missing_ok=True)
-        assert self.run(*args, **env).returncode == 0
-        words = self.record.read_text().splitlines()
-        found = {}
-        for word, after in zip(words, words[1:]):
-            if word.startswith("--"):
-                found[word[2:]] = "" if after.startswith("--") else after
-        found["threads"] = words[-1].split()[1]
-        return found
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from support.browser import chromium
 from support.builders import DEMO, Limits, decode
-from test_trace_view import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
+from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
 from fairseq_paradec.analysis import page, viewer
 from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence

@@ -1,0 +1,290 @@
+"""GAD with real and scripted drafters, and its slow twin."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from reference import gad as paper
+from reference.greedy import rules_for, stock_greedy
+from torch import Tensor
+
+from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.models.block_nat import BlockNatModel
+from support.builders import (
+    DRAFTER_BLOCK_SIZE,
+    Limits,
+    built,
+    dictionary,
+    lend,
+    source_rows,
+    tiny_drafter,
+)
+
+SEED = 2  # of drafters whose outputs have many lengths
+#: Every kind of drafter; "shared": on the verifier's own encoder.
+KINDS: dict[str, dict[str, Any]] = {
+    "bidirectional": {"attention": "bidirectional"},
+    "bidirectional-copy-shared": {
+        "attention": "bidirectional", "soft_copy": True, "decoder_layers": 1, "shared": True,
+    },
+    "causal": {"attention": "prefix_causal", "decoder_layers": 1, "soft_copy": True},
+    "causal-copy-shared": {"attention": "prefix_causal", "soft_copy": True, "shared": True},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A verifier (or several) and a drafter."""
+
+    task: Any
+    models: tuple[Any, ...]
+    drafter: BlockNatModel
+    path: str  # what --drafter-path is
+
+
+@functools.cache
+def pair(variant: str, kind: str = "causal", dtype: torch.dtype = torch.float64) -> Pair:
+    """A verifier of one of VARIANTS and a drafter of one of KINDS: leave both as they are."""
+    task, model = built(variant, dtype)
+    options = dict(KINDS[kind])
+    verifier = model if options.pop("shared", False) else None
+    drafter = tiny_drafter(task, dtype=dtype, seed=SEED, verifier=verifier, **options)
+    return Pair(task, (model,), drafter, lend(task, model, drafter))
+
+
+#: source, prefix, k -> the scores that the drafter is to have at its k masks, k×V.
+Script = Callable[[tuple[int, ...], Sequence[int], int], Tensor]
+
+
+class ScriptedScorer(BlockScorer):
+    """Runs the drafter's model, and then says something else."""
+
+    def __init__(self, model: Any, script: Script) -> None:
+        super().__init__(model)
+        self.script = script
+        self.sources: list[list[int]] = []
+
+    def _start(self, encoder_out: dict[str, Any]) -> None:
+        super()._start(encoder_out)
+        self.rows = list(range(len(self.sources)))
+
+    def reorder(self, index: Sequence[int]) -> None:
+        super().reorder(index)
+        self.rows = [self.rows[i] for i in index]
+
+    def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
+        asked = zip(self.rows, prefixes, strict=True)
+        scores = [self.script(tuple(self.sources[b]), prefix, size) for b, prefix in asked]
+        self.scores = torch.stack(scores)
+        return super().fill(prefixes, size)
+
+    def logits(self, hidden: Tensor, whole: bool = False) -> Tensor:
+        real = super().logits(hidden, whole)
+        scores = self.scores[:, : real.size(1)]
+        assert real.shape == scores.shape
+        return scores.to(real)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a method made of one row."""
+
+    hypo: dict[str, Tensor]
+    row: Row
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.hypo["tokens"].tolist()
+
+    @property
+    def passes(self) -> list[tuple[int, int, int]]:
+        """Start, number of drafted tokens and of accepted ones, pass by pass."""
+        return [(p.start, p.num_drafted, p.num_accepted) for p in self.row.passes]
+
+
+def run(
+    given: Pair,
+    sample: dict[str, Any],
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    prefix_tokens: Tensor | None = None,
+    script: Script | None = None,
+    **flags: Any,
+) -> list[Decoded]:
+    """Decode a batch, and keep what happened in each row's passes."""
+    if flags["decoding"] != "nat":
+        flags["drafter_path"] = given.path
+    models = [given.drafter] if flags["decoding"] == "nat" else list(given.models)
+    args = argparse.Namespace(**limits.flags(), **flags)
+    generator = given.task.build_generator(models, args)
+    if script is not None:
+        scorer = generator.draft_scorer = ScriptedScorer(given.drafter, script)
+        scorer.sources = source_rows(sample)
+    rows: list[Row] = []
+    make_rows = generator._make_rows
+
+    def keep_rows(*args: Any) -> list[Row]:
+        rows.extend(make_rows(*args))
+        return rows
+
+    generator._make_rows = keep_rows
+    hypos = given.task.inference_step(generator, models, sample, prefix_tokens=prefix_tokens)
+    return [Decoded(hypo[0], row) for hypo, row in zip(hypos, rows, strict=True)]
+
+
+@functools.cache
+def twin_verifier(given: Pair, source: tuple[int, ...], temperature: float) -> paper.Verify:
+    """The twin's verifier; kept, because it remembers what it has computed."""
+    rules = rules_for(given.task.target_dictionary, given.models, 1, temperature=temperature)
+    return paper.verifier(given.models, source, rules)
+
+
+@functools.cache
+def twin_drafter(given: Pair, source: tuple[int, ...], block_size: int) -> paper.Draft:
+    """The twin's drafter; kept, because it remembers what it has computed."""
+    attention = given.drafter.decoder.attention
+    return paper.drafter(given.drafter, source, block_size, attention)
+
+
+def twin(
+    given: Pair,
+    source: Sequence[int],
+    limits: Limits = Limits(),  # noqa: B008
+    prefix: Sequence[int] = (),
+    script: Script | None = None,
+    decoding: str = "gad",
+    block_size: int = DRAFTER_BLOCK_SIZE,
+    accept_topk: int = 3,
+    accept_margin: float = 1.0,
+) -> paper.Result:
+    """What the paper's algorithm makes of one sentence."""
+    models = [given.drafter] if decoding == "nat" else given.models
+    words = given.task.target_dictionary
+    rules = rules_for(words, models, len(source), prefix=prefix, **limits.reference())
+    key = tuple(source)
+    draft = twin_drafter(given, key, block_size)
+    if script is not None:
+        draft = functools.partial(_ask, script, key, block_size)
+    if decoding == "nat":
+        return paper.nat(draft, rules)
+    verify = twin_verifier(given, key, limits.temperature)
+    if decoding == "gad":
+        return paper.gad(verify, draft, rules)
+    return paper.gad(verify, draft, rules, accept_topk, accept_margin)
+
+
+def _ask(script: Script, source: tuple[int, ...], size: int, prefix: Sequence[int]) -> Tensor:
+    return script(source, prefix, size)
+
+
+def same_as_twin(
+    given: Pair,
+    sample: dict[str, Any],
+    limits: Limits = Limits(),  # noqa: B008
+    prefix_tokens: Tensor | None = None,
+    script: Script | None = None,
+    **flags: Any,
+) -> list[paper.Result]:
+    """Check tokens, scores and every pass of every row against the twin, and return its results."""
+    got = run(given, sample, limits, prefix_tokens, script, **flags)
+    prefixes = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
+    found = []
+    for ours, source, prefix in zip(got, source_rows(sample), prefixes, strict=True):
+        want = twin(given, source, limits, prefix, script, **flags)
+        assert ours.tokens == want.tokens
+        assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
+        assert ours.hypo["steps"] == len(want.passes)
+        assert ours.passes == [(p.start, len(p.draft), p.num_accepted) for p in want.passes]
+        found.append(want)
+    return found
+
+
+def same(one: Decoded, other: Decoded) -> bool:
+    """Whether two rows came about in the same way, with the same scores."""
+    alike = one.tokens == other.tokens and one.passes == other.passes
+    return alike and one.row.scores == pytest.approx(other.row.scores, abs=1e-6)
+
+
+def greedy_of(
+    given: Pair,
+    sample: dict[str, Any],
+    limits: Limits = Limits(),  # noqa: B008
+    prefix_tokens: Tensor | None = None,
+) -> dict[tuple[int, ...], list[int]]:
+    """fairseq's greedy output of each source."""
+    hypos = stock_greedy(given.task, given.models, sample, prefix_tokens, **limits.stock())
+    rows = map(tuple, source_rows(sample))
+    return {row: hypo["tokens"].tolist() for row, hypo in zip(rows, hypos, strict=True)}
+
+
+def lots(*key: Any) -> torch.Generator:
+    """Random numbers that depend on the key alone."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def say(tokens: Sequence[int], size: int) -> Tensor:
+    """Scores whose best are these tokens; where rules forbid one, whatever comes next."""
+    scores = torch.rand(size, len(dictionary()), generator=lots(*tokens), dtype=torch.float64)
+    return scores.scatter_(1, torch.tensor(tokens)[:, None], 9.0)
+
+
+def perfect(greedy: dict[tuple[int, ...], list[int]]) -> Script:
+    """Knows greedy's output, and says nonsense after its end."""
+
+    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
+        return say((greedy[source] + [7] * 99)[len(prefix) :][:size], size)
+
+    return script
+
+
+def noisy(greedy: dict[tuple[int, ...], list[int]], right: float = 0.75) -> Script:
+    """Knows greedy's output, but not always."""
+
+    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
+        told = (greedy[source] + [2] * 99)[len(prefix) :][:size]
+        draws = torch.rand(size, generator=lots(source, prefix))
+        told = [t if draw < right else 4 + t % 30 for t, draw in zip(told, draws, strict=True)]
+        return say(told, size)
+
+    return script
+
+
+def wrong(greedy: dict[tuple[int, ...], list[int]]) -> Script:
+    """Knows greedy's output, and says something else."""
+
+    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
+        told = (greedy[source] + [7] * 99)[len(prefix) :][:size]
+        return say([4 + (t + 1) % 36 for t in told], size)
+
+    return script
+
+
+def ends_at_once(greedy: Any) -> Script:
+    """Says `</s>` everywhere."""
+    return lambda source, prefix, size: say([2] * size, size)
+
+
+def never_ends(greedy: Any) -> Script:
+    """Never says `</s>`."""
+    return lambda source, prefix, size: say([4 + (len(prefix) + i) % 30 for i in range(size)], size)
+
+
+def random_scores(greedy: Any) -> Script:
+    """Knows nothing."""
+
+    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
+        shape = (size, len(dictionary()))
+        return torch.randn(shape, generator=lots(source, prefix), dtype=torch.float64)
+
+    return script
+
+
+SCRIPTS = (perfect, noisy, wrong, ends_at_once, never_ends, random_scores)
