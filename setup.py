@@ -35,7 +35,7 @@ setup(
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
         "fairseq_paradec.analysis": ["*.css", "*.js"],
-        "fairseq_paradec.cli": ["benchmark.schema.json", "passes.schema.json"],
+        "fairseq_paradec.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.

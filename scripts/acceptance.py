@@ -34,17 +34,19 @@ from tqdm import tqdm  # noqa: E402
 from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.analysis.blocks import block_sizes  # noqa: E402
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.cli.benchmark import Journal, evenly  # noqa: E402
-from fairseq_paradec.cli.systems import (  # noqa: E402
+from fairseq_paradec.decoding.audit import Audit  # noqa: E402
+from fairseq_paradec.errors import option_error  # noqa: E402
+from fairseq_paradec.measure import documents, loading, machine  # noqa: E402
+from fairseq_paradec.measure.systems import (  # noqa: E402
     DTYPES,
     EXACT,
     OTHER_MODEL,
     RELAXED,
     Models,
 )
-from fairseq_paradec.decoding.audit import Audit  # noqa: E402
-from fairseq_paradec.errors import option_error  # noqa: E402
+from fairseq_paradec.measure.text import holds_images, plain_text, quality_of, text_language  # noqa: E402
 from fairseq_paradec.options import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
 
 # The flags whose values are combined.
@@ -92,8 +94,8 @@ class Test(NamedTuple):
     def text(self, tokens: Any) -> str:
         """Return the text of an output or a target."""
         symbols = self.task.target_dictionary.string(tokens).split()
-        language = measure.text_language(self.models.data, self.task.cfg.target_lang)
-        return measure.plain_text(symbols, language)
+        language = text_language(self.models.data, self.task.cfg.target_lang)
+        return plain_text(symbols, language)
 
     def generator(self, options: Options, **more: Any) -> tuple[Any, list[Any]]:
         """Return the generator of a setting, and the models whose output it gives."""
@@ -102,7 +104,7 @@ class Test(NamedTuple):
             options = {k: v for k, v in options.items() if k != "drafter_path"}
         else:
             models = self.verifier
-        return measure.generator(self.task, models, **options, **self.limits, **more), models
+        return loading.generator(self.task, models, **options, **self.limits, **more), models
 
 
 class Setting(NamedTuple):
@@ -162,7 +164,7 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
         UsageError: files are missing, or no sentence is left.
     """
     for path in args.path:
-        measure.check_inputs(args.data, path)
+        loading.check_inputs(args.data, path)
     subset_files(args.data, args.subset)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
@@ -184,7 +186,7 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
     translators += [models.load(path)[0][0] for path in alone]
     longest = min(model.max_positions()[0] for model in translators)
     sizes = dataset.src_sizes
-    order = [i for i in measure.by_length(dataset) if 1 < sizes[i] <= longest]
+    order = [i for i in loading.by_length(dataset) if 1 < sizes[i] <= longest]
     if not order:
         raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
     tests[0].numbers.extend(evenly(order, SMOKE_SENTENCES if args.smoke else args.sentences))
@@ -384,9 +386,9 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
     files = [Path(one) for one in test.path.split(os.pathsep)]
     files += sorted(Path(args.data).glob("dict.*.txt"))
     files += [*subset_files(args.data, args.subset), *Path(args.data).glob(images.SIZES)]
-    files += sorted((Path(measure.__file__).resolve().parents[1]).rglob("*.py"))
-    machine = measure.circumstances("", [])
-    del machine["machine"]["threads"]  # they change no token
+    files += sorted((Path(documents.__file__).resolve().parents[1]).rglob("*.py"))
+    here = machine.circumstances("", [])
+    del here["machine"]["threads"]  # they change no token
     drafter = options.get("drafter_path")
     made_of = {
         "options": options | ({"drafter_path": checksum(Path(drafter))} if drafter else {}),
@@ -394,7 +396,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
         "sentences": test.numbers,
         "setting": [args.subset, args.batch_size, args.dtype, args.device],
         "files": [(file.name, checksum(file)) for file in files],
-        "machine": [machine["machine"], machine["versions"]],
+        "machine": [here["machine"], here["versions"]],
     }
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
 
@@ -439,7 +441,7 @@ def measured(
     return wanted, entries
 
 
-def quality_of(args: argparse.Namespace, test: Test, given: list[str] | None) -> Quality | None:
+def scored_by(args: argparse.Namespace, test: Test, given: list[str] | None) -> Quality | None:
     """Return what scores the outputs; None for texts without ``--raw``.
 
     Args:
@@ -451,7 +453,7 @@ def quality_of(args: argparse.Namespace, test: Test, given: list[str] | None) ->
         UsageError: there are more or fewer of them, or they are not what they should be.
     """
     dataset = test.task.dataset(args.subset)
-    if given is None and measure.holds_images(args.data):
+    if given is None and holds_images(args.data):
         given = [test.text(tokens) for tokens in dataset.tgt]
     if given is None:
         return None
@@ -459,7 +461,7 @@ def quality_of(args: argparse.Namespace, test: Test, given: list[str] | None) ->
         allowed = f"{len(dataset)} lines, as {args.subset} of DATA has"
         raise option_error("--raw", str(args.raw), allowed)
     references = [given[i] for i in test.numbers]
-    return measure.quality(args.data, test.task.cfg.target_lang, references)
+    return quality_of(args.data, test.task.cfg.target_lang, references)
 
 
 def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -474,7 +476,7 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
     given = None if args.raw is None else read_references(args.raw)
     settings = prepare(args)
     first = settings[0].test
-    quality = quality_of(args, first, given)
+    quality = scored_by(args, first, given)
     wanted, entries = measured(args, settings)
     several = len(wanted) > 1
     rows = [
@@ -538,8 +540,8 @@ def acceptance(args: argparse.Namespace, argv: Sequence[str]) -> int:
             )
         notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
     command = f"python scripts/acceptance.py {shlex.join(argv)}"
-    made_by = measure.circumstances("", argv) | {"command": command}
-    measure.save(args.out, args.title, notes, rows, made_by)
+    made_by = machine.circumstances("", argv) | {"command": command}
+    documents.save(args.out, args.title, notes, rows, made_by)
     print(table(rows))
     return 0
 
@@ -558,7 +560,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--decoding blockwise --path base.pt \\\n    --path fine-tuned.pt --accept-topk 1 "
         "--accept-topk 2 --out results/blocks.json",
     )
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
     methods = [name for name in DECODINGS if name not in (*STOCK_DECODINGS, "greedy")]
     add(
@@ -622,7 +624,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setattr(args, name, getattr(args, name) or [None])
     logging.disable(logging.WARNING)  # the judge warns of every sentence that differs
     try:
-        return measure.run("acceptance", lambda: acceptance(args, argv))
+        return arguments.run("acceptance", lambda: acceptance(args, argv))
     finally:
         logging.disable(logging.INFO)
 

@@ -14,7 +14,7 @@ import torch
 
 logging.disable(logging.INFO)  # what fairseq says while it is imported
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from fairseq_paradec.cli.measure import whole_number  # noqa: E402
+from fairseq_paradec.cli.arguments import whole_number  # noqa: E402
 from fairseq_paradec.compat.checkpoints import allow_fairseq_checkpoints, explain_file  # noqa: E402
 from fairseq_paradec.errors import UsageError  # noqa: E402
 

@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 logging.disable(logging.INFO)  # what fairseq says while it is imported
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.cli.analyse_texts import read  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "dest", metavar="DEST", type=Path,
         help="the new folder, for scripts/prepare_summarisation.sh --tokenized; must not exist",
     )  # fmt: skip
-    number = measure.whole_number
+    number = arguments.whole_number
     add("--language", default="en", metavar="LANG", help="ending of the files (default: en)")
     add(
         "--captions", type=lambda text: [number(part) for part in text.split(",")], default=[8],
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     add("--seed", type=int, default=1, help="(default: 1)")
     args = parser.parse_args(argv)
-    return measure.run("concatenate_captions.py", lambda: _run(args))
+    return arguments.run("concatenate_captions.py", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ import torch  # noqa: E402
 from fairseq.data import Dictionary, data_utils, indexed_dataset  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 
 SMOKE_PAIRS = 64
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("data", metavar="DATA", type=Path, help="a folder that fairseq-preprocess made")
     add("dest", metavar="DEST", type=Path, help="the new folder; must not exist")
-    add("--times", type=measure.whole_number, default=4, metavar="N", help="(default: 4)")
+    add("--times", type=arguments.whole_number, default=4, metavar="N", help="(default: 4)")
     add("--seed", type=int, default=1, help="(default: 1)")
     add("--smoke", action="store_true", help=f"only the first {SMOKE_PAIRS} pairs")
     args = parser.parse_args(argv)
-    return measure.run("cross_sources.py", lambda: _run(args))
+    return arguments.run("cross_sources.py", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ import torch
 from fairseq.data import ConcatDataset, LanguagePairDataset, data_utils
 from tqdm import tqdm
 
-from fairseq_paradec.cli import measure
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import loading
 
 Translate = Callable[[list[int]], list[list[int]]]
 
@@ -54,7 +54,7 @@ def translator(
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages.
     """
-    models, task = measure.load(str(data), path)
+    models, task = loading.load(str(data), path)
     trained = [task.cfg.source_lang, task.cfg.target_lang]
     if trained != settings["languages"]:
         raise UsageError(
@@ -62,7 +62,7 @@ def translator(
             f"{'-'.join(settings['languages'])}, as DATA's files are named"
         )
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
-    generator = measure.generator(
+    generator = loading.generator(
         task, models, decoding="beam", beam=settings["beam"], lenpen=settings["lenpen"]
     )
     sources = load_sources(data, settings, task.source_dictionary)

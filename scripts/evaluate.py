@@ -31,8 +31,10 @@ from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.analysis.quality import Quality  # noqa: E402
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
+from fairseq_paradec.measure import documents, loading, machine  # noqa: E402
+from fairseq_paradec.measure.text import holds_images, plain_text, quality_of, text_language  # noqa: E402
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:
@@ -50,7 +52,7 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     command = [sys.executable, "-P", "-m", "fairseq_cli.generate", data, "--path", path]
     command += ["--user-dir", str(ROOT / "fairseq_paradec"), "--gen-subset", subset]
     # Not the checkpoint's, as it is elsewhere: fairseq-generate takes its own.
-    command += ["--task", measure.IMAGE_TASK] if measure.holds_images(data) else []
+    command += ["--task", loading.IMAGE_TASK] if holds_images(data) else []
     command += flags
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if result.returncode != 0:
@@ -62,8 +64,8 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
         if line.startswith("H-"):
             number, _, text = line[2:].split("\t", 2)
             found.setdefault(int(number), text)  # of several (--nbest) the first is the best
-    language = measure.text_language(data, target_language(data))
-    return [measure.plain_text(found[number].split(), language) for number in sorted(found)]
+    language = text_language(data, target_language(data))
+    return [plain_text(found[number].split(), language) for number in sorted(found)]
 
 
 def translated(
@@ -79,11 +81,11 @@ def translated(
     files = [*map(Path, path.split(os.pathsep)), *sorted(Path(args.data).glob("dict.*.txt"))]
     files += [*subset_files(args.data, subset), *Path(args.data).glob(images.SIZES)]
     files += sorted((ROOT / "fairseq_paradec").rglob("*.py"))
-    machine = measure.circumstances("", [])
+    here = machine.circumstances("", [])
     made_of = {
         "flags": flags,
         "files": list(map(checksum, files)),
-        "machine": [machine["machine"], machine["versions"]],
+        "machine": [here["machine"], here["versions"]],
     }
     if out.is_file() and record.is_file():
         if record.read_text() == json.dumps(made_of | {"translations": checksum(out)}):
@@ -105,7 +107,7 @@ def image_references(data: str, subset: str) -> list[str]:
     pair = data_utils.infer_language_pair(data)
     words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
     targets = data_utils.load_indexed_dataset(f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}", words)
-    return [measure.plain_text(words.string(tokens).split(), None) for tokens in targets]
+    return [plain_text(words.string(tokens).split(), None) for tokens in targets]
 
 
 def checksum(path: Path) -> str:
@@ -136,7 +138,7 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
         argv: all of them, for the record.
     """
     for path in args.path:
-        measure.check_inputs(args.data, path)
+        loading.check_inputs(args.data, path)
     for subset in args.subset:
         subset_files(args.data, subset)
     tests = read_tests(args)
@@ -162,7 +164,7 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
                 f"there are {len(tests[subset])} references; allowed: a --raw of as many lines as "
                 "the subset has, and no flags after -- that choose among its sentences"
             )
-        quality = measure.quality(args.data, language, tests[subset])
+        quality = quality_of(args.data, language, tests[subset])
         row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
         row |= {"sentences": len(texts)}
         row |= {metric: round(score, 2) for metric, score in quality.scores(texts).items()}
@@ -179,8 +181,8 @@ def evaluate(args: argparse.Namespace, flags: Sequence[str], argv: Sequence[str]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
     command = f"python scripts/evaluate.py {shlex.join(argv)}"
-    made_by = measure.circumstances("", argv) | {"command": command}
-    measure.save(args.out, args.title, notes, rows, made_by)
+    made_by = machine.circumstances("", argv) | {"command": command}
+    documents.save(args.out, args.title, notes, rows, made_by)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0
@@ -193,7 +195,7 @@ def read_tests(args: argparse.Namespace) -> dict[str, list[str]]:
         UsageError: ``--raw`` does not fit.
     """
     raw = args.raw or []
-    if measure.holds_images(args.data):
+    if holds_images(args.data):
         if raw:
             raise option_error("--raw", str(raw[0]), "none: images are scored against DATA's own")
         return {subset: image_references(args.data, subset) for subset in args.subset}
@@ -253,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add(
         "--beam",
-        type=measure.whole_number,
+        type=arguments.whole_number,
         action="append",
         help="beam search with this beam: fairseq's, or a reordered decoder's own; again for "
         "another (default: as -- FLAGS say)",
@@ -269,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     at = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:at])
     args.beam = args.beam or [None]
-    return measure.run("evaluate", lambda: evaluate(args, argv[at + 1 :], argv))
+    return arguments.run("evaluate", lambda: evaluate(args, argv[at + 1 :], argv))
 
 
 if __name__ == "__main__":

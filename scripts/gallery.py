@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 
 DATA = "data-bin/demo.en-de"
@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(found) or f"{args.out} is as it should be")
         return 1 if found else 0
 
-    return measure.run("scripts/gallery.py", command)
+    return arguments.run("scripts/gallery.py", command)
 
 
 if __name__ == "__main__":

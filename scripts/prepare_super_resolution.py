@@ -40,7 +40,7 @@ from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec import images  # noqa: E402
 from fairseq_paradec.analysis.trace_view import printable  # noqa: E402
-from fairseq_paradec.cli import measure  # noqa: E402
+from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 from fairseq_paradec.images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size  # noqa: E402
 
@@ -183,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s (DIR | --photographs) OUT [options]",
     )
     add = made.add_argument
-    number = measure.whole_number
+    number = arguments.whole_number
     add("folder", metavar="DIR", type=Path, nargs="?", help="a folder with photographs")
     add("out", metavar="OUT", type=Path, help="the new data folder; must not exist")
     add("--photographs", action="store_true", help="instead of DIR: scikit-learn's, scikit-image's")
@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gray", action="store_true", help="one channel instead of three")
     add(
         "--patches",
-        type=measure.whole_numbers,
+        type=arguments.whole_numbers,
         metavar="N[,N...]",
         help="cut each photograph into squares of N×N pixels that do not overlap, those of several "
         "sizes one size after the other, and average each down to --size (with --photographs: "
@@ -213,7 +213,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status."""
     args = parser().parse_intermixed_args(argv)
-    return measure.run("prepare_super_resolution.py", lambda: _run(args))
+    return arguments.run("prepare_super_resolution.py", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

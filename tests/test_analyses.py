@@ -14,7 +14,8 @@ from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
 from fairseq_paradec.analysis.quality import TranslationQuality
 from fairseq_paradec.cli import analyse as command
-from fairseq_paradec.cli import analyse_texts, results
+from fairseq_paradec.cli import analyse_texts
+from fairseq_paradec.measure import documents
 
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
@@ -302,7 +303,7 @@ def test_out_is_a_table_for_the_results_page(tmp_path, capsys):
     assert document["rows"] == [{"perplexity": 6.95, "autoregressive": 4.04, "PMI": 0.2356}]
     document["command"] = "python"  # it names a folder of the test
     out.write_text(json.dumps(document), encoding="utf-8")
-    assert results.read_document(out)["tables"][0]["rows"] == document["rows"]
+    assert documents.read_document(out)["tables"][0]["rows"] == document["rows"]
 
 
 MISTAKES = {

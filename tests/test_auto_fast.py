@@ -31,9 +31,9 @@ from support.builders import (
 )
 from support.commands import PLUGIN, fairseq, lines_of, succeed
 
-from fairseq_paradec.cli import systems
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import systems
 from fairseq_paradec.methods.auto_fast import AutoFastGenerator
 from fairseq_paradec.methods.auto_fast import generator as auto_fast
 from fairseq_paradec.methods.auto_fast.generator import BATCHES
@@ -682,7 +682,7 @@ def test_models_that_it_does_not_decode():
 
 
 def test_a_drafter_may_be_no_verifiers_checkpoint():
-    models, task = systems.measure.load(str(DEMO), str(DEMO / "model.pt"))
+    models, task = systems.loading.load(str(DEMO), str(DEMO / "model.pt"))
     with pytest.raises(UsageError, match="--drafter-path: got .*model.pt.*block_nat.*heads"):
         build(task, models, drafter_path=str(DEMO / "model.pt"))
     with pytest.raises(UsageError, match="--drafter-path"):

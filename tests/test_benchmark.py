@@ -26,14 +26,16 @@ from support.commands import DEMO
 
 from fairseq_paradec.analysis import quality, timing
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label
-from fairseq_paradec.cli import benchmark, machine, measure, results, systems
+from fairseq_paradec.cli import benchmark, results
 from fairseq_paradec.cli.benchmark import ALWAYS, Benchmark, Journal, Plan
-from fairseq_paradec.cli.systems import FairseqSystem, Models, Output
 from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import documents, loading, machine, systems
+from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
+from fairseq_paradec.measure.text import plain_text
 
 MODEL = str(DEMO / "model.pt")
-SCHEMA = Path(benchmark.__file__).with_name("benchmark.schema.json")
+SCHEMA = Path(documents.__file__).with_name("benchmark.schema.json")
 BAR = SimpleNamespace(update=lambda count: None)
 
 
@@ -153,7 +155,7 @@ def test_outputs_are_told_apart(run):
     assert rows[BEAM]["BLEU - beam 5"] == "+0.00 [+0.00, +0.00]"
     assert rows["pgj --block-size 3"]["passes per sentence"] < rows[GREEDY]["passes per sentence"]
     assert rows[GREEDY]["tokens per pass"] == rows[OWN_GREEDY]["tokens per pass"] == 1.0
-    expected = sum(p.numel() for p in measure.load(str(DEMO), MODEL)[0][0].parameters())
+    expected = sum(p.numel() for p in loading.load(str(DEMO), MODEL)[0][0].parameters())
     assert {row["parameters"] for row in rows.values()} == {expected}
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in document["signatures"]["BLEU"]
 
@@ -183,15 +185,15 @@ def test_a_doctored_file_is_refused(run, tmp_path):
     document, out = run
     document, good = portable(document, out), tmp_path / "b.json"
     good.write_text(json.dumps(document), encoding="utf-8")
-    assert results.read_document(good)["title"] == document["title"]
+    assert documents.read_document(good)["title"] == document["title"]
     doctored = json.loads(json.dumps(document))
     doctored["seconds"]["latency"]["1"]["greedy"][0][0] /= 50
     with pytest.raises(UsageError, match="not what its raw samples say"):
-        results.check_benchmark(doctored, "b.json")
+        documents.check_benchmark(doctored, "b.json")
     doctored = json.loads(json.dumps(document))
     doctored["systems"][0]["promise"] = "fast"
     with pytest.raises(UsageError, match=r"b\.json: \$\.systems\[0\]\.promise: 'fast'"):
-        results.check_benchmark(doctored, "b.json")
+        documents.check_benchmark(doctored, "b.json")
 
 
 def spoil(document: dict[str, Any], what: str) -> None:
@@ -229,10 +231,10 @@ def spoil(document: dict[str, Any], what: str) -> None:
 )
 def test_a_file_that_contradicts_itself_is_refused(run, what, words):
     document = json.loads(json.dumps(run[0]))
-    assert results.contradiction(document) is None
+    assert documents.contradiction(document) is None
     spoil(document, what)
     with pytest.raises(UsageError, match=words):
-        results.check_benchmark(document, "b.json")
+        documents.check_benchmark(document, "b.json")
 
 
 def test_results_renders_a_benchmark_with_its_picture(run, tmp_path):
@@ -355,7 +357,7 @@ def test_all_that_a_user_waits_for_is_timed(clock, always, monkeypatch):
     monkeypatch.setattr(encoder, "layers", slower(encoder.layers, 10))
     scorer = greedy.generator.scorer
     monkeypatch.setattr(scorer, "log_probs", slower(scorer.log_probs, 100))
-    monkeypatch.setattr(measure, "plain_text", slower(measure.plain_text, 10_000))
+    monkeypatch.setattr(systems, "plain_text", slower(plain_text, 10_000))
     bench = Benchmark([greedy], plan(rounds=1), Journal(None, {}), BAR)
     bench.run()
     passes = bench.journal.entries["outputs/1/greedy"]["passes"]
@@ -743,13 +745,13 @@ def test_length_bins():
 def test_the_order_of_sentences_is_always_the_same(always):
     """fairseq shuffles sentences of equal length in every subset but ``test``."""
     dataset = always[0].dataset
-    order = measure.by_length(dataset)
+    order = loading.by_length(dataset)
     assert order == dataset.ordered_indices().tolist()  # a test set: as fairseq
     sizes = [dataset.src_sizes[i] for i in order]
     assert sizes == sorted(sizes) and sorted(order) == list(range(len(dataset)))
     dataset.shuffle = True
     try:
         assert any(dataset.ordered_indices().tolist() != order for _ in range(5))
-        assert measure.by_length(dataset) == order
+        assert loading.by_length(dataset) == order
     finally:
         dataset.shuffle = False

@@ -21,8 +21,9 @@ from support.commands import DEMO
 
 from fairseq_paradec.analysis.benchmark_tables import OWN_GREEDY
 from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.cli import benchmark, demo, lossless, measure
-from fairseq_paradec.cli.systems import FairseqSystem, Models, is_base_of
+from fairseq_paradec.cli import benchmark, demo, lossless
+from fairseq_paradec.measure import loading
+from fairseq_paradec.measure.systems import FairseqSystem, Models, is_base_of
 from fairseq_paradec.models.blockwise_transformer import heads_only
 
 MODEL = str(DEMO / "model.pt")
@@ -34,7 +35,7 @@ def save_heads(folder: Path) -> dict[str, str]:
     state = checkpoint_utils.load_checkpoint_to_cpu(MODEL)
     state["cfg"] = OmegaConf.to_container(state["cfg"], enum_to_str=True)
     settings = state["cfg"]["model"]
-    _, task = measure.load(str(DEMO), MODEL)
+    _, task = loading.load(str(DEMO), MODEL)
     paths = {}
     for name in ("heads", "whole", "first", "tuned"):
         args = argparse.Namespace(**settings)
@@ -123,7 +124,7 @@ def test_blocks_are_counted_as_in_the_reports(models, paths, flags, tmp_path):
                if name in ("block_size", "min_block") and value is not None}  # fmt: skip
     task, own = models.load(MODEL)[1], models.load(MODEL)[0]
     path = tmp_path / "stats.jsonl"
-    generator = measure.generator(
+    generator = loading.generator(
         task, own, decoding="blockwise", drafter_path=paths["heads"], stats_file=str(path),
         **options,
     )  # fmt: skip

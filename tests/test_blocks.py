@@ -19,6 +19,7 @@ from fairseq_paradec.analysis.benchmark_tables import (
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.analysis.timing import Spread
 from fairseq_paradec.cli import analyse, results
+from fairseq_paradec.measure import documents
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def document(**changes):
     }  # fmt: skip
     made_by = {"processor": "p", "cores": 2, "threads": 1, "accelerator": "none"}
     one = {
-        "schema": results.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
+        "schema": documents.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
         "command": "python", "date": "2026-01-02", "machine": made_by,
         "versions": {"python": "3", "torch": "2"}, "setting": about,
         "signatures": {"BLEU": "b", "chrF": "c"}, "systems": systems, "source_lengths": [5, 6],

@@ -16,9 +16,10 @@ import pytest
 import torch
 from support.commands import DEMO, ROOT
 
-from fairseq_paradec.cli import demo, lossless, measure, results
+from fairseq_paradec.cli import demo, lossless, results
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import documents, loading, machine
 
 MODEL = DEMO / "model.pt"
 
@@ -139,13 +140,13 @@ def test_ties_are_told_from_divergences():
 @pytest.fixture(scope="module")
 def loaded() -> Any:
     """The demo's models and task."""
-    return measure.load(str(DEMO), str(MODEL))
+    return loading.load(str(DEMO), str(MODEL))
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_batches_are_those_of_fairseq(loaded, size):
     _, task = loaded
-    found = [batch["id"].tolist() for batch in measure.batches(task, "test", size, None)]
+    found = [batch["id"].tolist() for batch in loading.batches(task, "test", size, None)]
     iterator = task.get_batch_iterator(
         task.dataset("test"), max_sentences=size, disable_iterator_cache=True
     )
@@ -157,7 +158,7 @@ def test_a_limit_takes_the_same_sentences_at_each_batch_size(loaded):
     _, task = loaded
     ids, lengths = [], []
     for size in (1, 4):
-        samples = list(measure.batches(task, "test", size, 10))
+        samples = list(loading.batches(task, "test", size, 10))
         ids.append([i for sample in samples for i in sample["id"].tolist()])
         lengths += [int(sample["net_input"]["src_lengths"].max()) for sample in samples]
     assert sorted(ids[0]) == sorted(ids[1])
@@ -229,8 +230,8 @@ def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
     """Write a table as the commands do, with changes to it."""
     rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
     path = folder / f"{name}.json"
-    made_by = measure.circumstances("lossless", ["DATA", "--out", "results/some.json"])
-    measure.save(path, "A table", ["A note."], rows, made_by)
+    made_by = machine.circumstances("lossless", ["DATA", "--out", "results/some.json"])
+    documents.save(path, "A table", ["A note."], rows, made_by)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
     return path
 
@@ -298,7 +299,7 @@ def test_check_shows_where_a_page_differs(tmp_path, capsys):
 def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
     path = write_table(tmp_path, "wrong", **changes)
     with pytest.raises(UsageError) as error:
-        results.read_document(path)
+        documents.read_document(path)
     assert all(word in str(error.value) for word in [str(path), *words])
 
 

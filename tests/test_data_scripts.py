@@ -18,7 +18,7 @@ import pytest
 from support.commands import ROOT
 from support.recipes import SCRIPTS, contents, kill_at, read, refuse, run, succeed, write
 
-from fairseq_paradec.cli import measure
+from fairseq_paradec.measure.text import plain_text
 
 RECIPES = sorted(path.stem for path in SCRIPTS.glob("prepare_*.sh") if path.stem != "prepare_demo")
 
@@ -512,7 +512,7 @@ def test_iwslt15(tmp_path: Path) -> None:
     for split in ("valid", "test"):
         for lang in ("en", "vi"):
             tokens = read(dest / "tok" / f"{split}.{lang}")
-            texts = [measure.plain_text(one.split(), lang) for one in tokens]
+            texts = [plain_text(one.split(), lang) for one in tokens]
             assert read(dest / "raw" / f"{split}.{lang}") == texts
 
 

@@ -293,7 +293,7 @@ def test_merge_alone_takes_the_number_of_shards_from_the_folder(data, tmp_path, 
 def test_half_precision_where_it_is_asked_for(data, whole, monkeypatch):
     settings = distill_parts.read_settings(whole)
     models: list[Any] = []
-    generator = distill_shard.measure.generator
+    generator = distill_shard.loading.generator
     monkeypatch.setattr(
         distill_shard.measure,
         "generator",

@@ -25,7 +25,6 @@ from support.image_models import (
 from torch import Tensor
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
-from fairseq_paradec.decoding import pieces
 from fairseq_paradec.decoding.engine import local
 from fairseq_paradec.decoding.engine.chunk import (
     INITIAL_CAPACITY,
@@ -38,6 +37,7 @@ from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
+from fairseq_paradec.measure import pieces
 from fairseq_paradec.tasks.drafters import check_models
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")

@@ -18,8 +18,9 @@ from fairseq_paradec.cli import passes, results
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import documents
+from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
 
 #: The shortest run: random weights, one repetition in one round.
 QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
@@ -376,7 +377,7 @@ def test_the_results_page_refuses_others(
     change(other)
     path.write_text(json.dumps(other), encoding="utf-8")
     with pytest.raises(UsageError) as error:
-        results.read_document(path)
+        documents.read_document(path)
     assert str(path) in str(error.value) and words in str(error.value)
 
 

@@ -22,9 +22,9 @@ from fairseq_paradec.analysis.quality import (
     resampled,
 )
 from fairseq_paradec.analysis.rouge import rouge
-from fairseq_paradec.cli import measure
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
+from fairseq_paradec.measure.text import plain_text, quality_of, text_language
 
 PAIR = Size(1, 2, 1)
 RNG = np.random.default_rng(3)
@@ -157,31 +157,31 @@ def pictures(tmp_path: Path) -> Path:
 
 def test_the_data_decide_what_is_measured(tmp_path: Path):
     folder = str(tmp_path)
-    assert isinstance(measure.quality(folder, "de", ["a"]), TranslationQuality)
-    assert isinstance(measure.quality(folder, "hr", ["a"]), TranslationQuality)  # Croatian
-    assert isinstance(measure.quality(folder, "summary", ["a"]), SummaryQuality)
-    assert isinstance(measure.quality(folder, "document", ["a"]), TranslationQuality)
+    assert isinstance(quality_of(folder, "de", ["a"]), TranslationQuality)
+    assert isinstance(quality_of(folder, "hr", ["a"]), TranslationQuality)  # Croatian
+    assert isinstance(quality_of(folder, "summary", ["a"]), SummaryQuality)
+    assert isinstance(quality_of(folder, "document", ["a"]), TranslationQuality)
 
 
 def test_images_are_known_by_their_sizes(pictures: Path):
-    judge = measure.quality(str(pictures), "hr", ["1 2 3 4 5 6 7 8"])
+    judge = quality_of(str(pictures), "hr", ["1 2 3 4 5 6 7 8"])
     assert isinstance(judge, ImageQuality) and judge.size == Size(2, 4, 1)
     with pytest.raises(UsageError, match="reference 1: "):
-        measure.quality(str(pictures), "hr", ["1 2"])
+        quality_of(str(pictures), "hr", ["1 2"])
     (pictures / "sizes.json").write_text("{")
     with pytest.raises(UsageError, match=r"sizes\.json is no JSON"):
-        measure.quality(str(pictures), "hr", ["1 2"])
+        quality_of(str(pictures), "hr", ["1 2"])
 
 
 def test_text_by_language(tmp_path: Path, pictures: Path):
-    assert measure.text_language(str(pictures), "hr") is None
-    assert measure.plain_text(["12", "@@", "."], None) == "12 @@ ."
+    assert text_language(str(pictures), "hr") is None
+    assert plain_text(["12", "@@", "."], None) == "12 @@ ."
     (pictures / "sizes.json").unlink()
-    assert measure.text_language(str(tmp_path), "hr") == "hr"
-    assert measure.text_language(str(tmp_path), "de") == "de"
+    assert text_language(str(tmp_path), "hr") == "hr"
+    assert text_language(str(tmp_path), "de") == "de"
     for side in ("document", "summary"):
-        language = measure.text_language(str(tmp_path), side)
-        assert measure.plain_text("it 's the sum@@ mary .".split(), language) == "it's the summary."
+        language = text_language(str(tmp_path), side)
+        assert plain_text("it 's the sum@@ mary .".split(), language) == "it's the summary."
 
 
 def test_marks_between_sentences_are_no_words():

@@ -22,7 +22,9 @@ from support.image_models import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
-from fairseq_paradec.cli import benchmark, demo, lossless, measure, report, results
+from fairseq_paradec.cli import benchmark, demo, lossless, report, results
+from fairseq_paradec.measure import documents, loading
+from fairseq_paradec.measure.text import plain_text, quality_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 acceptance, evaluate = map(import_module, ("acceptance", "evaluate"))
@@ -96,18 +98,18 @@ def test_summaries_have_rouge(of_summaries: Path, summaries: Path) -> None:
     assert [name for name in row if name in named] == named
     assert all(f"{name} - beam 5" in row for name in named) and "BLEU" not in str(document)
     # The same, by the decoder itself and the analysis of texts.
-    models, task = measure.load(str(summaries), str(summaries / "model.pt"))
+    models, task = loading.load(str(summaries), str(summaries / "model.pt"))
     task.load_dataset("test")
     dataset = task.dataset("test")
-    numbers = benchmark.evenly(measure.by_length(dataset), 4)
-    search = measure.generator(task, models, decoding="greedy")
+    numbers = benchmark.evenly(loading.by_length(dataset), 4)
+    search = loading.generator(task, models, decoding="greedy")
     tokens = {}
     for i in numbers:
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))
         tokens[i] = hypo[0]["tokens"]
     words = task.target_dictionary
     texts, targets = (
-        [measure.plain_text(words.string(some[i]).split(), "en") for i in numbers]
+        [plain_text(words.string(some[i]).split(), "en") for i in numbers]
         for some in (tokens, dataset.tgt)
     )
     wanted = rouge(texts, targets)
@@ -134,12 +136,12 @@ def test_images_have_psnr(of_images: Path, pictures: Path) -> None:
     assert "References: the targets of DATA." in document["notes"]
     assert {system["tokens"] for system in document["systems"]} == {4 * (COUNT + 1)}
     # By the decoder itself.
-    models, task = measure.load(str(pictures), str(pictures / "model.pt"))
+    models, task = loading.load(str(pictures), str(pictures / "model.pt"))
     task.load_dataset("test")
     dataset = task.dataset("test")
-    search = measure.generator(task, models, decoding="greedy")
+    search = loading.generator(task, models, decoding="greedy")
     found = []
-    for i in benchmark.evenly(measure.by_length(dataset), 4):
+    for i in benchmark.evenly(loading.by_length(dataset), 4):
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))
         pair = (hypo[0]["tokens"], dataset[i]["target"])
         ours, truth = (
@@ -173,11 +175,11 @@ def test_other_metrics_are_rendered(
     for system in (portable["systems"][0], portable["systems"][-1]):
         kept = system["scores"].pop(metric)
         with pytest.raises(results.UsageError):
-            results.check_benchmark(portable, "a.json")
+            documents.check_benchmark(portable, "a.json")
         system["scores"][metric] = kept
     portable["systems"][0]["scores"]["BLEU"] = 3.0
     with pytest.raises(results.UsageError, match="not of the metrics whose signatures"):
-        results.check_benchmark(portable, "a.json")
+        documents.check_benchmark(portable, "a.json")
 
 
 def test_what_has_no_use_for_images_is_refused(
@@ -230,7 +232,7 @@ def test_acceptance_of_images(pictures: Path, tmp_path: Path) -> None:
 
 def test_acceptance_of_summaries(summaries: Path, tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "a.json"
-    models, task = measure.load(str(summaries), str(summaries / "model.pt"))
+    models, task = loading.load(str(summaries), str(summaries / "model.pt"))
     task.load_dataset("test")
     raw.write_text("\n".join(benchmark.references(task, str(summaries), "test", None)[0]) + "\n")
     arguments = [summaries, "--path", summaries / "model.pt", "--decoding", "pgj", "--subset",
@@ -258,7 +260,7 @@ def test_evaluate_images(
     assert row["sentences"] == 5 and set(row) == {"model", "subset", "beam", "sentences", "PSNR"}
     (texts,) = tmp_path.glob("e.0.test.txt")
     truth = evaluate.image_references(str(pictures), "test")
-    scores = measure.quality(str(pictures), "hr", truth).scores(texts.read_text().splitlines())
+    scores = quality_of(str(pictures), "hr", truth).scores(texts.read_text().splitlines())
     assert row["PSNR"] == round(scores["PSNR"], 2)
     assert evaluate.main([*map(str, arguments), "--raw", str(texts)]) == 2
     assert "--raw: got" in capsys.readouterr().err
@@ -283,6 +285,6 @@ def test_the_demo_and_the_gates_decode_images(
 
 def test_the_checkpoint_brings_its_task(pictures: Path) -> None:
     cfg = checkpoint_utils.load_checkpoint_to_cpu(str(pictures / "model.pt"))["cfg"]
-    assert cfg["task"]["_name"] == measure.IMAGE_TASK
-    _, task = measure.load(str(pictures), str(pictures / "model.pt"))
+    assert cfg["task"]["_name"] == loading.IMAGE_TASK
+    _, task = loading.load(str(pictures), str(pictures / "model.pt"))
     assert task.image_sizes == (images.Size(4, 4, 1), images.Size(8, 8, 1))

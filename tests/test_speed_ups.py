@@ -24,8 +24,9 @@ from support.commands import ROOT
 from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli import analyse, results
+from fairseq_paradec.cli import analyse
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import documents
 
 PEER = "CTranslate2 greedy"
 
@@ -72,7 +73,7 @@ def document(sweep: bool = True, systems: Any = None, **changes: Any) -> dict[st
     counts = {"8": 2, "64": 1}
     batches = {s: {n: BATCHES[s].get(n, [[1] * counts[s]] * 2) for n in own} for s in sizes}
     one = {
-        "schema": results.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
+        "schema": documents.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
         "command": "python", "date": "2026-01-02",
         "machine": {"processor": "p", "cores": 2, "threads": 1, "accelerator": "none"},
         "versions": {"python": "3", "torch": "2"},

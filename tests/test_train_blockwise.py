@@ -21,7 +21,7 @@ from support.commands import DEMO, ROOT, fairseq, preprocess, succeed, wait_unti
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Stubbed, names
 
 from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.cli.results import read_document
+from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402

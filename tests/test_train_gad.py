@@ -18,7 +18,7 @@ import torch
 from support.commands import ROOT, fairseq, preprocess, succeed, wait_until
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 
-from fairseq_paradec.cli.results import read_document
+from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402

@@ -21,7 +21,7 @@ import torch
 from support.commands import preprocess, run_python, succeed, wait_until
 from support.training import ENV, SCRIPTS, TRAIN, Stubbed, train
 
-from fairseq_paradec.cli.results import read_document
+from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import average_checkpoints  # noqa: E402

@@ -19,8 +19,8 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 
 from fairseq_paradec.analysis import page, viewer
 from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence
-from fairseq_paradec.cli import measure
 from fairseq_paradec.cli import trace as command
+from fairseq_paradec.measure import loading
 
 EVIL = "</script><script>alert(1)</script><!--&amp;'\"\\n\u2028\u202e{7}"
 
@@ -296,7 +296,7 @@ def traces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     found = {}
     for model in ("model", "ibdecoder"):
-        models, task = measure.load(str(DEMO), str(DEMO / f"{model}.pt"))
+        models, task = loading.load(str(DEMO), str(DEMO / f"{model}.pt"))
         task.load_dataset("test")
         dataset = task.dataset("test")
         sample = dataset.collater([dataset[i] for i in IDS])

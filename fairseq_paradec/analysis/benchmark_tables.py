@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,20 +291,3 @@ def peer_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
         "identical": f"{at_one['identical']}/{at_one['sentences']}",
         **quality(system, GREEDY),
     }
-
-
-def markdown(found: Sequence[dict[str, Any]], table: Any) -> str:
-    """Join tables to Markdown.
-
-    Args:
-        found: of ``tables``.
-        table: turns rows into a Markdown table.
-    """
-    parts = []
-    for one in found:
-        parts += [
-            one["title"] and f"### {one['title']}",
-            "\n".join(f"- {note}" for note in one["notes"]),
-        ]
-        parts.append(table(one["rows"]))
-    return "\n\n".join(part for part in parts if part) + "\n"

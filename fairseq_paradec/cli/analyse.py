@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.trace_view import printable
-from . import analyse_flops, analyse_speed, analyse_texts, measure
+from ..measure import documents, machine
+from . import analyse_flops, analyse_speed, analyse_texts, arguments
 from .analyse_texts import Row
 
 
@@ -68,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    return measure.run("paradec-analyse", lambda: _run(args, argv))
+    return arguments.run("paradec-analyse", lambda: _run(args, argv))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
@@ -78,7 +79,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
         title = args.title[0].upper() + args.title[1:]
-        measure.save(args.out, title, notes, rows, measure.circumstances("analyse", argv))
+        documents.save(args.out, title, notes, rows, machine.circumstances("analyse", argv))
     return 0
 
 

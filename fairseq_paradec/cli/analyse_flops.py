@@ -16,7 +16,7 @@ from ..analysis.flops import Count, Heads, Shape, Update
 from ..compat.loading import named as naming
 from ..errors import UsageError, option_error
 from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
-from . import measure
+from . import arguments
 from .analyse_speed import TRACED, read_records
 from .analyse_texts import Row, named
 
@@ -333,7 +333,7 @@ def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.build_parser``."""
-    add, number = command("flops", decoding, "FLOPs of decoding, by part"), measure.whole_number
+    add, number = command("flops", decoding, "FLOPs of decoding, by part"), arguments.whole_number
     add("trace", nargs="+", metavar="TRACE", help=TRACED)
     add("--path", required=True, metavar="M", help="the checkpoint that they were made with")
     add("--drafter-path", metavar="D", help="of gad and gad_pp the drafter, of blockwise the heads")

@@ -12,9 +12,9 @@ from ..analysis import acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, block_points
 from ..analysis.trace_view import read_sentence
 from ..errors import UsageError, option_error
+from ..measure.documents import BENCHMARK, check_benchmark
 from .analyse_texts import Row, named, read
 from .pages import check_picture
-from .results import BENCHMARK, check_benchmark
 from .trace import records
 
 MEASURED = "what paradec-benchmark wrote"

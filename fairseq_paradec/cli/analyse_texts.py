@@ -19,7 +19,7 @@ from ..analysis import agreement, by_length, likelihood, ngrams
 from ..analysis.quality import RESAMPLES, SEED
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
-from . import measure
+from . import arguments
 
 # What each kind of text is called in fairseq-generate's output: the first that is there counts.
 TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)
@@ -533,7 +533,7 @@ def declare(command: Callable[..., Any]) -> None:
     add = command("ngram-precision", ngram_precision, "how right the first and last tokens are")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
     add("ref", metavar="REF", help="references")
-    number = measure.whole_number
+    number = arguments.whole_number
     add(
         "--n", type=number, action="append", metavar="N",
         help="length of the n-grams; give it again for others (default: 1 and 4)",

@@ -28,13 +28,14 @@ import torch
 from tqdm import tqdm
 
 from .. import images
-from ..analysis.benchmark_tables import BASELINES, BEAM, GREEDY, OWN_GREEDY, markdown, tables
+from ..analysis.benchmark_tables import BASELINES, BEAM, GREEDY, OWN_GREEDY, tables
+from ..analysis.markdown import markdown
 from ..analysis.quality import Quality
 from ..analysis.timing import total
 from ..errors import UsageError, option_error
-from . import machine, measure
-from .results import BENCHMARK, check_benchmark, markdown_table
-from .systems import (
+from ..measure import loading, machine
+from ..measure.documents import BENCHMARK, check_benchmark
+from ..measure.systems import (
     COMMON,
     DTYPES,
     EXACT,
@@ -45,6 +46,8 @@ from .systems import (
     Output,
     System,
 )
+from ..measure.text import holds_images, plain_text, quality_of, text_language
+from . import arguments
 
 ALWAYS = {BEAM: "beam --beam 5", GREEDY: "beam --beam 1", OWN_GREEDY: "greedy"}
 DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
@@ -442,9 +445,9 @@ def references(task: Any, data: str, subset: str, given: Path | None) -> tuple[l
         if dataset.tgt is None:
             raise option_error("--subset", subset, "a subset with references, or --reference FILE")
         symbols = (task.target_dictionary.string(tokens).split() for tokens in dataset.tgt)
-        text_language = measure.text_language(data, language)
-        source = TARGETS if text_language is None else DETOKENISED
-        return [measure.plain_text(one, text_language) for one in symbols], source
+        spoken = text_language(data, language)
+        source = TARGETS if spoken is None else DETOKENISED
+        return [plain_text(one, spoken) for one in symbols], source
     if not path.is_file():
         raise option_error("--reference", str(path), "a file that exists")
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -473,7 +476,7 @@ def make_plan(system: System, args: argparse.Namespace) -> Plan:
     """
     dataset = system.task.dataset(args.subset)
     longest = min(model.max_positions()[0] for model in system.models)
-    order = [i for i in measure.by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
+    order = [i for i in loading.by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
     if not order:
         raise option_error("--subset", args.subset, "a subset with sentences that can be decoded")
     sentences = evenly(order, args.sentences)
@@ -550,7 +553,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--decoder 'pgj --block-size 5' --decoder 'wide=hgj --block-size 12' --rounds 3 "
         "--out runs/demo.json",
     )
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint whose greedy output is the yardstick")
     add(
@@ -569,24 +572,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=number, default=5, help="timed rounds (default: 5)")
     add(
         "--batch-sizes",
-        type=measure.whole_numbers,
+        type=arguments.whole_numbers,
         default=[4, 16, 64, 256],
         help="throughput sweep; it ends early where no decoder gains (default: 4,16,64,256)",
     )
     add(
         "--threads",
-        type=measure.whole_numbers,
+        type=arguments.whole_numbers,
         default=[1],
         help="CPU threads; more than one number: latency with each, all else with the first "
         "(default: 1)",
     )
     add("--dtype", choices=list(DTYPES), default="fp32", help="of all decoders (default: fp32)")
     add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
-    add("--max-len-a", type=measure.positive, help="fairseq's, for all decoders")
+    add("--max-len-a", type=arguments.positive, help="fairseq's, for all decoders")
     add("--max-len-b", type=number, help="fairseq's, for all decoders")
     add("--min-len", type=number, help="fairseq's, for all decoders")
     add("--unkpen", type=float, help="fairseq's, for all decoders")
-    add("--temperature", type=measure.positive, help="fairseq's, for all decoders")
+    add("--temperature", type=arguments.positive, help="fairseq's, for all decoders")
     add("--peers", action="store_true", help="CTranslate2 on the same checkpoint, too (CPU)")
     add("--busy", action="store_true", help="measure also while others use the machine")
     add("--title", help="of the section in RESULTS.md")
@@ -594,7 +597,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.disable(logging.WARNING)
     try:
-        return measure.run("paradec-benchmark", lambda: _run(args, argv))
+        return arguments.run("paradec-benchmark", lambda: _run(args, argv))
     finally:
         logging.disable(logging.NOTSET)
 
@@ -610,18 +613,18 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         raise option_error(
             "--peers", "given", "--device cpu, and no limits but --max-len-b and --min-len"
         )
-    measure.check_inputs(args.data, args.path)
-    if args.peers and measure.holds_images(args.data):
+    loading.check_inputs(args.data, args.path)
+    if args.peers and holds_images(args.data):
         raise option_error("--peers", "given", "it with texts; DATA holds images")
     # Before anything is built: generators are built, and peers tuned, with these threads.
     torch.set_num_threads(args.threads[0])
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    made_by = measure.circumstances("benchmark", argv)
+    made_by = machine.circumstances("benchmark", argv)
     systems = make_systems(args, common)
     task = systems[0].task
     plan = make_plan(systems[0], args)
     texts, source = references(task, args.data, args.subset, args.reference)
-    quality = measure.quality(args.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
+    quality = quality_of(args.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
     if source == DETOKENISED:
         print(
             f"paradec-benchmark: no {args.data}/raw/{args.subset}.{task.cfg.target_lang} and no "
@@ -663,7 +666,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     save(args.out, document)
     unfinished.unlink()
     journal.close()
-    print(markdown(document["tables"], markdown_table))
+    print(markdown(document["tables"]))
     return 0
 
 
@@ -709,7 +712,7 @@ def notes(
         f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
         f"{setting['device']}.",
         "The timer covers batching, encoder, decoder and "
-        + ("intensities." if measure.holds_images(setting["data"]) else "detokenised text."),
+        + ("intensities." if holds_images(setting["data"]) else "detokenised text."),
         f"References: {setting['reference']}.",
         *(f"`{s.label}`: `{s.command}`" for s in systems if s.label != s.command),
     ]
@@ -726,7 +729,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
 
     heading = f"## {document['title']}\n\n" + "".join(f"- {n}\n" for n in document["notes"]) + "\n"
     whole = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    page = heading + markdown(document["tables"], markdown_table)
+    page = heading + markdown(document["tables"])
     for file, text in ((path, whole), (path.with_suffix(".md"), page)):
         new = file.with_name(file.name + ".new")
         new.write_text(text, encoding="utf-8")

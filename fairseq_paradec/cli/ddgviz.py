@@ -27,7 +27,8 @@ from fairseq.data import encoders
 from ..analysis import ddg, page, viewer
 from ..decoding.trace import is_report
 from ..errors import UsageError, option_error
-from . import measure, pages, trace
+from ..measure import loading
+from . import arguments, pages, trace
 
 EXAMPLE = """\
 A trace that was written before, its first sentence or those of --sentence:
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("given", metavar="FILE|DATA", help=f"{trace.WRITTEN_BY}; or a fairseq data folder")
     show = parser.add_argument_group("what to show").add_argument
     show("--sentence", metavar="ID", nargs="+", help="of FILE: these numbers (default: the first)")
@@ -92,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.disable(logging.INFO)  # the closing line of the decoder, and what fairseq has to say
     try:
-        return measure.run("paradec-ddgviz", lambda: _run(args))
+        return arguments.run("paradec-ddgviz", lambda: _run(args))
     finally:
         gc.collect()  # a decoder speaks as it is let go
         logging.disable(logging.NOTSET)
@@ -179,7 +180,7 @@ def _check_data(args: argparse.Namespace) -> None:
         args.path = os.path.join(args.given, MODEL)
         if not os.path.isfile(args.path):
             raise UsageError(f"DATA: {args.given} has no {MODEL}; allowed: --path MODEL")
-    measure.check_inputs(args.given, args.path)
+    loading.check_inputs(args.given, args.path)
     if args.trace is not None:
         pages.check_folder("--trace", args.trace)
         if os.path.exists(args.trace) and not os.path.isfile(args.trace):
@@ -199,7 +200,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
     """
     by_number = args.ids is not None
     lines, encoding = ([], {}) if by_number else (_lines(args), _encoding(args))
-    models, task = measure.load(args.given, args.path)
+    models, task = loading.load(args.given, args.path)
     if by_number:
         dataset, numbers = _subset(args, task), list(dict.fromkeys(args.ids))
     else:
@@ -211,7 +212,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
         options["jacobi_length"] = args.jacobi_length
     if args.block_size is not None:
         options["block_size"] = args.block_size
-    generator = measure.generator(task, models, **options)
+    generator = loading.generator(task, models, **options)
     for number in numbers:
         task.inference_step(generator, models, dataset.collater([dataset[number]]))
     if not os.path.exists(path):

@@ -21,9 +21,11 @@ from tqdm import tqdm
 from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.timing import speed_up, total
 from ..errors import option_error
-from . import measure
+from ..measure import loading
+from ..measure.systems import EXACT, OTHER_MODEL, FairseqSystem, Models
+from ..measure.text import plain_text, text_language
+from . import arguments
 from .benchmark import ALWAYS, Benchmark, Journal, Plan, agreement, evenly, references
-from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
 
@@ -114,7 +116,7 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
         bench: that has run; its sentences go from short to long.
         label: whose translations.
         targets: the references of the whole test set.
-        language: of the sources, as ``measure.text_language`` has it.
+        language: of the sources, as ``text_language`` has it.
     """
     task, sentences = bench.systems[0].task, bench.plan.sentences
     texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
@@ -123,7 +125,7 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
     for place in dict.fromkeys(chosen):  # fewer than three sentences: each once
         tokens = task.dataset("test")[sentences[place]]["source"]
         words = task.source_dictionary.string(tokens).split()
-        lines += ["", f"source       {measure.plain_text(words, language)}"]
+        lines += ["", f"source       {plain_text(words, language)}"]
         lines += [f"translation  {texts[place]}", f"reference    {targets[sentences[place]]}"]
     return "\n".join(lines)
 
@@ -160,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Translate the same sentences by every decoder, one at a time on the CPU, "
         "and print one table: passes, time, and whether the output is greedy's.",
     )
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("--data", type=Path, default=DEFAULT_DATA, help="fairseq data-bin folder, `test` subset")
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
     add("--drafter-path", type=Path, help="for gad and gad_pp (default: DATA/drafter.pt, if there)")
@@ -173,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The table is all the demo should say: no closing line of each decoder, no audit's warning.
     logging.disable(logging.WARNING)
     try:
-        return measure.run("paradec-demo", lambda: _run(args))
+        return arguments.run("paradec-demo", lambda: _run(args))
     finally:
         logging.disable(logging.NOTSET)
 
@@ -183,7 +185,7 @@ def _run(args: argparse.Namespace) -> int:
     data, path = str(args.data), str(args.path or args.data / "model.pt")
     if args.data.is_dir() and not any(args.data.glob("test.*")):
         raise option_error("--data", data, "a folder with a `test` subset")
-    measure.check_inputs(data, path, "--data")
+    loading.check_inputs(data, path, "--data")
     torch.set_num_threads(args.threads)
     models = Models(data, "test", "fp32", "cpu")
     drafter = given_or_there(args.drafter_path, args.data / "drafter.pt")
@@ -197,7 +199,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
     task = systems[0].task
-    sentences = evenly(measure.by_length(task.dataset("test")), args.sentences)
+    sentences = evenly(loading.by_length(task.dataset("test")), args.sentences)
     plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
     work = len(rows) * len(sentences) * (1 + args.rounds)
     with tqdm(total=work, desc="translating", unit=" sentences", leave=False) as bar:
@@ -220,7 +222,7 @@ def _run(args: argparse.Namespace) -> int:
     print("\nidentical: token for token as fairseq greedy; another model has other outputs.")
     print("Times depend on this machine.")
     print(describe(exact))
-    language = measure.text_language(data, task.cfg.source_lang)
+    language = text_language(data, task.cfg.source_lang)
     if language is not None:  # of images, numbers say nothing
         print(examples(bench, GREEDY, references(task, data, "test", None)[0], language))
     return int(any(counts["beyond ties"] for counts in exact.values()))

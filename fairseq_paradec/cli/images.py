@@ -29,7 +29,8 @@ from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Pixels, Size
-from . import measure, pages
+from ..measure import documents, machine
+from . import arguments, pages
 from .analyse import aligned
 from .analyse_texts import printed, read
 
@@ -130,7 +131,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
         title = "Super-resolution: quality of outputs"
-        measure.save(args.json, title, notes, rows, measure.circumstances("images", argv))
+        documents.save(args.json, title, notes, rows, machine.circumstances("images", argv))
     return 0
 
 
@@ -449,7 +450,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--stats", nargs="+", default=[], metavar="[LABEL=]FILE",
         help="what --stats-file wrote, with the label of its system",
     )  # fmt: skip
-    number = measure.whole_number
+    number = arguments.whole_number
     add("--first", type=number, metavar="N", help="pictures of the first N images (default: all)")
     add(
         "--scale", type=number, default=8, metavar="N",
@@ -462,7 +463,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    return measure.run("paradec-images", lambda: args.run(args, argv))
+    return arguments.run("paradec-images", lambda: args.run(args, argv))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from ..decoding.audit import Audit
 from ..errors import option_error
+from ..measure import documents, loading, machine
 from ..options import CHOICES
-from . import measure
+from . import arguments
 
 BLOCK_SIZES = (3, 5, 8)
 GAD_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
@@ -78,7 +79,7 @@ def judge(
     Returns:
         The counts of one row of the table.
     """
-    generator = measure.generator(task, models, **options)
+    generator = loading.generator(task, models, **options)
     audit = Audit(list(models), task.target_dictionary)
     passes = 0
     for sample, theirs in zip(samples, wanted, strict=True):
@@ -124,19 +125,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     add("--drafter-path", help="gad's drafter; or heads for blockwise, if --path has none")
     add("--subsets", default="test", help="comma-separated (default: test)")
-    add("--batch-sizes", type=measure.whole_numbers, default=[1, 64], help="(default: 1,64)")
-    add("--limit", type=measure.whole_number, help="sentences per subset (default: all)")
+    add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
+    add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
     add("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
-    return measure.run("paradec-lossless", lambda: _run(args, argv))
+    return arguments.run("paradec-lossless", lambda: _run(args, argv))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Decode everything by everything, and write the table."""
     torch.set_num_threads(1)
-    models, task = measure.load(args.data, args.path)
+    models, task = loading.load(args.data, args.path)
     joined = task.source_dictionary == task.target_dictionary
-    search = measure.generator(task, models, decoding="beam", beam=1)
+    search = loading.generator(task, models, decoding="beam", beam=1)
     rows = []
     kind = args.decoding or ("jacobi" if args.drafter_path is None else "gad")
     if kind == "jacobi" and args.drafter_path is not None:
@@ -145,7 +146,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         raise option_error("--decoding", kind, "it with --drafter-path")
     blocks = None
     if kind == "blockwise":
-        trained = measure.generator(
+        trained = loading.generator(
             task, models, decoding="blockwise", drafter_path=args.drafter_path
         )
         blocks = trained.config.block_size
@@ -155,7 +156,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
             samples = [
                 sample
                 for subset in args.subsets.split(",")
-                for sample in measure.batches(task, subset, size, args.limit)
+                for sample in loading.batches(task, subset, size, args.limit)
             ]
             wanted = [search.generate(models, sample) for sample in samples]
             for options in ways:
@@ -170,7 +171,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     if not joined and kind == "jacobi":
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     title = f"Lossless: {KINDS[kind]} against fairseq greedy"
-    measure.save(args.out, title, notes, rows, measure.circumstances("lossless", argv))
+    documents.save(args.out, title, notes, rows, machine.circumstances("lossless", argv))
     return 0
 
 

@@ -19,9 +19,10 @@ import torch
 from tqdm import tqdm
 
 from ..errors import option_error
-from . import machine, measure
+from ..measure import documents, loading, machine
+from ..measure.systems import FairseqSystem, Models
+from . import arguments
 from .benchmark import evenly
-from .systems import FairseqSystem, Models
 
 # Column -> what is timed: the generator's part, and its methods, none of which calls another.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -99,7 +100,7 @@ def row(
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(prog="paradec-modules", description=__doc__)
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the verifier")
     add(
@@ -115,12 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--title", default="Time per module", help="of the table")
     add("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
-    return measure.run("paradec-modules", lambda: _run(args, argv))
+    return arguments.run("paradec-modules", lambda: _run(args, argv))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Profile all decoders, and write the table."""
-    measure.check_inputs(args.data, args.path)
+    loading.check_inputs(args.data, args.path)
     torch.set_num_threads(args.threads)
     busy = None if args.busy else machine.wait_until_idle()
     models = Models(args.data, args.subset, "fp32", args.device)
@@ -128,7 +129,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")
-    order = measure.by_length(systems[0].task.dataset(args.subset))
+    order = loading.by_length(systems[0].task.dataset(args.subset))
     sentences = evenly(order, args.sentences)
     peaks = [_peak(system, sentences[-1], args.device) for system in systems]  # and a warm-up
     clocks = [Clock(system.generator, args.device) for system in systems]
@@ -154,7 +155,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "Parameters: a drafter's own copy of a shared encoder not counted. Peak MiB: what decoding "
         "the longest sentence takes beyond what is held before.",
     ]
-    measure.save(args.out, args.title, notes, rows, measure.circumstances("modules", argv))
+    documents.save(args.out, args.title, notes, rows, machine.circumstances("modules", argv))
     return 0
 
 

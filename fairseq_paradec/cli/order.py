@@ -22,7 +22,7 @@ from ..analysis import target_order_view as view
 from ..errors import option_error
 from ..models.reordered_transformer import PRESETS, SIZES
 from ..target_order import TargetOrder
-from . import analyse_texts, measure
+from . import analyse_texts, arguments
 
 # A drawing of more slots is of no use to anybody.
 LONGEST = 200
@@ -93,13 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--arch", metavar="NAME", help=f"start from an architecture's order: {', '.join(PRESETS)}")
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
-        "--length", type=measure.whole_number, default=6, metavar="N", help="words (default: 6)"
+        "--length", type=arguments.whole_number, default=6, metavar="N", help="words (default: 6)"
     )
     target.add_argument("--words", metavar="TEXT", help="the target itself, words with spaces")
     target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
     add("--out", type=Path, metavar="FILE", help="write a picture, too: .png or .svg")
     args = parser.parse_args(argv)
-    return measure.run("paradec-order", lambda: _run(args))
+    return arguments.run("paradec-order", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -27,12 +27,15 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 from tqdm import tqdm
 
-from ..analysis.benchmark_tables import markdown
+from ..analysis.markdown import markdown
 from ..analysis.pass_costs import PLAIN, dtype_of, tables
 from ..decoding.engine.block import BlockScorer
 from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.settings import Engine
-from ..decoding.pieces import (
+from ..errors import option_error
+from ..measure import loading, machine
+from ..measure.documents import BENCHMARK, PASSES, check_passes, read_document
+from ..measure.pieces import (
     NAMES,
     Call,
     decoder_pieces,
@@ -40,12 +43,10 @@ from ..decoding.pieces import (
     piece_calls,
     refuse_unknown,
 )
-from ..errors import option_error
+from ..measure.systems import count_stock_passes
 from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
-from . import machine, measure
+from . import arguments
 from .benchmark import AGAIN
-from .results import BENCHMARK, PASSES, check_passes, markdown_table, read_document
-from .systems import count_stock_passes
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
@@ -120,7 +121,7 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
     Raises:
         UsageError: it is an ensemble, or the drafter does not fit.
     """
-    models, task = measure.load(data, path)
+    models, task = loading.load(data, path)
     if len(models) > 1:
         raise option_error("--path", path, "one checkpoint")
     drafter = None
@@ -287,7 +288,7 @@ class Bench:
             ("greedy", {"decoding": "greedy"}),
         ):
             limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
-            generator = measure.generator(pair.task, [pair.model], **options, **limits)
+            generator = loading.generator(pair.task, [pair.model], **options, **limits)
             self.searches.append((name, Search(pair.task, generator, pair.model, self.sample)))
         self._add_machine(memory, matrix)
         self.cells += [cell for _, cell in self.passes] + [cell for _, cell in self.searches]
@@ -593,7 +594,7 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status."""
     parser = argparse.ArgumentParser(prog="paradec-passes", description=__doc__)
-    add, number, numbers = parser.add_argument, measure.whole_number, measure.whole_numbers
+    add, number, numbers = parser.add_argument, arguments.whole_number, arguments.whole_numbers
     add("data", metavar="DATA", nargs="?", help="fairseq data folder, with --path")
     add("--path", help="checkpoint of a Transformer")
     add("--arch-size", choices=list(SIZES), help="instead of --path: random weights of this size")
@@ -628,7 +629,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.disable(logging.WARNING)
     try:
-        return measure.run("paradec-passes", lambda: _run(args, argv))
+        return arguments.run("paradec-passes", lambda: _run(args, argv))
     finally:
         gc.collect()  # searches log a closing line as they go
         logging.disable(logging.NOTSET)
@@ -645,7 +646,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.path is not None and args.data is None:
         raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
     if args.path is not None:
-        measure.check_inputs(args.data, args.path)
+        loading.check_inputs(args.data, args.path)
     if args.arch_size is not None and (args.data or args.drafter_path):
         given = args.data or args.drafter_path
         raise option_error("DATA, --drafter-path", given, "none with --arch-size")
@@ -722,7 +723,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "version": 1,
         "title": args.title or f"Passes of {name}",
         "notes": notes(setting, args.busy),
-        **measure.circumstances("passes", argv),
+        **machine.circumstances("passes", argv),
         "setting": setting,
         **bench.report(),
         "acceptance": acceptance,
@@ -734,7 +735,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
         args.out.write_text(text, encoding="utf-8")
     print("".join(f"- {note}\n" for note in document["notes"]))
-    print(markdown(document["tables"], markdown_table))
+    print(markdown(document["tables"]))
     return 0
 
 

@@ -23,7 +23,8 @@ from ..analysis import acceptance_by_position, page, report, speed_ups, trace_vi
 from ..analysis.benchmark_tables import tables
 from ..decoding.trace import SCHEMA, SCHEMA_VERSION
 from ..errors import UsageError, option_error
-from . import measure, pages, results, trace
+from ..measure import documents
+from . import arguments, pages, trace
 
 ALLOWED = (
     "a folder with what the measuring commands wrote (*.json), or --trace-file or --stats-file "
@@ -131,7 +132,7 @@ def read_json(path: Path, found: Folder) -> None:
             f"{path}: cannot be read as JSON, or only a part of it: {error}"
         ) from error
     schema = str(content.get("schema")) if isinstance(content, dict) else "None"
-    kinds = {results.BENCHMARK: 1, results.PASSES: 1, measure.SCHEMA: measure.VERSION}
+    kinds = {documents.BENCHMARK: 1, documents.PASSES: 1, documents.SCHEMA: documents.VERSION}
     if schema not in kinds:
         found.skipped[path.name] = f"JSON of another kind (schema: {schema})"
         return
@@ -140,15 +141,15 @@ def read_json(path: Path, found: Folder) -> None:
             f"{path}: got {schema}, version {content.get('version')!r}; allowed: version "
             f"{kinds[schema]}"
         )
-    if schema == results.BENCHMARK:
-        results.check_benchmark(content, str(path))
+    if schema == documents.BENCHMARK:
+        documents.check_benchmark(content, str(path))
         parts = [*tables(content), *speed_ups.tables(content)]
         document = report.Document(path.name, "benchmark", content, parts)
-    elif schema == results.PASSES:
-        results.check_passes(content, str(path))
+    elif schema == documents.PASSES:
+        documents.check_passes(content, str(path))
         document = report.Document(path.name, "passes", content, content["tables"])
     else:
-        results.check_table(content, path)
+        documents.check_table(content, path)
         parts = [{"title": "", "notes": [], "rows": content["rows"]}]
         document = report.Document(path.name, "table", content, parts)
     found.documents.append(document)
@@ -366,13 +367,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--title", help="its heading (default: of the folder's name)")
     add(
         "--sentences",
-        type=measure.whole_number,
+        type=arguments.whole_number,
         default=20,
         metavar="N",
         help="show the passes of at most so many sentences that all traces have (default: 20)",
     )
     args = parser.parse_args(argv)
-    return measure.run("paradec-report", lambda: _run(args))
+    return arguments.run("paradec-report", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

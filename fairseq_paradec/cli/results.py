@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jsonschema
-
-from ..analysis import pass_costs
-from ..analysis.benchmark_tables import markdown, tables
-from ..errors import UsageError, option_error
-from . import measure
+from ..analysis.markdown import markdown
+from ..errors import option_error
+from ..measure import documents
+from . import arguments
 
 HEAD = """\
 # Results
@@ -31,208 +26,8 @@ the commands below wrote. Change a number by running its command again, not here
 and what came of it, is written by hand in `results/targets.md`.
 """
 
-# What a table holds, and as what.
-FIELDS: dict[str, type] = {
-    "title": str,
-    "notes": list,
-    "command": str,
-    "date": str,
-    "machine": dict,
-    "versions": dict,
-    "rows": list,
-}
-
-# The other kinds of file hold several tables and what they are made from: a benchmark, and passes.
-BENCHMARK = "fairseq_paradec.benchmark"
-PASSES = "fairseq_paradec.passes"
-
 # Lines of the difference that --check shows.
 DIFF_LINES = 20
-
-
-def check_benchmark(document: Any, name: str) -> None:
-    """Check a benchmark against its schema, and its tables against its raw samples.
-
-    Args:
-        document: the JSON.
-        name: of its file, for the message.
-
-    Raises:
-        UsageError: it does not fit.
-    """
-    _check_schema(document, name, "benchmark.schema.json")
-    problem = contradiction(document)
-    if problem is None and document["tables"] != tables(document):
-        problem = _OTHER_TABLES
-    if problem is not None:
-        raise UsageError(f"{name}: {problem}")
-
-
-_OTHER_TABLES = "its tables are not what its raw samples say"
-
-
-def _check_schema(document: Any, name: str, schema_file: str) -> None:
-    """Check a document against a schema that lies beside this module."""
-    schema = json.loads(Path(__file__).with_name(schema_file).read_text("utf-8"))
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
-    worst = jsonschema.exceptions.best_match(errors)
-    if worst is not None:
-        raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
-
-
-def check_passes(document: Any, name: str) -> None:
-    """Check what ``paradec-passes`` wrote, as ``check_benchmark`` does a benchmark.
-
-    Args:
-        document: the JSON.
-        name: of its file, for the message.
-
-    Raises:
-        UsageError: it does not fit.
-    """
-    _check_schema(document, name, "passes.schema.json")
-    problem = passes_contradiction(document)
-    if problem is None and document["tables"] != pass_costs.tables(document):
-        problem = _OTHER_TABLES
-    if problem is not None:
-        raise UsageError(f"{name}: {problem}")
-
-
-def passes_contradiction(document: dict[str, Any]) -> str | None:
-    """Return what does not fit together in a file of passes, or None."""
-    setting, passes = document["setting"], document["passes"]
-    if list(dict.fromkeys(one["engine"] for one in passes)) != setting["engines"]:
-        return "its passes are not of the engines that the setting names"
-    for engine in setting["engines"]:
-        own = [one for one in passes if one["engine"] == engine]
-        chunks = [one["chunk"] for one in own if one["part"] == "decoder"]
-        if chunks != setting["chunks"] or [one["part"] for one in own].count("encoder") != 1:
-            return f"the passes of {engine} are not one of each chunk, and the encoder"
-    needed = {"large", *map(pass_costs.dtype_of, setting["engines"])}
-    names = [one["name"] for one in document["bandwidth"]]
-    if set(names) != needed or len(set(names)) < len(names):
-        return "its bandwidths are not those of a large tensor and of each engine's weights"
-    timed = [*document["bandwidth"], *document["peak"], *passes, *document["searches"]]
-    timed += [piece for one in passes for piece in one["pieces"] if "seconds" in piece]
-    if any(len(one["seconds"]) != setting["rounds"] for one in timed):
-        return "other numbers of samples than rounds"
-    return None
-
-
-def contradiction(document: dict[str, Any]) -> str | None:
-    """Return what does not fit together in a benchmark, or None.
-
-    Above all: one dtype and one number of threads in a column, but for what is labelled as of
-    another, and as many samples for each system as there were rounds and sentences.
-    """
-    setting, seconds = document["setting"], document["seconds"]
-    names = [s["label"] for s in document["systems"]]
-    own = [s for s in document["systems"] if s["promise"] != "peer"]
-    if len(set(names)) < len(names):
-        return "two systems have the same label"
-    metrics = set(document["signatures"])
-    scored = [one for s in document["systems"] for one in (s["scores"], *s["differences"].values())]
-    if any(set(one) != metrics for one in scored):
-        return "its scores are not of the metrics whose signatures it has"
-    if any((s["dtype"] != setting["dtype"]) != (s["promise"] == "other dtype") for s in own) or any(
-        s["threads"] is not None for s in own
-    ):
-        return "systems of several dtypes or threads in one column"
-    if list(seconds["latency"]) != [str(count) for count in setting["threads"]]:
-        return "the times are not of the threads that the setting names"
-    if len(document["source_lengths"]) != setting["timed sentences"]:
-        return "as many source lengths as timed sentences are needed"
-    for kind, settings in seconds.items():
-        for key, times in settings.items():
-            peers = set(names) if (kind, key) == ("latency", str(setting["threads"][0])) else set()
-            if set(times) != {s["label"] for s in own} | peers:
-                return f"{kind} {key} is not of the systems that are listed"
-            items = setting["timed sentences"]
-            if kind == "throughput":
-                items = -(-setting["sentences"] // int(key))
-            shapes = {(len(rounds), *map(len, rounds)) for rounds in times.values()}
-            if shapes != {(setting["rounds"], *[items] * setting["rounds"])}:
-                return f"{kind} {key} has other numbers of samples than rounds and sentences"
-    return None
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a table, a benchmark or passes, and check that it is one.
-
-    Args:
-        path: a file that ``measure.save``, ``paradec-benchmark`` or ``paradec-passes`` wrote.
-
-    Returns:
-        The document; each kind has ``tables``.
-
-    Raises:
-        UsageError: it is no JSON, none of the three, of another version, or names a path that
-            exists on one machine only.
-    """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
-    keys = ("schema", "version")
-    given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
-    if given == [BENCHMARK, 1]:
-        check_benchmark(table, str(path))
-    elif given == [PASSES, 1]:
-        check_passes(table, str(path))
-    elif given == [measure.SCHEMA, measure.VERSION]:
-        check_table(table, path)
-        table |= {"tables": [{"title": "", "notes": table["notes"], "rows": table["rows"]}]}
-        table |= {"notes": []}
-    else:
-        raise UsageError(
-            f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
-            f"allowed: {measure.SCHEMA!r}, version {measure.VERSION}, or {BENCHMARK!r} or "
-            f"{PASSES!r}, version 1"
-        )
-    said = [table["command"], table["title"], *table["notes"]]
-    said += [str(value) for value in table.get("setting", {}).values()]
-    for word in re.split(r"[\s=:;,`'\"]+", " ".join(said)):
-        if os.path.isabs(word) and len(word) > 1:
-            raise UsageError(f"{path}: it names {word!r}; allowed: paths relative to the checkout")
-    return table
-
-
-def check_table(table: dict[str, Any], path: Path) -> None:
-    """Refuse a table that lacks something."""
-    for name, kind in FIELDS.items():
-        if not isinstance(table.get(name), kind):
-            raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
-    for name in ("setting", "signatures"):
-        if not isinstance(table.get(name, {}), dict):
-            raise UsageError(f"{path}: {name!r} is no dict")
-    rows = table["rows"]
-    if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
-        raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
-
-
-def cell(value: Any) -> str:
-    """Return a value as text for a Markdown table; None is a run that was not done."""
-    if value is None:
-        return "not run"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return " ".join(str(value).split()).replace("|", "\\|")
-
-
-def markdown_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows; columns of numbers are aligned to the right.
-
-    Args:
-        rows: all with the same keys.
-    """
-    columns = list(rows[0])
-    numeric = [all(type(row[c]) in (int, float) for row in rows) for c in columns]
-    lines = [
-        [cell(c) for c in columns],
-        ["--:" if right else "---" for right in numeric],
-        *([cell(row[c]) for c in columns] for row in rows),
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def section(path: Path, page: Path) -> str:
@@ -242,7 +37,7 @@ def section(path: Path, page: Path) -> str:
         path: the file; its name tells sections of the same title apart.
         page: the page, for the picture's address.
     """
-    table = read_document(path)
+    table = documents.read_document(path)
     machine, picture = table["machine"], path.with_suffix(".png")
     about = [
         table["date"],
@@ -259,7 +54,7 @@ def section(path: Path, page: Path) -> str:
     if picture.is_file():
         address = os.path.relpath(picture, page.parent)
         parts.append(f"![{table['title']}]({Path(address).as_posix()})")
-    parts.append(markdown(table["tables"], markdown_table).rstrip("\n"))
+    parts.append(markdown(table["tables"]).rstrip("\n"))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -317,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.out.write_text(text, encoding="utf-8")
         return 0
 
-    return measure.run("paradec-results", command)
+    return arguments.run("paradec-results", command)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ..analysis import page, trace_view, viewer
 from ..decoding.trace import SCHEMA, SCHEMA_VERSION
 from ..errors import UsageError, option_error
 from ..images import Size
-from . import measure, pages
+from . import arguments, pages
 
 WRITTEN_BY = "a file that --trace-file wrote"
 
@@ -322,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "the tokens that it committed",
     )
     add("--sentence", metavar="ID", nargs="+", action="extend", help="only these numbers (id)")
-    add("--limit", type=measure.whole_number, help="at most so many sentences (default: all)")
+    add("--limit", type=arguments.whole_number, help="at most so many sentences (default: all)")
     add(
         "--color",
         choices=("auto", "always", "never"),
@@ -330,7 +330,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="colours; else marks around tokens (default: auto, on a terminal without NO_COLOR)",
     )
     args = parser.parse_args(argv)
-    return measure.run("paradec-trace", lambda: _run(args))
+    return arguments.run("paradec-trace", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:

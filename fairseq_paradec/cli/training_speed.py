@@ -18,7 +18,8 @@ import torch
 from fairseq import options, tasks, utils
 from tqdm import tqdm
 
-from . import machine, measure
+from ..measure import documents, machine
+from . import arguments
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
 
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         epilog="After -- come more flags of fairseq-train, for all architectures.",
     )
-    add, number = parser.add_argument, measure.whole_number
+    add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder with a training part")
     add(
         "--arch", action="append", required=True, metavar="NAME",
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     end = given.index("--") if "--" in given else len(given)
     args = parser.parse_args(given[:end])
-    return measure.run("paradec-training-speed", lambda: _run(args, given, given[end + 1 :]))
+    return arguments.run("paradec-training-speed", lambda: _run(args, given, given[end + 1 :]))
 
 
 def _run(args: argparse.Namespace, argv: Sequence[str], flags: Sequence[str]) -> int:
@@ -147,7 +148,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str], flags: Sequence[str]) ->
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
         "medians of the rounds' ratios.",
     ]
-    measure.save(args.out, args.title, notes, rows, measure.circumstances("training_speed", argv))
+    documents.save(args.out, args.title, notes, rows, machine.circumstances("training_speed", argv))
     return 0
 
 

@@ -34,8 +34,8 @@ from support.builders import (
     tiny_model,
 )
 
-from fairseq_paradec.cli import machine, measure
 from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.measure import documents, loading, machine
 from fairseq_paradec.methods import METHODS
 from fairseq_paradec.models.blockwise_transformer import BlockHeads
 
@@ -192,7 +192,7 @@ class Material:
 def plain_models(models: str, few: bool) -> list[tuple[Any, Any, Any, Any, Limits, list[Sample]]]:
     """Task, fp32 model, drafter, heads on the CPU, limits and ragged batches of a group."""
     if models == "demo":
-        (model,), task = measure.load(str(DEMO), str(DEMO / "model.pt"))
+        (model,), task = loading.load(str(DEMO), str(DEMO / "model.pt"))
         task.load_dataset("test")
         dataset = task.dataset("test")
         count = FEW_SENTENCES if few else len(dataset)
@@ -325,7 +325,7 @@ def broken(row: dict[str, Any], whole: int, score_gap: float, lossless: bool) ->
 def is_lossless(item: Material, flags: dict[str, Any]) -> bool:
     """Whether the method promises greedy's tokens."""
     models, flags = item.run_by(flags)
-    return bool(measure.generator(item.task, models, **flags).lossless)
+    return bool(loading.generator(item.task, models, **flags).lossless)
 
 
 def alike(got: Sequence[list[Hypo]], wanted: Sequence[list[Hypo]]) -> Counter[str]:
@@ -371,7 +371,7 @@ def save(path: Path, device: str, rows: Sequence[dict[str, Any]]) -> None:
         rows: one per case.
     """
     command = "make test-gpu" + ("" if device == "cuda" else f' ARGS="--device {device}"')
-    made_by = measure.circumstances("", []) | {"command": command}
+    made_by = machine.circumstances("", []) | {"command": command}
     part = path.with_name(path.name + ".part")
-    measure.save(part, TITLE.format(device.upper()), NOTES, rows, made_by)
+    documents.save(part, TITLE.format(device.upper()), NOTES, rows, made_by)
     os.replace(part, path)

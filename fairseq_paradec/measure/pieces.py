@@ -1,7 +1,7 @@
 """A decoder's pass in pieces: what each of them reads and computes, and what runs it alone.
 
 It reads a ChunkScorer's gathered weights, whatever form they are in, so that a pass can be profiled
-(``paradec-passes``) without a clock inside it.
+(``paradec passes``) without a clock inside it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
 from ..analysis import flops
+from ..decoding.engine.encoder import LeanEncoder
+from ..decoding.engine.weights import Int8Linear
 from ..errors import option_error
-from .engine.encoder import LeanEncoder
-from .engine.weights import Int8Linear
 
 # The pieces, in the order of a pass.
 PIECES = (

@@ -1,17 +1,22 @@
-"""The machine under a benchmark: is it idle, and how much memory does a decoder take?"""
+"""The machine under a measurement: what it is, whether it is idle, how much memory work takes."""
 
 from __future__ import annotations
 
 import ctypes
+import datetime
 import os
+import platform
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from .. import __version__
 from ..errors import UsageError
 
 # Cores that others may use before a timed round: a desktop's rest, not a training.
@@ -22,6 +27,45 @@ WATCH_SECONDS, ATTEMPTS = 0.5, 20
 MIB = 2**20
 
 T = TypeVar("T")
+
+
+def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Describe command, date, machine and versions, for the head of a result.
+
+    Args:
+        command: the module's name.
+        argv: its arguments; None means the process's own.
+    """
+    names = ("torch", "numpy", "fairseq-fixed", "fairseq", "sacrebleu", "ctranslate2")
+    versions = {"fairseq_paradec": __version__, "python": platform.python_version()}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    arguments = shlex.join(sys.argv[1:] if argv is None else argv)
+    return {
+        "command": f"python -m fairseq_paradec.cli.{command} {arguments}",
+        "date": datetime.date.today().isoformat(),
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        },
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    """Return the processor's name, as well as this system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def busy_cores(seconds: float = WATCH_SECONDS) -> float | None:

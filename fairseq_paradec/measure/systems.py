@@ -27,7 +27,8 @@ from ..analysis.blocks import block_sizes
 from ..decoding.audit import Audit
 from ..errors import UsageError, option_error
 from ..options import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
-from . import measure
+from . import loading
+from .text import plain_text, text_language
 
 # Named by what a system promises. Only "exact" can be shown wrong, by one token.
 EXACT, BEAM, RELAXED, PEER = "exact", "beam search", "relaxed", "peer"
@@ -128,7 +129,7 @@ class Models:
     def load(self, path: str) -> tuple[list[Any], Any]:
         """Return models and task of a checkpoint (or several with ``:`` between them)."""
         if path not in self._loaded:
-            models, task = measure.load(self.data, path)
+            models, task = loading.load(self.data, path)
             for model in models:
                 model.to(device=self.device, dtype=DTYPES[self.dtype])
             if self.subset not in task.datasets:
@@ -171,7 +172,7 @@ class FairseqSystem:
         self.models, self.task = models.load(self.options.path)
         self.dtype, self.device = self.options.engine_dtype or models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
-        self.language = measure.text_language(models.data, self.task.cfg.target_lang)
+        self.language = text_language(models.data, self.task.cfg.target_lang)
         self.generator = self.task.build_generator(self.models, self.options)
         self.promise = self._promise(models, path)
         drafter = getattr(self.generator, "drafter", None)
@@ -219,7 +220,7 @@ class FairseqSystem:
         found: dict[int, Output] = {}
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
             tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
-            text = measure.plain_text(tokens, self.language)
+            text = plain_text(tokens, self.language)
             # Of fairseq's own search the batch's passes are known, and not the sentence's.
             passes = self._calls[0] or int(hypo[0].get("steps", 0))
             found[number] = Output(tokens, text, passes, hypo[0].get("blocks"))
@@ -284,7 +285,7 @@ class CTranslate2System:
         self.files = path.split(os.pathsep)
         self.parameters = count_parameters(self.models)
         self.dataset = self.task.dataset(models.subset)
-        self.language = measure.text_language(models.data, self.task.cfg.target_lang)
+        self.language = text_language(models.data, self.task.cfg.target_lang)
         self.threads: int | None = None
         self._folder = converted(path, models.data)
         self._limits = {
@@ -331,9 +332,7 @@ class CTranslate2System:
         sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
         results = self._translator.translate_batch(sources, **self._limits)
         outputs = [result.hypotheses[0] for result in results]
-        return [
-            Output(tokens, measure.plain_text(tokens, self.language), None) for tokens in outputs
-        ]
+        return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Nothing is promised, so nothing is excused."""

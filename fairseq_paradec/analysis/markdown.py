@@ -1,0 +1,47 @@
+"""Tables as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def cell(value: Any) -> str:
+    """Return a value as text for a Markdown table; None is a run that was not done."""
+    if value is None:
+        return "not run"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows; columns of numbers are aligned to the right.
+
+    Args:
+        rows: all with the same keys.
+    """
+    columns = list(rows[0])
+    numeric = [all(type(row[c]) in (int, float) for row in rows) for c in columns]
+    lines = [
+        [cell(c) for c in columns],
+        ["--:" if right else "---" for right in numeric],
+        *([cell(row[c]) for c in columns] for row in rows),
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """Join tables to Markdown.
+
+    Args:
+        found: each with ``title``, ``notes`` and ``rows``.
+    """
+    parts = []
+    for one in found:
+        parts += [
+            one["title"] and f"### {one['title']}",
+            "\n".join(f"- {note}" for note in one["notes"]),
+        ]
+        parts.append(table(one["rows"]))
+    return "\n\n".join(part for part in parts if part) + "\n"

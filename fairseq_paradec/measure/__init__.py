@@ -1,0 +1,1 @@
+"""Decode and judge, once: what the measuring commands are tables over."""

@@ -1,0 +1,74 @@
+"""Outputs as plain text, and what scores them: chosen by the data folder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from sacremoses import MosesDetokenizer
+
+from .. import images
+from ..analysis.quality import ImageQuality, Quality, SummaryQuality, TranslationQuality
+
+# The names that a data folder of summarisation has for its sides.
+DOCUMENT, SUMMARY = "document", "summary"
+
+
+def holds_images(data: str) -> bool:
+    """Say whether a data folder is of images, as ``prepare_super_resolution.py`` makes it."""
+    return (Path(data) / images.SIZES).is_file()
+
+
+def text_language(data: str, language: str) -> str | None:
+    """Return the language that the text of one side is detokenised as.
+
+    Documents and summaries are taken for English: their language is not in the folder. ROUGE, which
+    counts letters and digits alone, does not see what Moses does in another one.
+
+    Args:
+        data: fairseq's data folder.
+        language: its name for the side.
+
+    Returns:
+        As in ``de``; None for images, whose numbers are no language.
+    """
+    if holds_images(data):
+        return None
+    return "en" if language in (DOCUMENT, SUMMARY) else language
+
+
+def quality_of(data: str, language: str, references: Sequence[str]) -> Quality:
+    """Return what scores the outputs for a data folder: images, summaries or translations.
+
+    Args:
+        data: fairseq's data folder.
+        language: its name for the targets.
+        references: one per output, as ``plain_text`` makes them.
+
+    Raises:
+        UsageError: the references are not of that kind, or the images' sizes cannot be read.
+    """
+    if holds_images(data):
+        return ImageQuality(references, images.read_sizes(data)[1])
+    return SummaryQuality(references) if language == SUMMARY else TranslationQuality(references)
+
+
+def plain_text(symbols: Sequence[str], language: str | None) -> str:
+    """Join sub-words (subword-nmt's or sentencepiece's) and Moses tokens to plain text.
+
+    Args:
+        symbols: of a dictionary, without ``</s>``.
+        language: of ``text_language``; None joins them with spaces, as they are.
+    """
+    line = " ".join(symbols)
+    if language is None:
+        return line
+    if "\u2581" in line:
+        return line.replace(" ", "").replace("\u2581", " ").strip()
+    return _detokenizer(language).detokenize((line + " ").replace("@@ ", "").split())
+
+
+@functools.cache
+def _detokenizer(language: str) -> MosesDetokenizer:
+    return MosesDetokenizer(lang=language)
