@@ -614,7 +614,7 @@ def test_the_budget_is_per_sentence():
 def test_beams_output_is_fairseqs_beam_search(tmp_path, with_prefix):
     task, model, generator = budget_run(401.0, SECONDS, (6, 5), beam=3)
     stats = tmp_path / "stats.jsonl"
-    generator.config = DecodingConfig("auto_fast", latency_budget_ms=401.0, stats_file=str(stats))
+    generator.reports.config = DecodingConfig("auto_fast", stats_file=str(stats))
     sample = batch(task, (6, 5), seed=77)
     prefix = torch.tensor([[7, 9], [8, 1]]) if with_prefix else None
     hypos = task.inference_step(generator, [model], sample, prefix_tokens=prefix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import logging
 import math
 import time
 import weakref
@@ -24,11 +23,9 @@ from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..decoding.trace import DecodingStats, open_report, write_record
 from ..errors import UsageError, option_error
 from ..options import DecodingConfig
-
-logger = logging.getLogger(__name__)
+from .reports import Reports
 
 
 class MethodGenerator(SequenceGenerator, abc.ABC):
@@ -73,12 +70,12 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.engine = Engine(config.engine_dtype, config.compile)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
-        self.reports: dict[str, Any] = {}
-        self.stats = DecodingStats()
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
-        # Generators have no "end" in fairseq: the closing line comes when this one is let go.
         self._check_min_len()
-        weakref.finalize(self, _say_goodbye, config, self.stats, self.audit, self.reports)
+        self.reports = Reports(config, tgt_dict, src_dict, self.audit)
+        self.stats = self.reports.stats
+        # fairseq never tells a generator that it is done: the reports close when it is deleted.
+        weakref.finalize(self, self.reports.close)
 
     # ---- what a method says of itself ----------------------------------------------------------
 
@@ -90,6 +87,10 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
     def lossless(self) -> bool:
         """Whether, in fp32, the output is promised to be that of greedy search."""
         return False
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what records say of how the last batch was decoded; by default nothing."""
+        return {}
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Make what ``_decode`` is to be given and the timer is not to see; by default nothing."""
@@ -140,11 +141,10 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         hypos = self._decode(net_input, rows, rules, prepared)
         seconds = time.perf_counter() - begin - (Compiled.seconds - compiling)
         self._refuse_nan(rows)
-        self.stats.seconds += seconds
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:
             verdicts = self.audit.compare(sample, hypos, prefix_tokens, bos_token)
-        self._report(sample, rows, hypos, seconds, verdicts)
+        self.reports.add(sample, rows, hypos, seconds, verdicts, self.provenance)
         return hypos
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
@@ -202,58 +202,6 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         if any(math.isnan(score) for row in rows for score in row.scores):
             raise nan_error("--path", self.model.models)
 
-    # ---- reports -------------------------------------------------------------------------------
-
-    def _report(
-        self,
-        sample: dict[str, Any],
-        rows: Sequence[Row],
-        hypos: list[list[dict[str, Any]]],
-        seconds: float,
-        verdicts: Sequence[dict[str, Any] | None],
-    ) -> None:
-        """Count the batch and write its records."""
-        self._open_reports()
-        ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
-        for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
-            self.stats.add(len(row.tokens), len(row.passes))
-            if not self.reports:
-                continue
-            record = self._record(row, hypo[0], verdict)
-            record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
-            if "stats" in self.reports:
-                write_record(self.reports["stats"], record)
-            if "trace" in self.reports:
-                trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
-                write_record(self.reports["trace"], record | {"trace": trace})
-
-    def _open_reports(self) -> None:
-        """Open the reports at the first batch: a generator that decodes nothing leaves no trace."""
-        paths = {"stats": self.config.stats_file, "trace": self.config.trace_file}
-        for kind, path in paths.items():
-            if path is not None and kind not in self.reports:
-                self.reports[kind] = open_report(f"--{kind}-file", path)
-
-    def _record(
-        self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Return one sentence's record, as docs/trace.md describes it."""
-        source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
-        return {
-            "decoding": self.config.decoding,
-            "flags": {n: _finite(v) for n, v in self.config.method_flags().items()},
-            "source": source,
-            "output": [self.tgt_dict[t] for t in row.tokens],
-            "score": float(hypo["score"]),
-            "positional_scores": row.scores,
-            "num_tokens": len(row.tokens),
-            "decoder_passes": len(row.passes),
-            "mean_accepted": len(row.tokens) / len(row.passes),
-            "num_drafted": [p.num_drafted for p in row.passes],
-            "num_accepted": [p.num_accepted for p in row.passes],
-            "audit": verdict,
-        }
-
 
 class ParallelGenerator(MethodGenerator):
     """Base of the methods that draft and verify.
@@ -301,11 +249,6 @@ class ParallelGenerator(MethodGenerator):
         self.scorer.encode(net_input)
 
 
-def _finite(value: Any) -> Any:
-    """Write an infinite number, which JSON cannot say, as text."""
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
 def nan_error(flag: str, models: Iterable[Any]) -> UsageError:
     """Build the error for models whose probabilities are not numbers; the flag gave the models."""
     names = ", ".join(type(model).__name__ for model in models)
@@ -313,19 +256,3 @@ def nan_error(flag: str, models: Iterable[Any]) -> UsageError:
         f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "
         "weights; in fp16, try fp32"
     )
-
-
-def _say_goodbye(
-    config: DecodingConfig, stats: DecodingStats, audit: Audit | None, reports: dict[str, Any]
-) -> None:
-    """Close the reports and log the closing lines."""
-    for file in reports.values():
-        file.close()
-    if stats.sentences == 0:
-        return
-    line = stats.closing_line(config.decoding)
-    if config.jacobi_length == "oracle":
-        line += " (oracle lengths, found outside the timer)"
-    logger.info(line)
-    if audit is not None:
-        logger.info(audit.closing_line())

@@ -269,11 +269,9 @@ class AutoFastGenerator(MethodGenerator):
         hypos: list[list[dict[str, Any]]] = generator._decode(net_input, rows, rules, prepared)
         return hypos
 
-    def _record(
-        self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Say also who decoded."""
-        return super()._record(row, hypo, verdict) | {"chosen": self._chosen}
+    def provenance(self) -> dict[str, Any]:
+        """Return what records say of how the last batch was decoded."""
+        return super().provenance() | {"chosen": self._chosen}
 
     # ---- measuring -----------------------------------------------------------------------------
 

@@ -1,0 +1,120 @@
+"""``--stats-file``, ``--trace-file`` and the closing line: what a generator writes of its work."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..decoding.audit import Audit
+from ..decoding.row import Row
+from ..decoding.trace import DecodingStats, open_report, write_record
+from ..options import DecodingConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Reports:
+    """The reports of one generator.
+
+    Args:
+        config: how it decodes, and the files.
+        tgt_dict: the target dictionary.
+        src_dict: the source dictionary, for the source's text; None: records have no source.
+        audit: ``--audit``'s, for the closing line.
+    """
+
+    def __init__(
+        self, config: DecodingConfig, tgt_dict: Any, src_dict: Any, audit: Audit | None
+    ) -> None:
+        self.config = config
+        self.tgt_dict = tgt_dict
+        self.src_dict = src_dict
+        self.audit = audit
+        self.stats = DecodingStats()
+        self._files: dict[str, Any] = {}
+
+    def add(
+        self,
+        sample: dict[str, Any],
+        rows: Sequence[Row],
+        hypos: list[list[dict[str, Any]]],
+        seconds: float,
+        verdicts: Sequence[dict[str, Any] | None],
+        provenance: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Count a batch and write its records.
+
+        Args:
+            sample: fairseq's.
+            rows: the decoded sentences.
+            hypos: their hypotheses.
+            seconds: the batch's decoding time.
+            verdicts: the audit's, by row.
+            provenance: returns what records say of how the batch was decoded.
+
+        Raises:
+            UsageError: a file cannot be opened.
+        """
+        self.stats.seconds += seconds
+        for row in rows:
+            self.stats.add(len(row.tokens), len(row.passes))
+        self._open()
+        if not self._files:
+            return
+        ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
+        decoded_by = provenance()
+        for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
+            record = self._record(row, hypo[0], verdict) | decoded_by
+            record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
+            if "stats" in self._files:
+                write_record(self._files["stats"], record)
+            if "trace" in self._files:
+                trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
+                write_record(self._files["trace"], record | {"trace": trace})
+
+    def close(self) -> None:
+        """Close the files and log the closing lines."""
+        for file in self._files.values():
+            file.close()
+        if self.stats.sentences == 0:
+            return
+        line = self.stats.closing_line(self.config.decoding)
+        if self.config.jacobi_length == "oracle":
+            line += " (oracle lengths, found outside the timer)"
+        logger.info(line)
+        if self.audit is not None:
+            logger.info(self.audit.closing_line())
+
+    def _open(self) -> None:
+        """Open the files at the first batch: a generator that decodes nothing touches none."""
+        paths = {"stats": self.config.stats_file, "trace": self.config.trace_file}
+        for kind, path in paths.items():
+            if path is not None and kind not in self._files:
+                self._files[kind] = open_report(f"--{kind}-file", path)
+
+    def _record(
+        self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return one sentence's record, as docs/trace.md describes it."""
+        source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
+        return {
+            "decoding": self.config.decoding,
+            "flags": {n: _finite(v) for n, v in self.config.method_flags().items()},
+            "source": source,
+            "output": [self.tgt_dict[t] for t in row.tokens],
+            "score": float(hypo["score"]),
+            "positional_scores": row.scores,
+            "num_tokens": len(row.tokens),
+            "decoder_passes": len(row.passes),
+            "mean_accepted": len(row.tokens) / len(row.passes),
+            "num_drafted": [p.num_drafted for p in row.passes],
+            "num_accepted": [p.num_accepted for p in row.passes],
+            "audit": verdict,
+        }
+
+
+def _finite(value: Any) -> Any:
+    """Write an infinite number, which JSON cannot say, as text."""
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
