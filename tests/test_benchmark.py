@@ -83,7 +83,7 @@ def test_the_document_fits_its_schema(run):
     assert sorted(p.name for p in out.parent.iterdir()) == ["b.json", "b.md", "b.png"]
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     page = out.with_suffix(".md").read_text(encoding="utf-8")
-    assert all(f"### {one['title']}" in page for one in document["tables"])
+    assert all(f"## {one['title']}" in page for one in document["tables"])
     assert document["setting"]["sentences"] == 12
     assert document["machine"]["threads"] == 1
 
@@ -247,9 +247,9 @@ def test_results_renders_a_benchmark_with_its_picture(run, tmp_path):
     folder.mkdir()
     (folder / "b.json").write_text(json.dumps(document), encoding="utf-8")
     shutil.copy(out.with_suffix(".png"), folder)
-    page = results.render(folder, tmp_path / "PAGE.md")
-    assert f"![{document['title']}](results/b.png)" in page
-    latency = page.split("### Latency")[1].split("###")[0]
+    page = results.render(folder, tmp_path / "PAGE.md")[folder / "b.md"]
+    assert f"![{document['title']}](b.png)" in page
+    latency = page.split("## Latency")[1].split("##")[0]
     assert latency.count("| unknown |") == 6
     document["title"] = "Of /home/me/model.pt"
     (folder / "b.json").write_text(json.dumps(document), encoding="utf-8")

@@ -7,6 +7,7 @@ import json
 import pytest
 from support.commands import ROOT
 
+from fairseq_paradec.analysis import result_pages
 from fairseq_paradec.analysis.benchmark_plot import series
 from fairseq_paradec.analysis.benchmark_tables import (
     BEAM,
@@ -18,7 +19,7 @@ from fairseq_paradec.analysis.benchmark_tables import (
 )
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli import analyse, results
+from fairseq_paradec.cli import analyse
 from fairseq_paradec.measure import documents
 
 
@@ -151,8 +152,8 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
         "x fairseq greedy": "2.25 (1.50-3.00)",
     }  # fmt: skip
     write(out, table | {"command": "python"})  # it names a folder of the test
-    page = results.section(out, tmp_path / "PAGE.md")
-    assert "](new/f.png)" in page and "| regular 4 | exact | 1.67 | 7.0 |" in page
+    page = result_pages.page(documents.read_document(out), "f.png")
+    assert "](f.png)" in page and "| regular 4 | exact | 1.67 | 7.0 |" in page
     plain = plot.read_bytes()
     assert figure(tmp_path, capsys, benchmark, "--plot", plot)[0] == 0
     assert plot.read_bytes() == plain

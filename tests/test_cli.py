@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.commands import DEMO, ROOT
 
-from fairseq_paradec.cli import demo, lossless, results
+from fairseq_paradec.cli import demo, lossless
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import documents, loading, machine
+from fairseq_paradec.measure import loading
 
 MODEL = DEMO / "model.pt"
 
@@ -48,7 +46,6 @@ TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]
         (demo, ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
         (lossless, [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
         (lossless, [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
-        (results, ["--tables", "no/such"], ["--tables", "'no/such'", "*.json"]),
     ],
 )
 def test_a_mistake_is_named(command, arguments, words, capsys, monkeypatch):
@@ -223,94 +220,7 @@ def test_separate_dictionaries_leave_source_copy_out():
     assert len(inits[1]) == 4  # greedy has none
 
 
-# ---- results -----------------------------------------------------------------------------------
-
-
-def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
-    """Write a table as the commands do, with changes to it."""
-    rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
-    path = folder / f"{name}.json"
-    made_by = machine.circumstances("lossless", ["DATA", "--out", "results/some.json"])
-    documents.save(path, "A table", ["A note."], rows, made_by)
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
-    return path
-
-
-def test_the_committed_page_is_what_the_tables_render_to(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    assert results.main(["--check"]) == 0, capsys.readouterr().out
-
-
-def test_the_page_holds_no_absolute_path():
-    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    assert not re.findall(r"(?:^|[\s`'\"=(:])/\w[^\s]*", text)
-
-
-def test_a_table_renders_with_its_circumstances(tmp_path):
-    write_table(tmp_path, "b")
-    write_table(tmp_path, "a", title="The first")
-    out = tmp_path / "page.md"
-    assert results.main(["--tables", str(tmp_path), "--out", str(out)]) == 0
-    text = out.read_text(encoding="utf-8")
-    assert re.findall("^## .*", text, re.MULTILINE) == ["## The first (a)", "## A table (b)"]
-    assert "`paradec-results`" in text
-    assert f"torch {torch.__version__}" in text
-    assert "\n- A note.\n" in text
-    command = "python -m fairseq_paradec.cli.lossless DATA --out results/some.json"
-    assert f"\n```\n{command}\n```\n" in text
-    table = """
-| model | ms | done | gain | note |
-| --- | --: | --- | --- | --- |
-| a\\|b | 1.5 | yes | not run |  |
-"""
-    assert text.count(table) == 2
-
-
-def test_check_shows_where_a_page_differs(tmp_path, capsys):
-    write_table(tmp_path)
-    out = tmp_path / "page.md"
-    arguments = ["--tables", str(tmp_path), "--out", str(out)]
-    assert results.main([*arguments, "--check"]) == 1
-    assert not out.exists()
-    assert results.main(arguments) == 0
-    assert results.main([*arguments, "--check"]) == 0
-    edited = out.read_text(encoding="utf-8").replace("1.5", "1.4")
-    out.write_text(edited, encoding="utf-8")
-    capsys.readouterr()
-    assert results.main([*arguments, "--check"]) == 1
-    captured = capsys.readouterr()
-    assert "-| a\\|b | 1.4 |" in captured.out
-    assert "+| a\\|b | 1.5 |" in captured.out
-    assert "run paradec-results" in captured.err
-    assert out.read_text(encoding="utf-8") == edited
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schema": "other"}, ["schema 'other'", "fairseq_paradec.table"]),
-        ({"version": 2}, ["version 2", "allowed"]),
-        ({"notes": None}, ["'notes'", "list"]),
-        ({"rows": []}, ["'rows'", "one or more"]),
-        ({"rows": [{"a": 1}, {"b": 1}]}, ["'rows'", "same columns"]),
-        ({"command": "python -m x --out=/x.json"}, ["/x.json", "relative"]),
-    ],
-)
-def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
-    path = write_table(tmp_path, "wrong", **changes)
-    with pytest.raises(UsageError) as error:
-        documents.read_document(path)
-    assert all(word in str(error.value) for word in [str(path), *words])
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
-def test_what_is_no_table_is_refused_by_file(tmp_path, content, capsys):
-    path = tmp_path / "broken.json"
-    path.write_bytes(content)
-    arguments = ["--tables", str(tmp_path), "--out", str(tmp_path / "page.md")]
-    assert results.main(arguments) == 2
-    assert f"paradec-results: error: {path}: " in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
+# ---- pages -------------------------------------------------------------------------------------
 
 
 def test_the_pages_commands_exist_in_a_checkout():

@@ -14,7 +14,7 @@ from support.image_data import HIGH, LOW, gradients, image_folder
 
 from fairseq_paradec import images
 from fairseq_paradec.cli import images as command
-from fairseq_paradec.cli import results
+from fairseq_paradec.cli.main import main
 from fairseq_paradec.decoding.trace import SCHEMA
 from fairseq_paradec.images import LINE, Pixels
 
@@ -176,8 +176,8 @@ def test_the_table_stands_among_the_results(tmp_path, capsys, monkeypatch):
     given = ("--out", "p", "--json", "tables/images.json")
     Path("tables").mkdir()
     assert run(capsys, "compare", "data", "greedy.txt", *given)[0] == 0
-    assert results.main(["--tables", "tables", "--out", "RESULTS.md"]) == 0
-    assert "| greedy | 48.13 | 48.13 to 48.13 |" in Path("RESULTS.md").read_text()
+    assert main(["results", "--tables", "tables"]) == 0
+    assert "| greedy | 48.13 | 48.13 to 48.13 |" in Path("tables/images.md").read_text()
 
 
 def test_one_system_stands_beside_the_truth(data, tmp_path, capsys):

@@ -17,7 +17,7 @@ from gpu import conftest, gates
 from support.builders import Limits, batch, built, decode
 from support.commands import ROOT
 
-from fairseq_paradec.cli import results
+from fairseq_paradec.cli.main import main
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.engine.block import BlockScorer
@@ -172,8 +172,7 @@ def test_the_table_is_written_when_all_gates_have_a_result(tmp_path, monkeypatch
     (line,) = report({"device": "cpu", "summary": str(out)}, rows)
     assert line == f"{out} is written: {len(rows)} gates"
     assert [path.name for path in out.parent.iterdir()] == ["gates.json"]
-    assert results.main(["--tables", str(out.parent), "--out", str(tmp_path / "page.md")]) == 0
-    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    page = _rendered(out, tmp_path)
     assert 'make test-gpu ARGS="--device cpu"' in page
     assert all(f"| {name} | passed | not run |" in page for name in rows)
 
@@ -182,9 +181,8 @@ def test_the_table_is_written_when_all_gates_have_a_result(tmp_path, monkeypatch
 
 
 def _rendered(table, folder):
-    page = folder / "other.md"
-    assert results.main(["--tables", str(table.parent), "--out", str(page)]) == 0
-    return page.read_text(encoding="utf-8")
+    assert main(["results", "--tables", str(table.parent), "--out", str(folder / "other.md")]) == 0
+    return table.with_suffix(".md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

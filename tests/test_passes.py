@@ -352,9 +352,9 @@ def test_the_document(document: dict[str, Any]):
 
 def test_the_results_page_takes_it(document: dict[str, Any], tmp_path: Path):
     (tmp_path / "passes-quick.json").write_text(json.dumps(document), encoding="utf-8")
-    page = results.render(tmp_path, tmp_path / "PAGE.md")
-    assert "## Passes of tiny, random weights (passes-quick)" in page
-    assert "### Estimate: milliseconds a sentence" in page and "ESTIMATE" in page
+    page = results.render(tmp_path, tmp_path / "PAGE.md")[tmp_path / "passes-quick.md"]
+    assert "# Passes of tiny, random weights" in page
+    assert "## Estimate: milliseconds a sentence" in page and "ESTIMATE" in page
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
     given = ["--drafter-path", str(drafter)] if drafter.is_file() else []
     assert passes.main([*argv, *given, "--batch", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "vocabulary 7944" in printed and "### Passes" in printed
+    assert "vocabulary 7944" in printed and "## Passes" in printed
     assert ("drafter, 4 masks" in printed) == bool(given)
 
 

@@ -23,6 +23,7 @@ from support.image_models import HEADS, save, tiny_image_model
 from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli import benchmark, demo, lossless, report, results
+from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents, loading
 from fairseq_paradec.measure.text import plain_text, quality_of
 
@@ -156,7 +157,7 @@ def test_images_have_psnr(of_images: Path, pictures: Path) -> None:
 def test_other_metrics_are_rendered(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """By paradec-results, beside the other kinds by paradec-report, and each kind is checked."""
+    """By paradec results, beside the other kinds by paradec report, and each kind is checked."""
     for name in ("of_summaries", "of_images"):
         shutil.copy(request.getfixturevalue(name), tmp_path)
     assert report.main([str(tmp_path)]) == 0
@@ -171,14 +172,14 @@ def test_other_metrics_are_rendered(
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps(portable))
-    assert f"| {metric} |" in results.render(folder, tmp_path / "RESULTS.md")
+    assert f"| {metric} |" in results.render(folder, tmp_path / "RESULTS.md")[folder / "a.md"]
     for system in (portable["systems"][0], portable["systems"][-1]):
         kept = system["scores"].pop(metric)
-        with pytest.raises(results.UsageError):
+        with pytest.raises(UsageError):
             documents.check_benchmark(portable, "a.json")
         system["scores"][metric] = kept
     portable["systems"][0]["scores"]["BLEU"] = 3.0
-    with pytest.raises(results.UsageError, match="not of the metrics whose signatures"):
+    with pytest.raises(UsageError, match="not of the metrics whose signatures"):
         documents.check_benchmark(portable, "a.json")
 
 

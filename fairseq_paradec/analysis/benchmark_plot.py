@@ -90,25 +90,43 @@ def _latency(ax: Any, document: dict[str, Any]) -> None:
     """Bars: median time of a sentence; lines to the p95; colour by label."""
     times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
     systems = [s for s in document["systems"] if s["label"] in times]
-    for place, system in enumerate(systems):
-        rounds = times[system["label"]]
-        median, tail = milliseconds(rounds).median, 1000 * percentile(rounds, 95)
-        ax.barh(place, median, color=colour(system), height=0.66)
-        ax.plot([median, tail], [place, place], color="black", linewidth=0.9)
-        ax.text(tail, place, f" {median:.1f}", va="center", fontsize=8)
-    ax.set_yticks(range(len(systems)), [s["label"] for s in systems], fontsize=8)
-    ax.invert_yaxis()
-    ax.set_xlabel("ms per sentence, batch 1 (bar: median, line: to p95)")
+    medians = [milliseconds(times[s["label"]]).median for s in systems]
+    tails = [1000 * percentile(times[s["label"]], 95) for s in systems]
+    _bars(ax, systems, medians, "ms per sentence, batch 1 (bar: median, line: to p95)", tails)
     shown = {label(s): colour(s) for s in systems}
     handles = [plt.Rectangle((0, 0), 1, 1, color=one) for one in shown.values()]
     ax.legend(handles, list(shown), fontsize=8, frameon=False, loc="lower right")
 
 
+def _bars(
+    ax: Any,
+    systems: Sequence[dict[str, Any]],
+    values: Sequence[float],
+    meaning: str,
+    tails: Sequence[float] | None = None,
+) -> None:
+    """Draw a bar for each system, with its value, and a line to its tail if there is one."""
+    for place, (system, value) in enumerate(zip(systems, values, strict=True)):
+        tail = value if tails is None else tails[place]
+        ax.barh(place, value, color=colour(system), height=0.66)
+        ax.plot([value, tail], [place, place], color="black", linewidth=0.9)
+        ax.text(tail, place, f" {value:.1f}", va="center", fontsize=8)
+    ax.set_yticks(range(len(systems)), [s["label"] for s in systems], fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlabel(meaning)
+
+
 def _throughput(ax: Any, document: dict[str, Any]) -> None:
-    """Lines: sentences a second by batch size."""
+    """Sentences a second: lines by batch size, or bars where there is one size."""
     sweep, count = document["seconds"]["throughput"], document["setting"]["sentences"]
     sizes = [int(size) for size in sweep]
     names = list(next(iter(sweep.values())))
+    if len(sizes) == 1:
+        (times,) = sweep.values()
+        systems = [s for s in document["systems"] if s["label"] in times]
+        rates = [throughput(times[s["label"]], count).median for s in systems]
+        _bars(ax, systems, rates, f"sentences per second, batch {sizes[0]}")
+        return
     for name in names:
         rates = [throughput(times[name], count).median for times in sweep.values()]
         ax.plot(sizes, rates, marker="o", markersize=3)

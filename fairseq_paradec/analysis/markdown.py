@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +23,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         rows: all with the same keys.
     """
     columns = list(rows[0])
-    numeric = [all(type(row[c]) in (int, float) for row in rows) for c in columns]
+    cells = [[cell(row[column]) for column in columns] for row in rows]
+    numeric = [all(re.fullmatch(r"[-+]?[\d.]+|-", one) for one in column) for column in zip(*cells)]
     lines = [
-        [cell(c) for c in columns],
+        [cell(column) for column in columns],
         ["--:" if right else "---" for right in numeric],
-        *([cell(row[c]) for c in columns] for row in rows),
+        *cells,
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -40,7 +42,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     parts = []
     for one in found:
         parts += [
-            one["title"] and f"### {one['title']}",
+            one["title"] and f"## {one['title']}",
             "\n".join(f"- {note}" for note in one["notes"]),
         ]
         parts.append(table(one["rows"]))

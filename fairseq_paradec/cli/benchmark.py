@@ -31,6 +31,7 @@ from .. import images
 from ..analysis.benchmark_tables import BASELINES, BEAM, GREEDY, OWN_GREEDY, tables
 from ..analysis.markdown import markdown
 from ..analysis.quality import Quality
+from ..analysis.result_pages import page
 from ..analysis.timing import total
 from ..errors import UsageError, option_error
 from ..measure import loading, machine
@@ -724,17 +725,16 @@ def notes(
 
 
 def save(path: Path, document: dict[str, Any]) -> None:
-    """Write the JSON document, its tables as Markdown, and a picture beside it."""
+    """Write the JSON document, and beside it its page and its picture."""
     from ..analysis.benchmark_plot import draw
 
-    heading = f"## {document['title']}\n\n" + "".join(f"- {n}\n" for n in document["notes"]) + "\n"
     whole = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    page = heading + markdown(document["tables"])
-    for file, text in ((path, whole), (path.with_suffix(".md"), page)):
+    picture = path.with_suffix(".png")
+    for file, text in ((path, whole), (path.with_suffix(".md"), page(document, picture.name))):
         new = file.with_name(file.name + ".new")
         new.write_text(text, encoding="utf-8")
         new.replace(file)
-    draw(document, path.with_suffix(".png"))
+    draw(document, picture)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""RESULTS.md and the pages of results: rendered from JSON, checked, refused by file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.commands import ROOT
+
+from fairseq_paradec.cli import results
+from fairseq_paradec.cli.main import main
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import documents, machine
+
+
+def paradec(*arguments: object) -> int:
+    """Run paradec results."""
+    return main(["results", *map(str, arguments)])
+
+
+def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
+    """Write a table as the commands do, with changes to it."""
+    rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
+    path = folder / f"{name}.json"
+    made_by = machine.circumstances("lossless", ["DATA", "--out", "results/some.json"])
+    documents.save(path, "A table", ["A note."], rows, made_by)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
+    return path
+
+
+def test_the_committed_page_is_what_the_tables_render_to(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert paradec("--check") == 0, capsys.readouterr().out
+
+
+def test_the_committed_pages_are_short_and_portable():
+    pages = [ROOT / "RESULTS.md", *(ROOT / "results").glob("*.md")]
+    assert pages[0].stat().st_size <= 8 * 1024
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    assert not re.findall(r"(?:^|[\s`'\"=(:])/\w[^\s]*", text)
+    chosen = json.loads((ROOT / "results" / results.SUMMARY).read_text(encoding="utf-8"))
+    for one in chosen["targets"]:
+        assert len(f"{one['target']} {one['found']}".split()) <= 15, one
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"benchmark": "other"}, "got 'other'"),
+        ({"rows": ["other"]}, "got other; allowed: fairseq beam 5"),
+        ({"lines": [{"text": "9.87 times", "from": ["benchmark-tiny"]}]}, "9.87 does not stand"),
+    ],
+)
+def test_a_summary_says_only_what_was_measured(tmp_path, changes, words):
+    shutil.copy(ROOT / "results" / "benchmark-tiny.json", tmp_path)
+    chosen = {"benchmark": "benchmark-tiny", "rows": ["greedy"], "lines": []}
+    target = {"target": "speed", "found": "2.16", "met": "yes", "from": ["benchmark-tiny"]}
+    chosen |= {"targets": [target]}
+    chosen |= {"peer": "CTranslate2 greedy, float32", "not run": ["all else"]}
+    (tmp_path / results.SUMMARY).write_text(json.dumps(chosen))
+    page = results.render(tmp_path, tmp_path / "page.md")[tmp_path / "page.md"]
+    assert "| greedy | 14.68 | 13.7 | 2.98 | 2.16 | 1.00 | 0.48 | exact | 1000/1000 |" in page
+    (tmp_path / results.SUMMARY).write_text(json.dumps(chosen | changes))
+    with pytest.raises(UsageError, match=words):
+        results.render(tmp_path, tmp_path / "page.md")
+
+
+def test_a_table_renders_with_its_circumstances(tmp_path):
+    write_table(tmp_path, "b")
+    write_table(tmp_path, "a", title="The first")
+    out = tmp_path / "page.md"
+    assert paradec("--tables", tmp_path, "--out", out) == 0
+    summary = out.read_text(encoding="utf-8")
+    assert "[a](./a.md), [b](./b.md)." in summary
+    text = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert text.startswith("# The first\n")
+    assert f"torch {torch.__version__}" in text
+    assert "\n- A note.\n" in text
+    command = "python -m fairseq_paradec.cli.lossless DATA --out results/some.json"
+    assert f"\n```\n{command}\n```\n" in text
+    table = """
+| model | ms | done | gain | note |
+| --- | --: | --- | --- | --- |
+| a\\|b | 1.5 | yes | not run |  |
+"""
+    assert text.endswith(table)
+
+
+def test_check_shows_where_a_page_differs(tmp_path, capsys):
+    write_table(tmp_path)
+    out = tmp_path / "page.md"
+    arguments = ["--tables", tmp_path, "--out", out]
+    assert paradec(*arguments, "--check") == 1
+    assert not out.exists()
+    out = tmp_path / "some.md"
+    assert paradec(*arguments) == 0
+    assert paradec(*arguments, "--check") == 0
+    edited = out.read_text(encoding="utf-8").replace("1.5", "1.4")
+    out.write_text(edited, encoding="utf-8")
+    capsys.readouterr()
+    assert paradec(*arguments, "--check") == 1
+    captured = capsys.readouterr()
+    assert "-| a\\|b | 1.4 |" in captured.out
+    assert "+| a\\|b | 1.5 |" in captured.out
+    assert "run paradec results" in captured.err
+    assert out.read_text(encoding="utf-8") == edited
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": "other"}, ["schema 'other'", "fairseq_paradec.table"]),
+        ({"version": 2}, ["version 2", "allowed"]),
+        ({"notes": None}, ["'notes'", "list"]),
+        ({"rows": []}, ["'rows'", "one or more"]),
+        ({"rows": [{"a": 1}, {"b": 1}]}, ["'rows'", "same columns"]),
+        ({"command": "python -m x --out=/x.json"}, ["/x.json", "relative"]),
+    ],
+)
+def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
+    path = write_table(tmp_path, "wrong", **changes)
+    with pytest.raises(UsageError) as error:
+        documents.read_document(path)
+    assert all(word in str(error.value) for word in [str(path), *words])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
+def test_what_is_no_table_is_refused_by_file(tmp_path, content, capsys):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    arguments = ["--tables", tmp_path, "--out", tmp_path / "page.md"]
+    assert paradec(*arguments) == 2
+    assert f"paradec results: error: {path}: " in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_folder_without_results_is_refused(capsys):
+    assert paradec("--tables", "no/such") == 2
+    assert "--tables: got 'no/such'" in capsys.readouterr().err
