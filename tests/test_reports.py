@@ -23,6 +23,7 @@ from support.builders import (
 )
 
 from fairseq_paradec.decoding.audit import Audit
+from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
@@ -44,6 +45,13 @@ BASE = {
     "num_drafted",
     "num_accepted",
     "audit",
+    "lossless",
+    "engine",
+    "engine_dtype",
+    "compiled",
+    "model",
+    "drafter",
+    "versions",
     "id",
     "batch_size",
     "batch_seconds",
@@ -109,6 +117,40 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
         more = {"positions", "directions"} if decoding in BEAM_DECODINGS else set()
         assert all(set(p) == PASS | more for p in long["trace"])
+
+
+@pytest.mark.parametrize(
+    "flags, lossless, dtype",
+    [
+        ({"decoding": "greedy", "engine_dtype": "int8"}, True, "int8"),
+        ({"decoding": "gad"}, True, "fp64"),
+        ({"decoding": "gad_pp"}, False, "fp64"),
+        ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
+        ({"decoding": "gad_pp", "accept_margin": 0.0}, True, "fp64"),
+        ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
+        ({"decoding": "nat"}, False, "fp32"),
+    ],
+)
+def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossless, dtype):
+    _, model, _, _, stats, _ = run(tmp_path, **flags)
+    drafts = flags["decoding"] in ("gad", "gad_pp")
+    for record in stats:
+        assert (record["lossless"], record["engine_dtype"]) == (lossless, dtype)
+        assert (record["engine"], record["compiled"]) == ("torch", False)
+        assert record["model"] == weights_hash(model)
+        assert (record["drafter"] is not None) == drafts and record["drafter"] != record["model"]
+        assert set(record["versions"]) == {"fairseq_paradec", "torch", "fairseq"}
+
+
+def test_a_hash_is_of_every_weight_and_dtype():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
+    found = {weights_hash(model)}
+    for weight in model.parameters():
+        with torch.no_grad():
+            weight.view(-1)[-1] += 1e-6
+        found.add(weights_hash(model))
+    found.add(weights_hash(model.bfloat16()))
+    assert len(found) == 6 and all(len(one) == 16 for one in found)
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -365,7 +365,7 @@ def test_mistakes_are_named(tmp_path, benchmark, traced, capsys):
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps(read(traced["gad"])[0] | {"version": 2}), encoding="utf-8")
+    other.write_text(json.dumps(read(traced["gad"])[0] | {"version": 99}), encoding="utf-8")
     twisted = tmp_path / "twisted.jsonl"
     twisted.write_text(json.dumps(read(traced["gad"])[0] | {"output": ["x"]}), encoding="utf-8")
     pdf = tmp_path / "p.pdf"
@@ -380,7 +380,7 @@ def test_mistakes_are_named(tmp_path, benchmark, traced, capsys):
         (["acceptance", traced["greedy"]], "TRACE: got"),
         (["acceptance", cut], "cut.jsonl, line 4: the file is cut off"),
         (["acceptance", empty], "this one is empty"),
-        (["acceptance", other], "other.jsonl, line 1: got version 2"),
+        (["acceptance", other], "other.jsonl, line 1: got version 99"),
         (["acceptance", twisted], "twisted.jsonl, line 1: the sentence contradicts itself"),
         (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
     ):

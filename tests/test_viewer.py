@@ -61,7 +61,7 @@ def test_a_block_holds_what_is_known():
     assert panel["flags"] == ["--block-size 2", "--adaptive-block", "--accept-margin inf"]
     assert panel["numbers"] == {
         "tokens": 4, "passes": 2, "tokens per pass": "2.00", "drafted": 2, "accepted": 2,
-        "rescued": 1,
+        "rescued": 1, "promise": "not recorded", "engine": "not recorded",
     }  # fmt: skip
     states = list(MEANINGS)
     origins = panel["origins"]

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import io
 import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ..errors import UsageError
 from . import page, viewer
-from .acceptance_by_position import Position, as_table
+from .acceptance_by_position import as_table
 from .benchmark_tables import label
-from .trace_view import Sentence, typed
+from .promises import EXACT, NOT_RECORDED
+from .tally import Tally, decodings, per_sentence, totals
 
 #: What a folder may hold, in the order of the page, and how its part of the contents is called.
 KINDS = {
@@ -51,116 +50,6 @@ class Document:
     kind: str
     content: dict[str, Any]
     tables: Sequence[dict[str, Any]]
-
-
-@dataclass
-class Tally:
-    """What the sentences of a trace or of statistics add up to.
-
-    Attributes:
-        name: of the file.
-        has_passes: a trace; statistics do not tell what happened in a pass.
-        methods: sentences by decoding and its flags.
-        counts: per sentence, in the file's order, by name of the count.
-        audits: sentences by verdict; those that were not audited are left out.
-        broken: sentences that were to be greedy search's and are not, ties apart.
-        positions: how often the i-th token of a draft was accepted; none where nothing is drafted.
-    """
-
-    name: str
-    has_passes: bool
-    methods: Counter[tuple[str, str]] = field(default_factory=Counter)
-    counts: dict[str, list[int]] = field(default_factory=dict)
-    audits: Counter[str] = field(default_factory=Counter)
-    broken: int = 0
-    positions: Sequence[Position] = ()
-
-    @property
-    def kind(self) -> str:
-        """Return a key of ``KINDS``."""
-        return "trace" if self.has_passes else "statistics"
-
-    def add(self, record: dict[str, Any], sentence: Sentence | None) -> None:
-        """Count one sentence.
-
-        Args:
-            record: a line of the file, its schema checked.
-            sentence: what was read from it, of a trace.
-
-        Raises:
-            UsageError: it lacks a count.
-        """
-        for name, count in COUNTS.items():
-            self.counts.setdefault(name, []).append(count(record))
-        if sentence is not None:
-            self.counts.setdefault(RESCUED, []).append(sentence.rescued)
-        self.methods[method(record)] += 1
-        audit = record.get("audit")
-        if isinstance(audit, dict):
-            same, tie = audit.get("identical"), audit.get("tie")
-            verdict = "identical" if same else "ties" if tie else BEYOND
-            self.audits[verdict] += 1
-            self.broken += verdict == BEYOND and not _is_relaxed(record)
-
-
-RESCUED, BEYOND = "rescued", "beyond ties"
-
-
-def _is_relaxed(record: dict[str, Any]) -> bool:
-    """Say whether a decoder was asked for more than greedy search's output.
-
-    Lower precisions, which a record does not tell, promise nothing either.
-    """
-    flags = record.get("flags", {})
-    accepts_more = flags.get("accept_distance") is not None or any(
-        (flags.get(name) or 1) > 1 for name in ("accept_topk", "min_block")
-    )
-    return record["decoding"] == "gad_pp" or accepts_more
-
-
-def _number(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return what reads a count of a record."""
-
-    def read(record: dict[str, Any]) -> int:
-        value = record.get(name)
-        if type(value) is not int or value < 0:
-            raise UsageError(f"{name!r} is missing or no count")
-        return value
-
-    return read
-
-
-def _sum(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return what adds up a record's counts per pass."""
-
-    def read(record: dict[str, Any]) -> int:
-        values = record.get(name)
-        if not isinstance(values, list) or any(type(v) is not int or v < 0 for v in values):
-            raise UsageError(f"{name!r} is missing or no list of counts")
-        return sum(values)
-
-    return read
-
-
-#: What statistics count of a sentence.
-COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
-    "tokens": _number("num_tokens"),
-    "passes": _number("decoder_passes"),
-    "drafted": _sum("num_drafted"),
-    "accepted": _sum("num_accepted"),
-}
-
-
-def method(record: dict[str, Any]) -> tuple[str, str]:
-    """Return a record's decoding and its flags as they are typed; what is off is left out.
-
-    Raises:
-        UsageError: there is no decoding, or the flags are none.
-    """
-    decoding, flags = record.get("decoding"), record.get("flags", {})
-    if not isinstance(decoding, str) or not isinstance(flags, dict):
-        raise UsageError("'decoding' or 'flags' is missing or not what it should be")
-    return decoding, " ".join(typed(flags))
 
 
 # ---- the page ----------------------------------------------------------------------------------
@@ -320,13 +209,21 @@ def warnings(
         for system in one.content["systems"]
         if label(system).startswith("NOT")
     ]
-    false += [
-        f"{one.name}: {one.broken} of {one.audits.total()} outputs are not fairseq's greedy "
-        "search's, ties apart (in fp16, bf16 and int8 that may be rounding)"
+    false += _beyond_ties(tallies, EXACT)
+    found.append(("Not all is exact that promised it.", false))
+    open_ = _beyond_ties(tallies, NOT_RECORDED)
+    found.append(("Whether these outputs were promised to be exact is not recorded.", open_))
+    return [(what, lines) for what, lines in found if lines]
+
+
+def _beyond_ties(tallies: Sequence[Tally], promise: str) -> list[str]:
+    """Return a line for each file that has outputs of this promise which differ beyond ties."""
+    return [
+        f"{one.name}: {one.beyond[promise]} of {one.audits.total()} outputs are not fairseq's "
+        "greedy search's, ties apart"
         for one in tallies
-        if one.broken
+        if one.beyond[promise]
     ]
-    return [*found, *([("Not all is exact that promised it.", false)] if false else [])]
 
 
 def _machine(one: Document) -> str:
@@ -458,82 +355,6 @@ def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
 
 
 # ---- traces and statistics ---------------------------------------------------------------------
-
-
-def decodings(one: Tally) -> list[str]:
-    """Return the methods of a file, without their flags."""
-    return list(dict.fromkeys(decoding for decoding, _ in one.methods))
-
-
-def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Return the table of all traces and statistics, a row for each.
-
-    Args:
-        tallies: of the page.
-    """
-    audited = any(one.audits for one in tallies)
-    rows = []
-    for one in tallies:
-        sums = {name: sum(counts) for name, counts in one.counts.items()}
-        row: Row = {
-            "file": one.name,
-            "decoding": "; ".join(decodings(one)),
-            "sentences": one.methods.total(),
-            "tokens": sums["tokens"],
-            "passes": sums["passes"],
-            "tokens per pass": ratio(sums["tokens"], sums["passes"]),
-            "drafted": sums["drafted"],
-            "accepted": sums["accepted"],
-            "accepted of drafted": ratio(sums["accepted"], sums["drafted"]),
-            RESCUED: sums.get(RESCUED, "-"),
-        }
-        if audited:
-            row["audited"] = one.audits.total()
-            verdicts = ("identical", "ties", "beyond ties")
-            row |= {v: one.audits[v] if one.audits else "-" for v in verdicts}
-        rows.append(row)
-    notes = [
-        "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and how "
-        "many of them were let pass, those after the end of a sentence too. rescued: accepted, "
-        "though not the verifier's own choice, which only a trace tells.",
-    ]
-    if audited:
-        notes.append(
-            "audited: compared with fairseq's own search; ties: the outputs part where two tokens' "
-            "log-probabilities differ by less than 1e-4."
-        )
-    return {"title": "Traces and statistics", "notes": notes, "rows": rows}
-
-
-def ratio(part: int, whole: int) -> float | str:
-    """Return a quotient with two decimals, or ``-`` where there is none."""
-    return round(part / whole, 2) if whole else "-"
-
-
-def per_sentence(one: Tally) -> dict[str, Any]:
-    """Return the table of what a sentence of one file takes.
-
-    Args:
-        one: the file.
-    """
-    tokens, passes = one.counts["tokens"], one.counts["passes"]
-    rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
-    rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]
-    if rates:
-        rows.insert(2, _spread("tokens per pass", rates, ratio(sum(tokens), sum(passes))))
-    return {"title": "Sentences", "notes": [], "rows": rows}
-
-
-def _spread(name: str, values: Sequence[float], total: float | str) -> Row:
-    """Return one row: what sentences have of something."""
-    return {
-        "per sentence": name,
-        "total": total,
-        "mean": round(statistics.fmean(values), 2),
-        "median": round(statistics.median(values), 2),
-        "lowest": round(min(values), 2),
-        "highest": round(max(values), 2),
-    }
 
 
 def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str]]) -> str:

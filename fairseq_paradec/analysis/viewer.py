@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import UsageError
 from . import ddg, page
 from .blocks import METHOD
+from .promises import engine_of, promise_of
 from .trace_view import (
     MARKS,
     MEANINGS,
@@ -145,6 +146,8 @@ def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
             "drafted": one.drafted,
             "accepted": one.accepted,
             "rescued": one.rescued,
+            "promise": promise_of(record),
+            "engine": printable(engine_of(record)),
         },
         "reordered": _is_reordered(record),
         "passes": [_pass(each, words) for each in one.passes],

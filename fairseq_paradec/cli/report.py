@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TextIO
 
 from ..analysis import acceptance_by_position, page, report, speed_ups, trace_view, viewer
 from ..analysis.benchmark_tables import tables
-from ..decoding.trace import SCHEMA, SCHEMA_VERSION
+from ..analysis.tally import Tally
+from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..measure import documents
 from . import arguments, pages, trace
@@ -78,12 +79,12 @@ class Folder:
     """
 
     documents: list[report.Document] = field(default_factory=list)
-    tallies: list[report.Tally] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
     lines: list[Lines] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
-    def files(self) -> list[report.Document | report.Tally]:
+    def files(self) -> list[report.Document | Tally]:
         """Return all that is on the page."""
         return [*self.documents, *self.tallies]
 
@@ -172,7 +173,7 @@ def read_lines(path: Path, found: Folder) -> None:
             found.skipped[path.name] = "JSON lines of another kind"
             return
         file.seek(0)
-        tally, lines = report.Tally(path.name, "trace" in first), Lines(path)
+        tally, lines = Tally(path.name, "trace" in first), Lines(path)
         read = records(file, tally, lines)
         if tally.has_passes:
             try:
@@ -190,7 +191,7 @@ def read_lines(path: Path, found: Folder) -> None:
     found.tallies.append(tally)
 
 
-def records(file: BinaryIO, tally: report.Tally, lines: Lines) -> Iterator[dict[str, Any]]:
+def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[dict[str, Any]]:
     """Yield a file's records, checked and counted, one line in memory at a time.
 
     Args:
@@ -233,7 +234,7 @@ def parse(line: bytes, where: str) -> dict[str, Any] | None:
         return trace.parse(line, where)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         return None
-    return record if record.get("version") == SCHEMA_VERSION else trace.parse(line, where)
+    return record if record.get("version") in READABLE_VERSIONS else trace.parse(line, where)
 
 
 def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:
@@ -326,9 +327,9 @@ def pictures(document: report.Document) -> list[tuple[bytes, str]]:
     ]
 
 
-def texts(one: report.Document | report.Tally) -> list[str]:
+def texts(one: report.Document | Tally) -> list[str]:
     """Return what pictures say of a file in its own words; of a benchmark, first its title."""
-    if isinstance(one, report.Tally):
+    if isinstance(one, Tally):
         return [one.name] if one.positions else []
     if one.kind != "benchmark":
         return []
@@ -336,7 +337,7 @@ def texts(one: report.Document | report.Tally) -> list[str]:
     return [trace_view.printable(one.content["title"]), *labels]
 
 
-def acceptance(tallies: Sequence[report.Tally]) -> list[tuple[bytes, str]]:
+def acceptance(tallies: Sequence[Tally]) -> list[tuple[bytes, str]]:
     """Draw how often drafts were accepted by their position, if there are any."""
     by_name = {one.name: one.positions for one in tallies if one.positions}
     if not by_name:

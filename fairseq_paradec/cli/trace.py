@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from ..analysis import page, trace_view, viewer
-from ..decoding.trace import SCHEMA, SCHEMA_VERSION
+from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Size
 from . import arguments, pages
@@ -52,9 +52,10 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
         ) from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise UsageError(f"{where}: got no record of a decoder; allowed: {WRITTEN_BY}")
-    if record.get("version") != SCHEMA_VERSION:
+    if record.get("version") not in READABLE_VERSIONS:
+        allowed = " or ".join(map(str, READABLE_VERSIONS))
         raise UsageError(
-            f"{where}: got version {record.get('version')!r}; allowed: version {SCHEMA_VERSION}"
+            f"{where}: got version {record.get('version')!r}; allowed: version {allowed}"
         )
     if "trace" not in record:
         raise UsageError(f"{where}: got statistics without passes; allowed: {WRITTEN_BY}")

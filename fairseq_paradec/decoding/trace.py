@@ -18,7 +18,9 @@ from torch import Tensor
 from ..errors import option_error
 
 SCHEMA = "fairseq_paradec.decoding"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: Records of these versions are read; what version 1 lacks is "not recorded".
+READABLE_VERSIONS = (1, 2)
 
 # Files this process has begun: a second generator goes on where the first one stopped.
 _begun: set[str] = set()

@@ -21,6 +21,7 @@ from ..decoding.engine.compiled import Compiled
 from ..decoding.engine.settings import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
+from ..decoding.provenance import TORCH, provenance
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, option_error
@@ -67,6 +68,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             )
         self.config = config
         self.src_dict = src_dict
+        self.helper: Any = None  # what drafts beside the models: a model or heads of another file
         self.engine = Engine(config.engine_dtype, config.compile)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
@@ -89,8 +91,15 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         return False
 
     def provenance(self) -> dict[str, Any]:
-        """Return what records say of how the last batch was decoded; by default nothing."""
-        return {}
+        """Return what records say of how the last batch was decoded; see docs/trace.md."""
+        return provenance(
+            self.lossless,
+            TORCH,
+            self.engine.dtype_of(self.model.models[0]),
+            self.scorer.compiled,
+            self.model.models,
+            self.helper,
+        )
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Make what ``_decode`` is to be given and the timer is not to see; by default nothing."""

@@ -105,6 +105,7 @@ class BlockwiseGenerator(ParallelGenerator):
         self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
+        self.helper = drafter
         self.heads = models[0].block_heads if drafter is None else drafter
         if config.block_size > self.heads.block_size:
             raise option_error(

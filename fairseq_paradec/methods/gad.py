@@ -100,7 +100,7 @@ class GadGenerator(ParallelGenerator):
     ) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
         drafter.eval()  # of one that is prepared for inference, eval() returns nothing
-        self.drafter = drafter
+        self.drafter = self.helper = drafter
         self.draft_scorer = BlockScorer(drafter, self.engine)
         check_block_size(config.block_size, drafter)
         set_shortlist(self.draft_scorer, config.drafter_shortlist, tgt_dict)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-HEAD = {"schema": "fairseq_paradec.decoding", "version": 1}
+HEAD = {"schema": "fairseq_paradec.decoding", "version": 2, "engine_dtype": "fp32"}
 
 
 def greedy(number: int | None, source: Sequence[str], output: Sequence[str]) -> dict[str, Any]:
     """Return the record of a sentence that was written token by token."""
     return HEAD | {
         "decoding": "greedy",
+        "lossless": True,
         "flags": {},
         "source": list(source),
         "output": list(output),

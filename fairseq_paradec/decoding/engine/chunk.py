@@ -28,6 +28,11 @@ INITIAL_CAPACITY = 32
 class Scorer(Protocol):
     """What the decoding loop needs of a model: ChunkScorer, or several of them as an ensemble."""
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a pass of this batch ran as torch.compile made it."""
+        ...
+
     def encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder and forget what was cached."""
 
@@ -93,6 +98,7 @@ class ChunkScorer:
         # Drafts may be of the dictionary's first tokens only; set before anything is encoded.
         self.shortlist: int | None = None
         self.lengths: list[int] = []
+        self.compiled = False
         self.initial_capacity = INITIAL_CAPACITY
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
         self._encoder = lean_encoder(self.model)
@@ -205,6 +211,7 @@ class ChunkScorer:
             blank = torch.zeros(batch, 1, 1, source, dtype=states.dtype, device=states.device)
             self.source_bias = blank.masked_fill_(padding[0][:, None, None], -math.inf)
         self.lengths = [0] * batch
+        self.compiled = False
         self.cache = self._empty_cache(batch, self.initial_capacity, states)
 
     def _fill_up_source(self) -> None:
@@ -315,6 +322,7 @@ class ChunkScorer:
             key, tokens.contiguous(), first, positions, bias, self.cache, self.cross,
             self.source_bias,
         )  # fmt: skip
+        self.compiled |= run.works
         return x[:, :width]
 
     def _pass(
@@ -542,6 +550,11 @@ class EnsembleScorer:
 
     def __init__(self, scorers: Sequence[ChunkScorer]) -> None:
         self.scorers = list(scorers)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a pass of this batch ran as torch.compile made it."""
+        return any(scorer.compiled for scorer in self.scorers)
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
         """Run every encoder; see ChunkScorer.encode."""

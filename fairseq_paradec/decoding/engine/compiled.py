@@ -72,6 +72,11 @@ class Compiled:
         self.function = function
         self._compiled: dict[tuple[Hashable, ...], Callable[..., Any]] = {}
 
+    @property
+    def works(self) -> bool:
+        """Whether something was compiled."""
+        return bool(self._compiled)
+
     def __call__(self, key: tuple[Hashable, ...], *args: Tensor | None) -> Any:
         """Run the function.
 

@@ -15,6 +15,9 @@ from .weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+# Their names, and that of the dtype which only tests use.
+_NAMES = {dtype: name for name, dtype in DTYPES.items()} | {torch.float64: "fp64"}
+
 # What was copied into another dtype, by model; it goes when the model does.
 _COPIES: WeakKeyDictionary[nn.Module, dict[torch.dtype, Any]] = WeakKeyDictionary()
 
@@ -44,6 +47,10 @@ class Engine:
             copies[wanted] = copy.deepcopy(model).to(wanted)
             copies[wanted].eval()  # the model may be in training, and be asked between updates
         return copies[wanted]
+
+    def dtype_of(self, model: Any) -> str:
+        """Return the name of the dtype in which the passes of a model are computed."""
+        return self.dtype or _NAMES[next(model.parameters()).dtype]
 
     def form(self, dtype: torch.dtype, device: torch.device, lasting: bool, count: int) -> Form:
         """Return the form in which a decoder's weights are to be kept.

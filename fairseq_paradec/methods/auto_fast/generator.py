@@ -29,6 +29,8 @@ from torch import Tensor
 
 from ...decoding.audit import TIE_GAP
 from ...decoding.engine.compiled import Compiled
+from ...decoding.engine.settings import Engine
+from ...decoding.provenance import FAIRSEQ
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...decoding.trace import PassRecord
@@ -160,6 +162,7 @@ class AutoFastGenerator(MethodGenerator):
         self.timer: Callable[[], float] = time.perf_counter
         own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
         is_model = hasattr(drafter, "shares_encoder")
+        self.helper = drafter
         self.drafter = drafter if is_model else None
         self.heads = own_heads if is_model or drafter is None else drafter
         blocks = {
@@ -270,8 +273,13 @@ class AutoFastGenerator(MethodGenerator):
         return hypos
 
     def provenance(self) -> dict[str, Any]:
-        """Return what records say of how the last batch was decoded."""
-        return super().provenance() | {"chosen": self._chosen}
+        """Return what records say of how the last batch was decoded: by whom, too."""
+        decoded_by = super().provenance() | {"chosen": self._chosen}
+        chosen = self._generator(self._chosen or GREEDY)
+        if isinstance(chosen, _StockBeam):
+            dtype = Engine().dtype_of(self.model.models[0])
+            return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype, "compiled": False}
+        return decoded_by | {"compiled": chosen.scorer.compiled}
 
     # ---- measuring -----------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""What is promised of an output, in words: the labels of benchmarks, reports and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Greedy search's output. Only this promise can be shown wrong, by one token.
+EXACT = "exact"
+#: Exact in fp32, but its passes are of a lower precision.
+OTHER_DTYPE = "other dtype"
+#: Of records: the method does not promise greedy search's output.
+NONE = "none"
+#: Of older records, which lack what newer ones say.
+NOT_RECORDED = "not recorded"
+
+
+def promise_of(record: Mapping[str, Any]) -> str:
+    """Return what was promised of a record's output, by the fields that docs/trace.md describes."""
+    lossless, dtype = record.get("lossless"), record.get("engine_dtype")
+    if lossless is None or dtype is None:
+        return NOT_RECORDED
+    if not lossless:
+        return NONE
+    return EXACT if dtype in ("fp32", "fp64") else OTHER_DTYPE
+
+
+def engine_of(record: Mapping[str, Any]) -> str:
+    """Return what computed a record's passes, for a reader: ``torch, bf16, compiled``."""
+    if record.get("engine") is None:
+        return NOT_RECORDED
+    parts = [str(record["engine"]), str(record.get("engine_dtype", NOT_RECORDED))]
+    return ", ".join([*parts, *(["compiled"] if record.get("compiled") else [])])
