@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import io
 import random
@@ -60,10 +61,6 @@ def prepared(captions: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     # DEST starts with a dash, and lies in the current folder.
     said = succeed("prepare_multi30k", "--from", captions, "--vocab", 50, "--", "-d", cwd=folder)
     return folder / "-d", said
-
-
-def test_recipes_exist() -> None:
-    assert len(RECIPES) == 9
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -281,6 +278,30 @@ def test_tatoeba(tmp_path: Path) -> None:
         assert len(english[split]) == len(first[split]) > 0  # one reference each
         assert set(first[split]) <= wanted
     assert sorted(first["train"]) == sorted(p for p in wanted if p[0] in english["train"])
+
+
+def test_everyday(tmp_path: Path) -> None:
+    """Captions come before everyday sentences, of which none is in two splits."""
+    source, dest = tmp_path / "from", tmp_path / "dest"
+    source.mkdir()
+    for name in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for lang in ("en", "de"):
+            with gzip.open(source / f"{name}.{lang}.gz", "wt") as file:
+                file.write(f"A {name} in {lang}.\n")
+    with zipfile.ZipFile(source / "deu-eng.zip", "w") as archive:
+        pairs = [f"Say {i}.\tSag {i}.\tCC-BY\n" for i in range(2000)]
+        archive.writestr("deu.txt", "".join(pairs))
+    kill_at("-m sacremoses", "prepare_everyday", "--from", source, dest)
+    raw = dest / ".text" / "raw"
+    english = {split: read(raw / f"{split}.en") for split in ("train", "valid", "test", "test2")}
+    assert english["train"][0] == "A train in en." and english["valid"][0] == "A val in en."
+    assert english["test"] == ["A test_2016_flickr in en."]
+    everyday = [set(english["train"][1:]), set(english["valid"][1:]), set(english["test2"])]
+    assert all(everyday) and sum(map(len, everyday)) == 2000 == len(set.union(*everyday))
+    for split in english:
+        numbers = [line.split()[1] for line in english[split] if line.startswith("Say")]
+        german = [line.split()[1] for line in read(raw / f"{split}.de") if line.startswith("Sag")]
+        assert numbers == german
 
 
 #: What each message of the fixture comes to; a message without a line here is to be left out.

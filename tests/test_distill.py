@@ -295,7 +295,7 @@ def test_half_precision_where_it_is_asked_for(data, whole, monkeypatch):
     models: list[Any] = []
     generator = distill_shard.loading.generator
     monkeypatch.setattr(
-        distill_shard.measure,
+        distill_shard.loading,
         "generator",
         lambda task, given, **options: (models.extend(given), generator(task, given, **options))[1],
     )
