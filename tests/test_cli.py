@@ -5,7 +5,6 @@ All run in this process, on a few sentences of the demo.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import re
@@ -218,16 +217,3 @@ def test_separate_dictionaries_leave_source_copy_out():
     inits = [{v.get("jacobi_init") for v in lossless.variants(joined)} for joined in (True, False)]
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none
-
-
-# ---- pages -------------------------------------------------------------------------------------
-
-
-def test_the_pages_commands_exist_in_a_checkout():
-    """There, `make setup` does not install the package: its commands are modules."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
-    assert not [line for line in lines if line.startswith("paradec-")]
-    named = {line.split()[2] for line in lines if line.startswith("python -m fairseq_paradec")}
-    assert named
-    assert all(importlib.util.find_spec(name) for name in named)
