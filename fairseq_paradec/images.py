@@ -13,13 +13,16 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from fairseq.data import Dictionary
 from PIL import Image, ImageOps
 
 from .errors import UsageError, option_error
+
+if TYPE_CHECKING:  # fairseq takes seconds to load
+    from fairseq.data import Dictionary
 
 #: Bytes: height × width, or height × width × 3.
 Pixels = npt.NDArray[np.uint8]
@@ -223,6 +226,8 @@ def dictionary() -> Dictionary:
     So the index of an intensity is itself plus ``nspecial``. Nothing is appended to round the
     number of symbols up.
     """
+    from fairseq.data import Dictionary
+
     symbols = Dictionary()
     for intensity in range(PEAK + 1):
         symbols.add_symbol(str(intensity))

@@ -1,4 +1,4 @@
-"""paradec-analyse: each analysis on an example counted by hand, what must always hold, mistakes."""
+"""paradec analyse: each analysis on an example counted by hand, what must always hold, mistakes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.tables import table, write
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
 from fairseq_paradec.analysis.quality import TranslationQuality
-from fairseq_paradec.cli import analyse as command
 from fairseq_paradec.cli import analyse_texts
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import documents
 
 RNG = random.Random(5)
@@ -95,7 +95,7 @@ def test_the_repetition_of_systems_and_references(tmp_path, capsys):
     ]
     assert table(capsys, "repetition", plain) == [["plain", "3", "0", "0.0", "0"]]
     short = write(tmp_path / "short", "a")
-    assert command.main(["repetition", plain, "--ref", short]) == 2
+    assert paradec(["analyse", "repetition", plain, "--ref", short]) == 2
     assert "plain: got 2 sentences; allowed: 1, as in " in capsys.readouterr().err
 
 
@@ -234,7 +234,7 @@ def test_ngram_precision_of_long_sentences(tmp_path, capsys):
         ["left 2", "100.0", "100.0 (+0.0)", "100.0", "100.0 (+0.0)"],
         ["right 2", "50.0", "50.0 (+0.0)", "0.0", "0.0 (+0.0)"],
     ]
-    assert command.main(["ngram-precision", one, ref]) == 2
+    assert paradec(["analyse", "ngram-precision", one, ref]) == 2
     assert "--min-length: got 31; allowed: no more than the longest reference, 4 tokens" in (
         capsys.readouterr().err
     )
@@ -261,7 +261,7 @@ def test_length_bins_with_times(tmp_path, capsys):
     ]  # fmt: skip
     assert rows[2][:2] == ["all", "4"]
     write(tmp_path / "slow", stats(0, 1.0, batch=4))
-    assert command.main(["length-bins", one, ref, src, "--bins", "2", "--stats", slow]) == 2
+    assert paradec(["analyse", "length-bins", one, ref, src, "--bins", "2", "--stats", slow]) == 2
     assert f"{slow}, line 1: got a batch of 4; allowed: --batch-size 1" in capsys.readouterr().err
 
 
@@ -292,7 +292,7 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
         "wrong.de": "Ein Mann stehen .\nZwei Hunde im Wasser läuft .\n",
         "distances": "1\n3\n",
     }
-    assert command.main(["contrastive-make", ref, src, str(folder)]) == 2
+    assert paradec(["analyse", "contrastive-make", ref, src, str(folder)]) == 2
     assert "REF: got" in capsys.readouterr().err
 
 
@@ -343,9 +343,9 @@ def test_mistakes_are_named(name, tmp_path, monkeypatch, capsys):
         write(tmp_path / f"{path}.p", f"P-0\t{line}")
     write(tmp_path / "more.p", "P-0\t-1", "P-1\t-1")
     arguments, message = MISTAKES[name]
-    assert command.main(arguments.split()) == 2
+    assert paradec(["analyse", *arguments.split()]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"paradec-analyse: error: {message}"), err
+    assert out == "" and err.startswith(f"paradec analyse: error: {message}"), err
     assert err.count("\n") == 1
 
 
@@ -372,6 +372,6 @@ def test_what_a_file_says_does_not_command_the_terminal(tmp_path, capsys):
     for name in ("a\x1b[2Jb", "ref"):
         (tmp_path / name).write_text("a a b\n", encoding="utf-8")
     paths = [str(tmp_path / name) for name in ("a\x1b[2Jb", "ref")]
-    assert command.main(["over-translation", *paths]) == 0
+    assert paradec(["analyse", "over-translation", *paths]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and "a\\x1b[2Jb" in out

@@ -19,7 +19,7 @@ from fairseq_paradec.analysis.benchmark_tables import (
 )
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli import analyse
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import documents
 
 
@@ -129,7 +129,7 @@ def test_the_output_table_has_blocks_only_where_a_decoder_has_them():
 
 
 def figure(folder, capsys, *arguments):
-    status = analyse.main(["blocks", *map(str, arguments)])
+    status = paradec(["analyse", "blocks", *map(str, arguments)])
     out, err = capsys.readouterr()
     return status, out, err
 
@@ -187,4 +187,4 @@ def test_mistakes_are_named(tmp_path, capsys):
     ):
         status, out, err = figure(tmp_path, capsys, *arguments)
         assert (status, out, err.count("\n")) == (2, "", 1), err
-        assert err.startswith("paradec-analyse: error: ") and words in err
+        assert err.startswith("paradec analyse: error: ") and words in err

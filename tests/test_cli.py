@@ -184,7 +184,7 @@ def test_lossless_counts_every_variant(tmp_path):
     greedy = [row["passes"] for row in rows if row["decoder"] == "greedy"]
     assert greedy[0] == greedy[1]
     assert all(row["passes"] <= greedy[0] for row in rows if "stop=" not in row["other"])
-    assert table["command"].startswith("python -m fairseq_paradec.cli.lossless ")
+    assert table["command"].startswith("paradec lossless ")
     assert table["command"].endswith("--batch-sizes 1,2")
 
 

@@ -1,4 +1,4 @@
-"""paradec-images: image files as lines, and what fairseq-generate printed as pictures."""
+"""paradec images: image files as lines, and what fairseq-generate printed as pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.image_data import HIGH, LOW, gradients, image_folder
 
 from fairseq_paradec import images
 from fairseq_paradec.cli import images as command
-from fairseq_paradec.cli.main import main
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA
 from fairseq_paradec.images import LINE, Pixels
 
@@ -66,7 +66,7 @@ def report(path: Path, decoding: str, accepted: Sequence[Sequence[int]]) -> Path
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
     """Run the command in this process: status, what it printed, and its errors."""
     try:
-        status = command.main(list(map(str, arguments)))
+        status = paradec(["images", *map(str, arguments)])
     except SystemExit as end:
         status = int(str(end.code))
     captured = capsys.readouterr()
@@ -166,7 +166,7 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     assert (picture == want).all()
     document = json.loads((tmp_path / "table.json").read_text())
     assert document["rows"][0]["mean accepted block"] == 1
-    assert document["command"].startswith("python -m fairseq_paradec.cli.images compare")
+    assert document["command"].startswith("paradec images compare")
 
 
 def test_the_table_stands_among_the_results(tmp_path, capsys, monkeypatch):
@@ -176,7 +176,7 @@ def test_the_table_stands_among_the_results(tmp_path, capsys, monkeypatch):
     given = ("--out", "p", "--json", "tables/images.json")
     Path("tables").mkdir()
     assert run(capsys, "compare", "data", "greedy.txt", *given)[0] == 0
-    assert main(["results", "--tables", "tables"]) == 0
+    assert paradec(["results", "--tables", "tables"]) == 0
     assert "| greedy | 48.13 | 48.13 to 48.13 |" in Path("tables/images.md").read_text()
 
 

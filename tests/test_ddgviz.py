@@ -1,4 +1,4 @@
-"""paradec-ddgviz, and pictures of graphs and traces: what is drawn, where, and in which font."""
+"""paradec ddgviz, and pictures of graphs and traces: what is drawn, where, and in which font."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from support.jacobi_records import FIVE, one_pass, record
 
 from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK
-from fairseq_paradec.cli import ddgviz as command
 from fairseq_paradec.cli import pages
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.errors import UsageError
 
@@ -436,7 +436,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command here; return its status, output and errors."""
 
     def call(*args: object) -> tuple[int, str, str]:
-        status = command.main([str(arg) for arg in args])
+        status = paradec(["ddgviz", *map(str, args)])
         out, err = capsys.readouterr()
         return status, out, err
 
@@ -556,7 +556,7 @@ def test_boxes_are_warned_of(run: Run, tmp_path: Path) -> None:
     strange = record(NOWHERE, one_pass(0, NOWHERE, 1), id=0)
     status, told, errors = run(write(tmp_path / "t.jsonl", strange), "--out", tmp_path / "g.png")
     assert status == 0 and NOWHERE in told
-    assert errors.splitlines() == [f"paradec-ddgviz: warning: {fonts.warning([NOWHERE])}"]
+    assert errors.splitlines() == [f"paradec ddgviz: warning: {fonts.warning([NOWHERE])}"]
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_mistakes(run: Run, tmp_path: Path, args: list[str], message: str) -> No
     names = {name: str(path) for name, path in files.items()}
     status, told, errors = run(*(arg.format(**names) for arg in args))
     assert (status, told) == (2, "")
-    assert errors.startswith("paradec-ddgviz: error: ") and errors.count("\n") == 1
+    assert errors.startswith("paradec ddgviz: error: ") and errors.count("\n") == 1
     assert message.format(**names) in errors
     assert files["pipe"].is_fifo()
 
@@ -647,7 +647,7 @@ def test_nothing_is_left_of_a_failure(run: Run, tmp_path: Path) -> None:
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        command.main(["--help"])
+        paradec(["ddgviz", "--help"])
     told = capsys.readouterr().out
     assert "oracle (the paper's, default)" in " ".join(told.split())
-    assert "\n  paradec-ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html\n" in told
+    assert "\n  paradec ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html\n" in told

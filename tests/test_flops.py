@@ -40,8 +40,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_paradec.analysis import flops
 from fairseq_paradec.analysis.flops import Count, Heads, Shape, Stack, Update
-from fairseq_paradec.cli import analyse, analyse_flops
+from fairseq_paradec.cli import analyse_flops
 from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint, Models
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
 from fairseq_paradec.decoding.engine.block import BlockScorer
@@ -548,7 +549,7 @@ LONG = Limits(max_len_b=200)
 def table(capsys: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
     """Run an analysis; return its rows as they are written."""
     out = folder / "t.json"
-    status = analyse.main([*map(str, arguments), "--out", str(out)])
+    status = paradec(["analyse", *map(str, arguments), "--out", str(out)])
     _, err = capsys.readouterr()
     assert status == 0, err
     rows: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["rows"]
@@ -659,10 +660,10 @@ def test_mistakes_are_named(tmp_path, demo_traces, capsys):
         (["training-flops", model, model, "--data", DEMO], "allowed: each file once"),
         (["training-flops", tmp_path / "none", "--data", DEMO], "which does not exist"),
     ):
-        assert analyse.main([str(argument) for argument in arguments]) == 2
+        assert paradec(["analyse", *map(str, arguments)]) == 2
         out, err = capsys.readouterr()
         last = err.splitlines()[-1]
-        assert out == "" and last.startswith("paradec-analyse: error: ") and words in last, err
+        assert out == "" and last.startswith("paradec analyse: error: ") and words in last, err
 
 
 def test_drafters_of_other_sizes_are_refused():
@@ -686,7 +687,7 @@ def test_data_of_another_dictionary_is_refused(tmp_path, capsys):
     lines = (tmp_path / "dict.de.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "dict.de.txt").write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
     arguments = ["training-flops", DEMO / "model.pt", "--data", tmp_path, "--subset", "test"]
-    assert analyse.main([str(argument) for argument in arguments]) == 2
+    assert paradec(["analyse", *map(str, arguments)]) == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert "model.pt with 7944 target tokens'; allowed: models for --data" in err
     assert err.endswith("whose dictionary has 7943")

@@ -1,19 +1,16 @@
-"""scripts/gallery.py: docs/gallery.md is whole, and the demo still decodes as it shows."""
+"""paradec gallery: docs/gallery.md is whole, and the demo still decodes as it shows."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from support.commands import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import gallery  # noqa: E402
+from fairseq_paradec.cli import gallery
 
 OUT = ROOT / "docs" / "gallery"
 
@@ -42,7 +39,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     brief = json.loads((out / "traces.json").read_text("utf-8"))
     monkeypatch.setattr(gallery, "decode", lambda name, folder: brief[name] | {"passes": 7})
     assert gallery.problems(out, ["gad"]) == [
-        f"{out}.md is not what this script writes",
+        f"{out}.md is not what paradec gallery writes",
         f"{out}/order.svg is missing",
         f"{out}/old.svg is of no picture",
         f"{out}/old.svg has 300001 bytes",
@@ -76,6 +73,6 @@ def test_commands_of_the_page_are_those_that_are_run():
 
 
 def test_a_command_that_fails_is_named(capfd: pytest.CaptureFixture[str]):
-    with pytest.raises(gallery.UsageError, match="status 2 of: python -m fairseq_paradec.cli.ord"):
-        gallery.run("python -m fairseq_paradec.cli.order --length 0")
+    with pytest.raises(gallery.UsageError, match="status 2 of: paradec order"):
+        gallery.execute("paradec order --length 0")
     assert "--length" in capfd.readouterr().err

@@ -19,7 +19,7 @@ from support.commands import DEMO, PLUGIN, TRAINING, fairseq, lines_of, succeed
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 
 from fairseq_paradec import images
-from fairseq_paradec.cli.images import main as compare
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.tasks.super_resolution import (
@@ -483,7 +483,7 @@ def test_forced_through_the_decoder_images_come_back(data, trained, tmp_path, ca
     result = succeed(fairseq("generate", data, *TASK, *forced, *how))
     (tmp_path / "forced.txt").write_text(result.stdout, encoding="utf-8")
     given = (data, tmp_path / "forced.txt", "--stats", report, "--out", tmp_path, "--scale", 1)
-    assert compare(["compare", *map(str, given)]) == 0
+    assert paradec(["images", "compare", *map(str, given)]) == 0
     # No error counts as one intensity off by one: 48.13 + 10 log10(64).
     assert re.search(r"forced +66\.19", capsys.readouterr().out)
     targets = data_utils.load_indexed_dataset(str(data / "test.lr-hr.hr"))

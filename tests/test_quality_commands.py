@@ -22,7 +22,8 @@ from support.image_models import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
-from fairseq_paradec.cli import benchmark, demo, lossless, report, results
+from fairseq_paradec.cli import benchmark, demo, lossless, results
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents, loading
 from fairseq_paradec.measure.text import plain_text, quality_of
@@ -160,7 +161,7 @@ def test_other_metrics_are_rendered(
     """By paradec results, beside the other kinds by paradec report, and each kind is checked."""
     for name in ("of_summaries", "of_images"):
         shutil.copy(request.getfixturevalue(name), tmp_path)
-    assert report.main([str(tmp_path)]) == 0
+    assert paradec(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert ">PSNR<" in page and ">ROUGE-Lsum<" in page and "BLEU" not in page
     assert "must not be compared" not in page  # other metrics are none of one kind

@@ -1,4 +1,4 @@
-"""Images in traces: which step wrote which intensity, as arrays, as a picture, by paradec-trace."""
+"""Images in traces: which step wrote which intensity, as arrays, as a picture, by paradec trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairseq_paradec.analysis.trace_view import (
     read_sentence,
     sentence_text,
 )
-from fairseq_paradec.cli import trace
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 
@@ -84,19 +84,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
     out = tmp_path / "out.png"
     common = [str(tmp_path / "a.jsonl"), "--image-size"]
-    assert trace.main([*common, "2x2", "--picture", str(out)]) == 0
+    assert paradec(["trace", *common, "2x2", "--picture", str(out)]) == 0
     image, plain = out.read_bytes(), tmp_path / "plain.png"
-    assert trace.main([common[0], "--picture", str(plain)]) == 0
+    assert paradec(["trace", common[0], "--picture", str(plain)]) == 0
     assert plain.read_bytes() != image
     out.unlink()
     capsys.readouterr()
-    assert trace.main([*common, "2x2x3", "--picture", str(out)]) == 2
+    assert paradec(["trace", *common, "2x2x3", "--picture", str(out)]) == 2
     assert "--image-size: got '2x2x3'; allowed: that of the outputs" in capsys.readouterr().err
-    assert trace.main([*common, "2x2"]) == 2
+    assert paradec(["trace", *common, "2x2"]) == 2
     assert "--image-size: got '2x2x1'; allowed: it with --picture" in capsys.readouterr().err
     for wrong in ("2", "2x2x2", "0x4", "axb", "2x2x1x1"):
         with pytest.raises(SystemExit):
-            trace.main([*common, wrong, "--picture", str(out)])
+            paradec(["trace", *common, wrong, "--picture", str(out)])
         said = capsys.readouterr().err
         assert f"--image-size: got '{wrong}'; allowed: pixels and channels (1 or 3)" in said
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""paradec-report: one page of a folder, whose numbers are those of its files."""
+"""paradec report: one page of a folder, whose numbers are those of its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.stats_records import greedy
 
 from fairseq_paradec.analysis import benchmark_tables, report, speed_ups
 from fairseq_paradec.analysis.tally import BEYOND, Tally
-from fairseq_paradec.cli.report import main
+from fairseq_paradec.cli.main import main as paradec
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 PASSES = ROOT / "results" / "passes-tiny.json"
@@ -138,7 +138,7 @@ def whole(folder: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
     """Run the command; return its status and what it printed."""
-    status = main(list(map(str, args)))
+    status = paradec(["report", *map(str, args)])
     out, err = capsys.readouterr()
     return status, out, err
 
@@ -409,7 +409,7 @@ def test_what_no_font_can_draw_is_named(tmp_path: Path, capsys: pytest.CaptureFi
         warnings.simplefilter("error")  # which is all that is said
         status, _, err = run(capsys, tmp_path)
     assert status == 0 and err.count("\n") == 1
-    assert err.startswith("paradec-report: warning: no font of this machine has U+10FFFD")
+    assert err.startswith("paradec report: warning: no font of this machine has U+10FFFD")
 
 
 def test_warnings_name_what_differs():
@@ -540,7 +540,7 @@ def test_a_wrong_file_is_named_and_nothing_is_written(
     (tmp_path / name).write_text(text)
     status, out, err = run(capsys, tmp_path)
     assert (status, out) == (2, "") and not (tmp_path / "report.html").exists()
-    assert err.startswith("paradec-report: error: ") and said in err and err.count("\n") == 1
+    assert err.startswith("paradec report: error: ") and said in err and err.count("\n") == 1
 
 
 def test_benchmarks_that_contradict_themselves_are_refused(
@@ -563,5 +563,5 @@ def test_wrong_folders_and_pages(folder: Path, capsys: pytest.CaptureFixture[str
         status, _, err = run(capsys, *args)
         assert status == 2 and said in err and "Traceback" not in err
     with pytest.raises(SystemExit):
-        main([str(folder), "--sentences", "0"])
+        paradec(["report", str(folder), "--sentences", "0"])
     assert "--sentences: got '0'" in capsys.readouterr().err

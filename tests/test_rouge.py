@@ -1,4 +1,4 @@
-"""ROUGE: by hand, as the package has it, its intervals, and paradec-analyse rouge."""
+"""ROUGE: by hand, as the package has it, its intervals, and paradec analyse rouge."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
-from support.tables import command, table, write
+from support.tables import table, write
 
 from fairseq_paradec.analysis.rouge import Score, rouge
+from fairseq_paradec.cli.main import main as paradec
 
 CAT = "the cat the cat on mat", "the cat sat on the mat"
 POLICE = "the gunman kill police today", "police kill the gunman"
@@ -134,7 +135,7 @@ def test_notes_and_file(tmp_path, capsys, caplog):
     one, other = write(tmp_path / "one", LIN[0]), write(tmp_path / "other", LIN[1])
     out = tmp_path / "rouge.json"
     arguments = ["rouge", one, "--ref", other, "--sentence-mark", ".", "--stemming"]
-    assert command.main([*arguments, "--out", str(out)]) == 0
+    assert paradec(["analyse", *arguments, "--out", str(out)]) == 0
     said, errors = capsys.readouterr()
     assert not errors and not caplog.records
     assert f"rouge-score {metadata.version('rouge-score')}, Porter stems" in said
@@ -142,11 +143,11 @@ def test_notes_and_file(tmp_path, capsys, caplog):
     document = json.loads(out.read_text(encoding="utf-8"))
     assert [row["measure"] for row in document["rows"]][-1] == "ROUGE-Lsum"
     assert document["rows"][-1]["recall"] == 80.0
-    assert command.main(["rouge", one, "--ref", other]) == 0
+    assert paradec(["analyse", "rouge", one, "--ref", other]) == 0
     said = capsys.readouterr().out
     assert "no stems" in said and "Lsum" not in said
     umlauts = write(tmp_path / "umlauts", "Ein Hund läuft")
-    assert command.main(["rouge", one, "--ref", umlauts]) == 0
+    assert paradec(["analyse", "rouge", one, "--ref", umlauts]) == 0
     assert "1 of 1 references have letters outside a to z" in capsys.readouterr().out
 
 
@@ -162,11 +163,11 @@ def test_mistakes_are_named(tmp_path, capsys):
         ([one, "--ref", one, "--sentence-mark", ""], "--sentence-mark: got ''"),
         ([one, "--ref", other], "--ref: got"),
     ):
-        assert command.main(["rouge", *arguments]) == 2
+        assert paradec(["analyse", "rouge", *arguments]) == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
     with pytest.raises(SystemExit):
-        command.main(["rouge", one])
+        paradec(["analyse", "rouge", one])
     assert "--ref" in capsys.readouterr().err
 
 

@@ -24,7 +24,7 @@ from support.commands import ROOT
 from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli import analyse
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
 
@@ -320,7 +320,7 @@ def test_acceptance_adds_up_to_the_records(traced, name):
 
 def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
     """Run an analysis."""
-    status = analyse.main([str(argument) for argument in arguments])
+    status = paradec(["analyse", *map(str, arguments)])
     out, err = capsys.readouterr()
     return status, out, err
 

@@ -1,4 +1,4 @@
-"""paradec-order: the figure of the paper as text and as picture, and wrong flags."""
+"""paradec order: the figure of the paper as text and as picture, and wrong flags."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_paradec.analysis.target_order_view import EOS, UNTRAINED, as_text, drawing, written
 from fairseq_paradec.cli import order as command
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.models.reordered_transformer import PRESETS
 from fairseq_paradec.target_order import TargetOrder
 
@@ -44,7 +45,7 @@ mask: ● where the input row on the left sees the one above
 
 def test_the_papers_figure(capsys):
     arguments = ["--directions", "2", "--tokens-per-direction", "2", "--words", "A B C D E F"]
-    assert command.main(arguments) == 0
+    assert paradec(["order", *arguments]) == 0
     assert capsys.readouterr().out == FIGURE
 
 
@@ -82,7 +83,7 @@ def test_every_word_once_and_its_input_a_step_later(name, length):
 )
 def test_arrows_say_where_words_come_from(arguments, arrows, capsys):
     """Within a direction, places grow along → and fall along ←."""
-    assert command.main([*arguments, "--length", "8"]) == 0
+    assert paradec(["order", *arguments, "--length", "8"]) == 0
     lines = capsys.readouterr().out.splitlines()
     table = [line.split() for line in lines[lines.index("") + 6 : lines.index("", 7)]]
     assert [row[2] for row in table[: len(arrows)]] == arrows
@@ -95,7 +96,7 @@ def test_arrows_say_where_words_come_from(arguments, arrows, capsys):
 def test_targets_are_rewritten_for_a_plain_transformer(tmp_path, capsys):
     path = tmp_path / "train.de"
     path.write_text("A B C D E\n\nschläft@@ e x\n", encoding="utf-8")
-    assert command.main(["--arch", "ibdecoder", "--rewrite", str(path)]) == 0
+    assert paradec(["order", "--arch", "ibdecoder", "--rewrite", str(path)]) == 0
     assert capsys.readouterr().out == "A E B D C\n\nschläft@@ x e\n"
 
 
@@ -104,7 +105,8 @@ def test_a_picture(tmp_path, suffix, capsys):
     """It is the same each time, and needs no glyph that fonts lack."""
     paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
     for path in paths:
-        assert command.main(["--arch", "double_token", "--length", "3", "--out", str(path)]) == 0
+        arguments = ["--arch", "double_token", "--length", "3", "--out", str(path)]
+        assert paradec(["order", *arguments]) == 0
     first, second = (path.read_bytes() for path in paths)
     assert first == second and len(first) > 2000
     assert first.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
@@ -125,11 +127,12 @@ def test_a_picture(tmp_path, suffix, capsys):
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):
-    assert command.main(arguments) == 2
+    assert paradec(["order", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"paradec-order: error: {message}")
+    assert out == "" and err.startswith(f"paradec order: error: {message}")
     assert err.count("\n") == 1
 
 
 def test_every_flag_has_help():
-    assert set(command.HELP) == {field.name for field in fields(TargetOrder)}
+    defaults = dict.fromkeys(command.NUMBERS, 1) | dict.fromkeys(command.SWITCHES, False)
+    assert defaults == {field.name: field.default for field in fields(TargetOrder)}

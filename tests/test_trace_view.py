@@ -1,4 +1,4 @@
-"""paradec-trace: the cells of hand-written passes, text, the command, and real traces.
+"""paradec trace: the cells of hand-written passes, text, the command, and real traces.
 
 Its pages are tested in test_viewer.py.
 """
@@ -39,6 +39,7 @@ from fairseq_paradec.analysis.trace_view import (
     steps_text,
 )
 from fairseq_paradec.cli import trace as command
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 
 LETTERS = {"p": "previous", "a": "accepted", "r": "rescued", "b": "bifurcation", "+": "bonus"}
@@ -451,7 +452,7 @@ def shown(out):
 
 
 def test_everything_is_shown_with_one_legend(trace, capsys):
-    assert command.main([str(trace)]) == 0
+    assert paradec(["trace", str(trace)]) == 0
     out = capsys.readouterr().out
     assert shown(out) == ["sentence 3", "sentence 1", "sentence of line 3"]
     assert out.startswith(trace_view.legend(color=False) + "\n\nsentence 3 (any)\n")
@@ -470,13 +471,13 @@ def test_everything_is_shown_with_one_legend(trace, capsys):
     ],
 )
 def test_some_are_shown(trace, capsys, arguments, names):
-    assert command.main([str(trace), *arguments]) == 0
+    assert paradec(["trace", str(trace), *arguments]) == 0
     assert shown(capsys.readouterr().out) == names
 
 
 def test_a_number_that_comes_twice_is_shown_twice(trace, capsys):
     write(trace, GOOD, GOOD | {"id": 1}, GOOD)
-    assert command.main([str(trace), "--sentence", "3"]) == 0
+    assert paradec(["trace", str(trace), "--sentence", "3"]) == 0
     assert shown(capsys.readouterr().out) == ["sentence 3", "sentence 3"]
 
 
@@ -512,25 +513,25 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
     page, good = tmp_path / "page.html", tmp_path / "good.jsonl"
     write(good, GOOD)
     for files, shown_before in (([path], before), ([good, path], 0)):
-        assert command.main([*map(str, files), "--html", str(page)]) == 2
+        assert paradec(["trace", *map(str, files), "--html", str(page)]) == 2
         out, err = capsys.readouterr()
         # of any file but the first, all lines are read before anything is shown
         if "contradicts" not in message or len(files) == 1:
-            assert err.startswith("paradec-trace: error: " + message.format(path=path))
+            assert err.startswith("paradec trace: error: " + message.format(path=path))
             assert len(shown(out)) == shown_before
         assert err.count("\n") == 1
         assert not page.exists()
 
 
 def test_unknown_numbers_are_named(trace, capsys):
-    assert command.main([str(trace), "--sentence", "1", "8", "9"]) == 2
+    assert paradec(["trace", str(trace), "--sentence", "1", "8", "9"]) == 2
     out, err = capsys.readouterr()
     assert shown(out) == ["sentence 1"]
-    assert err.startswith("paradec-trace: error: --sentence: got '8 9'; allowed: numbers (id) of s")
+    assert err.startswith("paradec trace: error: --sentence: got '8 9'; allowed: numbers (id) of s")
 
 
 def test_a_folder_is_no_trace(tmp_path, capsys):
-    assert command.main([str(tmp_path)]) == 2
+    assert paradec(["trace", str(tmp_path)]) == 2
     assert "FILE: got" in capsys.readouterr().err
 
 
@@ -554,7 +555,7 @@ def test_when_there_is_colour(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert command.main([str(trace), *arguments]) == 0
+    assert paradec(["trace", str(trace), *arguments]) == 0
     out = capsys.readouterr().out
     assert ("\x1b[97;41mx\x1b[0m" in out, "[x]" in out) == (colored, not colored)
 
@@ -565,7 +566,7 @@ def test_lines_are_folded_on_terminals_only(trace, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     for terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
-        assert command.main([str(trace), "--color", "never"]) == 0
+        assert paradec(["trace", str(trace), "--color", "never"]) == 0
         out = capsys.readouterr().out.partition("\n\n")[2]
         widest = max(len(line) for line in out.split("\n")[:-2])  # the summary is not folded
         assert (widest <= 40) == terminal
@@ -575,7 +576,7 @@ def test_output_that_cannot_be_encoded(trace, capsys, monkeypatch):
     write(trace, record("ü", one_pass(0, "", "ü", 0, 1)))
     sys.stdout.reconfigure(encoding="ascii")
     try:
-        assert command.main([str(trace)]) == 0
+        assert paradec(["trace", str(trace)]) == 0
     finally:
         sys.stdout.reconfigure(encoding="utf-8")
     assert "output  \\xfc\n" in capsys.readouterr().out
@@ -610,7 +611,7 @@ BLOCK = '<script type="application/json" class="sentence">'
 
 def test_page_is_written_whole_or_not_at_all(trace, tmp_path, capsys, monkeypatch):
     page = tmp_path / "page.html"
-    assert command.main([str(trace), "--html", str(page), "--limit", "2"]) == 0
+    assert paradec(["trace", str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
     assert first.startswith(pages.MARK) and first.endswith(pages.TAIL)
     assert first.count(BLOCK) == 2 and "<h1>Trace trace.jsonl</h1>" in first
@@ -628,17 +629,17 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, capsys, monkeypatc
         return original(*args)
 
     monkeypatch.setattr(viewer, "sentence", interrupted)
-    assert command.main([str(trace), "--html", str(page)]) == 130
+    assert paradec(["trace", str(trace), "--html", str(page)]) == 130
     assert during == [first, first]
     assert page.read_text(encoding="utf-8") == first
     monkeypatch.undo()
     write(trace, GOOD, GOOD | {"output": []})
-    assert command.main([str(trace), "--html", str(page)]) == 2
+    assert paradec(["trace", str(trace), "--html", str(page)]) == 2
     assert page.read_text(encoding="utf-8") == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "trace.jsonl"]
 
     write(trace, GOOD | {"id": 77})
-    assert command.main([str(trace), "--html", str(page)]) == 0
+    assert paradec(["trace", str(trace), "--html", str(page)]) == 0
     second = page.read_text(encoding="utf-8")
     assert "sentence 77" in second and "sentence 3" not in second
 
@@ -651,16 +652,16 @@ def test_other_files_are_not_written_over(trace, tmp_path, capsys):
     special = tmp_path / "socket"  # no plain file, and in nobody's way should it be replaced
     os.mknod(special, stat.S_IFSOCK | 0o600)
     for path in (other, trace, folder, folder / "none" / "x.html", special, ""):
-        assert command.main([str(trace), "--html", str(path)]) == 2
+        assert paradec(["trace", str(trace), "--html", str(path)]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and err.startswith(f"paradec-trace: error: --html: got {str(path)!r}; all")
+        assert out == "" and err.startswith(f"paradec trace: error: --html: got {str(path)!r}; all")
     assert other.read_text(encoding="utf-8") == "<!DOCTYPE html>\n<p>mine"
     assert trace.read_bytes() == content
     assert stat.S_ISSOCK(special.stat().st_mode)
     empty, link = tmp_path / "empty.html", tmp_path / "link.html"
     empty.touch()
     link.symlink_to(empty)
-    assert command.main([str(trace), "--html", str(link)]) == 0
+    assert paradec(["trace", str(trace), "--html", str(link)]) == 0
     assert link.is_symlink() and empty.read_text(encoding="utf-8").startswith(pages.MARK)
 
 
@@ -672,7 +673,7 @@ def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
     page = tmp_path / "page.html"
     arguments = ["--html", str(page)] if with_page else []
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairseq_paradec.cli.trace", str(trace), *arguments],
+        [sys.executable, "-m", "fairseq_paradec", "trace", str(trace), *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -687,12 +688,6 @@ def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
     assert "Error" not in errors and "Traceback" not in errors and "error" not in errors
     if with_page:
         assert page.read_text(encoding="utf-8").count(BLOCK) == count
-
-
-def test_it_is_installed_and_documented():
-    entry = "paradec-trace=fairseq_paradec.cli.trace:main"
-    assert entry in (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert "`paradec-trace FILE...`" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
 def test_another_order_fills_the_output_from_its_places():
@@ -849,7 +844,7 @@ def test_steps_of_real_traces(tmp_path, flags):
 def test_the_command_lists_steps(trace, tmp_path, capsys):
     page = tmp_path / "steps.html"
     write(trace, record(*BLOCKWISE, decoding="blockwise"), GOOD | {"id": 4})
-    assert command.main([str(trace), "--steps", "--html", str(page)]) == 0
+    assert paradec(["trace", str(trace), "--steps", "--html", str(page)]) == 0
     out = capsys.readouterr().out
     assert out.startswith(
         "sentence 3 (blockwise)\nInput:  s1 s2\nOutput: den Ang war in\nStep 1   3 "
@@ -858,7 +853,7 @@ def test_the_command_lists_steps(trace, tmp_path, capsys):
     assert "discarded" not in out
     assert 'data-view="steps"' in page.read_text(encoding="utf-8")
     # an earlier page of either kind may be written over
-    assert command.main([str(trace), "--html", str(page)]) == 0
+    assert paradec(["trace", str(trace), "--html", str(page)]) == 0
     assert 'data-view="output"' in page.read_text(encoding="utf-8")
 
 
@@ -882,7 +877,7 @@ def headings(out):
 
 
 def test_files_are_matched_by_number(two, capsys):
-    assert command.main(two) == 0
+    assert paradec(["trace", *two]) == 0
     out = capsys.readouterr().out
     assert headings(out) == [
         "sentence 3 (first)", "sentence 3 (second)",
@@ -894,13 +889,13 @@ def test_files_are_matched_by_number(two, capsys):
         "s3", "s3", "s1", "s1", "s2", "s5",
     ]  # fmt: skip
     assert out.count("one.jsonl:\nsentence") == out.count("two.jsonl:\nsentence") == 3
-    assert command.main([*two, "--sentence", "5", "1"]) == 0
+    assert paradec(["trace", *two, "--sentence", "5", "1"]) == 0
     assert [line[:10] for line in headings(capsys.readouterr().out)] == [
         "sentence 1", "sentence 1", "one.jsonl:", "sentence 5",
     ]  # fmt: skip
-    assert command.main([*two, "--limit", "1"]) == 0
+    assert paradec(["trace", *two, "--limit", "1"]) == 0
     assert len(headings(capsys.readouterr().out)) == 2
-    assert command.main([*two, "--sentence", "9"]) == 2
+    assert paradec(["trace", *two, "--sentence", "9"]) == 2
     assert "--sentence: got '9'; allowed: numbers (id) of s" in capsys.readouterr().err
 
 
@@ -911,7 +906,7 @@ def test_files_are_matched_by_line_where_there_are_no_numbers(tmp_path, capsys):
     twice = [GOOD | {"id": 4, "source": ["y"]}, GOOD | {"id": 4, "source": ["z"]}]
     write(paths[0], unnumbered, *twice)
     write(paths[1], unnumbered, *twice)
-    assert command.main(list(map(str, paths))) == 0
+    assert paradec(["trace", *map(str, paths)]) == 0
     out = capsys.readouterr().out
     assert shown(out) == ["sentence of line 1"] * 2 + ["sentence 4"] * 4
     assert re.findall(r"^source  (\S+)$", out, flags=re.MULTILINE) == list("xxyyzz")
@@ -919,30 +914,30 @@ def test_files_are_matched_by_line_where_there_are_no_numbers(tmp_path, capsys):
 
 def test_another_source_is_refused(two, tmp_path, capsys):
     write(tmp_path / "two.jsonl", GOOD | {"id": 8, "source": ["s8"]}, GOOD | {"id": 1})
-    assert command.main(two) == 2
+    assert paradec(["trace", *two]) == 2
     out, err = capsys.readouterr()
     assert headings(out) == ["sentence 3 (first)", "two.jsonl: does not have sentence 3"]
     assert err == (
-        f"paradec-trace: error: {two[1]}, line 2: sentence 1 has another source than in {two[0]}, "
+        f"paradec trace: error: {two[1]}, line 2: sentence 1 has another source than in {two[0]}, "
         "line 2; allowed: traces of the same data\n"
     )
     write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": None})  # it does not tell
-    assert command.main([*two, "--sentence", "1"]) == 0
+    assert paradec(["trace", *two, "--sentence", "1"]) == 0
     three = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
     for path, source in zip(three, (None, ["s1"], ["s2"]), strict=True):
         write(tmp_path / os.path.basename(path), GOOD | {"id": 1, "source": source})
     capsys.readouterr()
-    assert command.main(three) == 2  # the first does not tell, the others contradict each other
+    assert paradec(["trace", *three]) == 2
     assert "c.jsonl, line 1: sentence 1 has another source" in capsys.readouterr().err
     page = tmp_path / "page.html"
-    assert command.main([*three[:2], "--html", str(page)]) == 0
+    assert paradec(["trace", *three[:2], "--html", str(page)]) == 0
     assert re.search(r'"source":\[\d+\],', page.read_text(encoding="utf-8"))
 
 
 def test_a_contradiction_in_a_later_file_is_named(two, tmp_path, capsys):
     write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": ["s1"], "output": []})
-    assert command.main(two) == 2
-    error = f"paradec-trace: error: {two[1]}, line 1: sentence 1 contradicts itself"
+    assert paradec(["trace", *two]) == 2
+    error = f"paradec trace: error: {two[1]}, line 1: sentence 1 contradicts itself"
     assert capsys.readouterr().err.startswith(error)
 
 
@@ -957,7 +952,7 @@ def test_only_the_first_file_may_be_a_pipe(two, tmp_path, capsys):
     for files, status in (([str(pipe), two[0]], 0), ([two[0], str(pipe)], 2)):
         thread = threading.Thread(target=writer)
         thread.start()
-        assert command.main(files) == status
+        assert paradec(["trace", *files]) == status
         thread.join()
     assert f"FILE: got '{pipe}'; allowed: no pipe" in capsys.readouterr().err
 
@@ -970,14 +965,14 @@ def test_the_picture_is_of_the_first_sentence(two, tmp_path, capsys):
     """Of those chosen, from all files; what no font has is said in a line."""
     paths = [tmp_path / name for name in ("first.svg", "other.svg", "third.svg")]
     for path, chosen in zip(paths, (["1", "2"], ["1"], ["2"]), strict=True):
-        assert command.main([*two, "--sentence", *chosen, "--picture", str(path)]) == 0
+        assert paradec(["trace", *two, "--sentence", *chosen, "--picture", str(path)]) == 0
     first, other, third = (path.read_bytes() for path in paths)
     assert first == other != third and first.startswith(b"<?xml")
     assert "warning" not in capsys.readouterr().err
     write(tmp_path / "two.jsonl", record("\U0010fffd", one_pass(0, "", "\U0010fffd", 0, 1)))
-    assert command.main([two[1], "--picture", str(paths[0])]) == 0
-    warning = "paradec-trace: warning: no font of this machine has U+10FFFD; "
+    assert paradec(["trace", two[1], "--picture", str(paths[0])]) == 0
+    warning = "paradec trace: warning: no font of this machine has U+10FFFD; "
     assert capsys.readouterr().err.startswith(warning)
-    assert command.main([*two, "--picture", str(tmp_path / "one.gif")]) == 2
+    assert paradec(["trace", *two, "--picture", str(tmp_path / "one.gif")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("paradec-trace: error: --picture: got") and ".png or .svg" in error
+    assert error.startswith("paradec trace: error: --picture: got") and ".png or .svg" in error

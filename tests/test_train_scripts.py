@@ -459,7 +459,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     lines = texts.read_text().splitlines()
     assert len(lines) == 40 and max(len(line.split()) for line in lines) <= 7
     document = json.loads(out.read_text())
-    # paradec-results takes it if no path is of one machine.
+    # paradec results takes it if no path is of one machine.
     portable = document | {"command": "python scripts/evaluate.py data-bin"}
     (corpus / "portable.json").write_text(json.dumps(portable))
     assert read_document(corpus / "portable.json")["rows"] == document["rows"]

@@ -19,7 +19,7 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 
 from fairseq_paradec.analysis import page, viewer
 from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence
-from fairseq_paradec.cli import trace as command
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
 
 EVIL = "</script><script>alert(1)</script><!--&amp;'\"\\n\u2028\u202e{7}"
@@ -313,7 +313,7 @@ def traces(tmp_path_factory):
 def demo_page(traces, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
     files = [str(file) for file, _ in traces.values()]
-    assert command.main([*files, "--html", str(path), "--color", "never"]) == 0
+    assert paradec(["trace", *files, "--html", str(path), "--color", "never"]) == 0
     return path
 
 
@@ -947,7 +947,7 @@ def test_several_files_and_a_missing_sentence(browser, tmp_path):
     write(paths[0], GOOD, GOOD | {"id": 4})
     write(paths[1], GOOD | {"output": ["a", "c"], "trace": [one_pass(0, "", "a c", 0, 2)]})
     target = tmp_path / "p.html"
-    assert command.main([*map(str, paths), "--html", str(target)]) == 0
+    assert paradec(["trace", *map(str, paths), "--html", str(target)]) == 0
     browser.open(target)
     assert browser.one("h1").text == "Traces a.jsonl, b.jsonl"
     assert browser.texts(".file") == ["a.jsonl", "b.jsonl"]

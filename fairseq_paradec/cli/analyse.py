@@ -1,4 +1,4 @@
-"""paradec-analyse: what translations, scores, benchmarks and traces tell of a decoder.
+"""What translations, scores, benchmarks and traces tell of a decoder.
 
 Of texts and scores, the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
 xia2022 (repetition), and ROUGE of summaries; of benchmarks, speed-ups by batch, beam, length and
@@ -13,14 +13,13 @@ are counted.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..analysis.trace_view import printable
-from ..measure import documents, machine
-from . import analyse_flops, analyse_speed, analyse_texts, arguments
+from ..measure import documents
+from . import analyse_flops, analyse_speed, analyse_texts
 from .analyse_texts import Row
 
 
@@ -42,46 +41,37 @@ def aligned(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="paradec-analyse", description=__doc__, formatter_class=raw
-    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
 
-    def command(name: str, run: Callable[..., Any], text: str, out: bool = True) -> Any:
+    def command(
+        name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
+    ) -> Any:
         """Declare one; ``run`` returns rows, notes, and what else is to be printed, if anything."""
         one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(run=run, title=text)
+        one.set_defaults(analysis=run, title=text, plugin=plugin)
         if out:
             one.add_argument(
                 "--out", type=Path, metavar="FILE.json",
-                help="write the table, too, for paradec-results",
+                help="write the table, too, for paradec results",
             )  # fmt: skip
         return one.add_argument
 
     for module in (analyse_texts, analyse_speed, analyse_flops):
         module.declare(command)
-    return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    return arguments.run("paradec-analyse", lambda: _run(args, argv))
-
-
-def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print a table and what it means; write it if asked for."""
-    rows, notes, *more = args.run(args)
+    rows, notes, *more = args.analysis(args)
     text = "\n\n".join([aligned(rows), "\n".join(notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
+        from ..measure import machine
+
         title = args.title[0].upper() + args.title[1:]
-        documents.save(args.out, title, notes, rows, machine.circumstances("analyse", argv))
+        made_by = machine.circumstances("analyse", args.argv[1:])
+        documents.save(args.out, title, notes, rows, made_by)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

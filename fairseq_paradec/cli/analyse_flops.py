@@ -9,13 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq import checkpoint_utils
-
 from ..analysis import flops
 from ..analysis.flops import Count, Heads, Shape, Update
-from ..compat.loading import named as naming
 from ..errors import UsageError, option_error
-from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import arguments
 from .analyse_speed import TRACED, read_records
 from .analyse_texts import Row, named
@@ -55,6 +51,10 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     Raises:
         UsageError: it cannot be read, or holds no model whose FLOPs are known.
     """
+    from fairseq import checkpoint_utils
+
+    from ..compat.loading import named as naming
+
     with naming(flag):
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
     sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
@@ -234,6 +234,8 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
     Raises:
         UsageError: there is no such data, or it has another dictionary.
     """
+    from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
+
     settings = ParallelTranslationConfig(data=data, dataset_impl=None)
     try:
         task = ParallelTranslationTask.setup_task(settings)
@@ -332,14 +334,17 @@ def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def declare(command: Callable[..., Any]) -> None:
-    """Declare the subcommands; see ``analyse.build_parser``."""
-    add, number = command("flops", decoding, "FLOPs of decoding, by part"), arguments.whole_number
+    """Declare the subcommands; see ``analyse.declare``."""
+    number = arguments.whole_number
+    add = command("flops", decoding, "FLOPs of decoding, by part", plugin=True)
     add("trace", nargs="+", metavar="TRACE", help=TRACED)
     add("--path", required=True, metavar="M", help="the checkpoint that they were made with")
     add("--drafter-path", metavar="D", help="of gad and gad_pp the drafter, of blockwise the heads")
     add("--beam", type=number, metavar="N", help="of multiword_beam and double_token_beam")
 
-    add = command("training-flops", training, "FLOPs of training, on the lengths of a data set")
+    add = command(
+        "training-flops", training, "FLOPs of training, on the lengths of a data set", plugin=True
+    )
     add("checkpoint", nargs="+", metavar="CHECKPOINT", help="trained models, of any kind here")
     add("--data", required=True, metavar="DATA", help="fairseq's data folder")
     add("--subset", default="train", help="of it (default: train)")

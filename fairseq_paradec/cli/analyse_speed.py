@@ -1,4 +1,4 @@
-"""The analyses of benchmarks and traces, for ``paradec-analyse``: speed-ups and acceptance."""
+"""The analyses of benchmarks and traces, for ``paradec analyse``: speed-ups and acceptance."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def acceptance(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def declare(command: Callable[..., Any]) -> None:
-    """Declare the subcommands; see ``analyse.build_parser``."""
+    """Declare the subcommands; see ``analyse.declare``."""
     add = command("blocks", blocks, "speed-up by the mean accepted block of blockwise decoding")
     add(
         "benchmark", nargs="+", metavar="BENCHMARK.json",

@@ -1,4 +1,4 @@
-"""The analyses of texts and their scores, for ``paradec-analyse``.
+"""The analyses of texts and their scores, for ``paradec analyse``.
 
 Those of zhang2020 (IBDecoder) and imamura2020 (double-token decoding), xia2022's repetition rate,
 and ROUGE of summaries.
@@ -508,7 +508,7 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def declare(command: Callable[..., Any]) -> None:
-    """Declare the subcommands; see ``analyse.build_parser``."""
+    """Declare the subcommands; see ``analyse.declare``."""
     add = command("pmi", pmi, "how much the words depend on each other that are predicted at once")
     add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
     add("ar", metavar="AR", help="the same of a model that writes in that order, a token a step")

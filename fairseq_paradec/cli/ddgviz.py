@@ -1,4 +1,4 @@
-"""paradec-ddgviz: which tokens of a translation had to wait for which.
+"""Which tokens of a translation had to wait for which.
 
 Jacobi decoding predicts all positions at once, again and again, until nothing changes. This command
 shows in which pass each token became right for good, and with what probability: tokens of the same
@@ -22,21 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import encoders
-
 from ..analysis import ddg, page, viewer
 from ..decoding.trace import is_report
 from ..errors import UsageError, option_error
-from ..measure import loading
 from . import arguments, pages, trace
 
 EXAMPLE = """\
 A trace that was written before, its first sentence or those of --sentence:
-  paradec-ddgviz trace.jsonl --sentence 7 --out sentence7.svg
+  paradec ddgviz trace.jsonl --sentence 7 --out sentence7.svg
 
 A sentence of your own, or sentences of the data folder:
-  paradec-ddgviz data-bin/demo.en-de --text "A man is waiting for the train." --out man.png
-  paradec-ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html
+  paradec ddgviz data-bin/demo.en-de --text "A man is waiting for the train." --out man.png
+  paradec ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html
 
 A line per pass has the tokens that became final in it: position, token, probability.
 """
@@ -51,14 +48,10 @@ DECODING_FLAGS = (
 MODEL, CODES = "model.pt", "codes.bpe"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="paradec-ddgviz",
-        description=__doc__,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add, number = parser.add_argument, arguments.whole_number
     add("given", metavar="FILE|DATA", help=f"{trace.WRITTEN_BY}; or a fairseq data folder")
     show = parser.add_argument_group("what to show").add_argument
@@ -90,10 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     how("--block-size", metavar="N", type=number, help="of pgj and hgj (default: 5)")
     how("--trace", metavar="FILE", help="keep the trace")
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read or decode, then show everything."""
     logging.disable(logging.INFO)  # the closing line of the decoder, and what fairseq has to say
     try:
-        return arguments.run("paradec-ddgviz", lambda: _run(args))
+        return _run(args)
     finally:
         gc.collect()  # a decoder speaks as it is let go
         logging.disable(logging.NOTSET)
@@ -180,6 +176,8 @@ def _check_data(args: argparse.Namespace) -> None:
         args.path = os.path.join(args.given, MODEL)
         if not os.path.isfile(args.path):
             raise UsageError(f"DATA: {args.given} has no {MODEL}; allowed: --path MODEL")
+    from ..measure import loading
+
     loading.check_inputs(args.given, args.path)
     if args.trace is not None:
         pages.check_folder("--trace", args.trace)
@@ -198,6 +196,8 @@ def _decode(args: argparse.Namespace, path: str) -> None:
     Raises:
         UsageError: a flag or a sentence is wrong, or no sentence could be decoded.
     """
+    from ..measure import loading
+
     by_number = args.ids is not None
     lines, encoding = ([], {}) if by_number else (_lines(args), _encoding(args))
     models, task = loading.load(args.given, args.path)
@@ -283,6 +283,8 @@ def _dataset(lines: Sequence[str], encoding: dict[str, str], task: Any) -> Any:
     Raises:
         UsageError: sentencepiece is not installed, or the file is not of its kind.
     """
+    from fairseq.data import encoders
+
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     given = argparse.Namespace(**languages, **encoding)
     try:
@@ -352,7 +354,7 @@ def _draw(path: Path, found: Sequence[_Found]) -> None:
         ddg_plot.draw(one.graph, target, source)
         missing |= set(fonts.choose(ddg_plot.texts(one.graph, source)).missing)
     if missing:
-        print(f"paradec-ddgviz: warning: {fonts.warning(sorted(missing))}", file=sys.stderr)
+        print(f"paradec ddgviz: warning: {fonts.warning(sorted(missing))}", file=sys.stderr)
 
 
 def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:
@@ -367,7 +369,3 @@ def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:
         name = f"{name}-{line}" if name in names else name
         names.add(name)
         yield path if len(found) == 1 else path.with_name(f"{path.stem}-{name}{path.suffix}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

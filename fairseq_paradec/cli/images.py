@@ -1,4 +1,4 @@
-"""paradec-images: image files as lines for fairseq-interactive, and fairseq's outputs as pictures.
+"""Image files as lines for fairseq-interactive, and fairseq's outputs as pictures.
 
 `tokens` prints the intensities of image files, a line each. `compare` reads what fairseq-generate
 printed for a data folder of images, shows each input beside two outputs as Stern et al. (2018) do
@@ -13,13 +13,11 @@ import io
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fairseq.data import indexed_dataset
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -29,7 +27,7 @@ from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Pixels, Size
-from ..measure import documents, machine
+from ..measure import documents
 from . import arguments, pages
 from .analyse import aligned
 from .analyse_texts import printed, read
@@ -61,7 +59,7 @@ class Passes(NamedTuple):
 # ---- tokens -------------------------------------------------------------------------------------
 
 
-def tokens(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+def tokens(args: argparse.Namespace) -> int:
     """Print image files as lines of intensities."""
     lines = []
     for path in args.file:
@@ -100,7 +98,7 @@ def _size(text: str) -> tuple[int, int]:
 # ---- compare ------------------------------------------------------------------------------------
 
 
-def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+def compare(args: argparse.Namespace) -> int:
     """Write pictures of outputs, and print how good the systems are."""
     size, pairs = read_pairs(args.data, args.subset)
     files = _labelled("SYSTEM", args.system)
@@ -130,8 +128,11 @@ def compare(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     print(f"{aligned(rows)}\n\n" + "\n".join(notes))
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
+        from ..measure import machine
+
         title = "Super-resolution: quality of outputs"
-        documents.save(args.json, title, notes, rows, machine.circumstances("images", argv))
+        made_by = machine.circumstances("images", args.argv[1:])
+        documents.save(args.json, title, notes, rows, made_by)
     return 0
 
 
@@ -154,6 +155,8 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     for language, size in zip(images.LANGUAGES, sizes, strict=True):
         stem = Path(data) / f"{subset}.{'-'.join(images.LANGUAGES)}.{language}"
         try:
+            from fairseq.data import indexed_dataset  # takes seconds to load
+
             found = indexed_dataset.make_dataset(str(stem), "mmap")
             if found is None:
                 raise FileNotFoundError(f"{stem}.idx")
@@ -414,18 +417,14 @@ def _write(path: Path, pixels: Pixels) -> None:
 # ---- the command --------------------------------------------------------------------------------
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Declare the arguments."""
-    parser = argparse.ArgumentParser(
-        prog="paradec-images",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Callable[..., int], text: str) -> Callable[..., Any]:
+    def command(name: str, action: Callable[..., int], text: str) -> Callable[..., Any]:
         one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(run=run)
+        one.set_defaults(action=action, plugin=False)
         return one.add_argument
 
     add = command("tokens", tokens, "print image files as lines of intensities")
@@ -456,15 +455,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--scale", type=number, default=8, metavar="N",
         help="how large a pixel of an output becomes (default: 8)",
     )  # fmt: skip
-    add("--json", type=Path, metavar="FILE", help="write the table, too, for paradec-results")
-    return parser
+    add("--json", type=Path, metavar="FILE", help="write the table, too, for paradec results")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    return arguments.run("paradec-images", lambda: args.run(args, argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand."""
+    return args.action(args)

@@ -2,7 +2,8 @@
 
 A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
 imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
-``args.argv`` are the words behind ``paradec``.
+``args.argv`` are the words behind ``paradec``. ``parser.set_defaults(plugin=False)`` says that a
+command needs nothing of the package to be registered with fairseq.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "trace": "what every pass drafted, accepted and threw away",
         "ddgviz": "which tokens had to wait for which",
         "order": "in which order an architecture writes a target",
+        "gallery": "remake docs/gallery.md, or check it",
         "analyse": "numbers of texts, scores, benchmarks and traces",
         "report": "one page of all benchmarks and traces of a folder",
         "results": "render RESULTS.md from results/*.json",
@@ -83,5 +85,6 @@ def _run(prog: str, words: Sequence[str]) -> int:
     module.declare(parser)
     args = parser.parse_args(words[1:])
     args.argv = words
-    register()
+    if getattr(args, "plugin", True):
+        register()
     return module.run(args)

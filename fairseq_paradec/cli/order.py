@@ -1,11 +1,11 @@
-"""paradec-order: draw in which order a reordered decoder writes a target, and what it sees.
+"""Draw in which order a reordered decoder writes a target, and what it sees.
 
 For each slot of a target: in which step it is predicted, by which direction, from which input at
 which position; and the attention mask. Flags are those of the reordered architectures.
 
 With --rewrite, nothing is drawn: a file's lines are printed in the order of writing. A plain
 Transformer that is trained on them writes in the same order, a token a step; it is what the PMI of
-paradec-analyse compares with.
+`paradec analyse pmi` compares with.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..analysis import target_order_view as view
 from ..errors import option_error
-from ..models.reordered_transformer import PRESETS, SIZES
-from ..target_order import TargetOrder
 from . import analyse_texts, arguments
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from ..target_order import TargetOrder
 
 # A drawing of more slots is of no use to anybody.
 LONGEST = 200
 SUFFIXES = (".png", ".svg")
 
-HELP = {
+NUMBERS = {
     "directions": "1, 2 (from both ends), or an even number (both ends of H/2 segments)",
     "tokens_per_direction": "tokens that each direction writes per step",
+}
+SWITCHES = {
     "right_to_left": "with one direction: from the end",
     "double_token": "pairs as Imamura and Sumita 2020 have them",
     "middle_to_side": "with two directions: from the middle to both ends",
@@ -46,6 +47,9 @@ def order_of(args: argparse.Namespace) -> TargetOrder:
     Raises:
         UsageError: they contradict each other.
     """
+    from ..models.reordered_transformer import PRESETS, SIZES
+    from ..target_order import TargetOrder
+
     preset: dict[str, Any] = {}
     if args.arch is not None:
         names = {name + size: name for name in PRESETS for size in SIZES}
@@ -76,21 +80,15 @@ def words_of(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="paradec-order",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    for field in fields(TargetOrder):
-        flag, text = "--" + field.name.replace("_", "-"), HELP[field.name]
-        if type(field.default) is bool:
-            add(flag, action="store_true", help=text)
-        else:
-            add(flag, type=int, metavar="N", help=f"{text} (default: {field.default})")
-    add("--arch", metavar="NAME", help=f"start from an architecture's order: {', '.join(PRESETS)}")
+    for name, text in NUMBERS.items():
+        add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=f"{text} (default: 1)")
+    for name, text in SWITCHES.items():
+        add(f"--{name.replace('_', '-')}", action="store_true", help=text)
+    add("--arch", metavar="NAME", help="start from an architecture's order: ibdecoder, sa, ...")
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "--length", type=arguments.whole_number, default=6, metavar="N", help="words (default: 6)"
@@ -98,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     target.add_argument("--words", metavar="TEXT", help="the target itself, words with spaces")
     target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
     add("--out", type=Path, metavar="FILE", help="write a picture, too: .png or .svg")
-    args = parser.parse_args(argv)
-    return arguments.run("paradec-order", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Draw, or rewrite."""
+    from ..analysis import target_order_view as view
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         if args.rewrite is None:
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -125,7 +123,3 @@ def _run(args: argparse.Namespace) -> int:
         view.draw(drawn, args.out)
     print(view.as_text(drawn))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

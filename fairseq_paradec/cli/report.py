@@ -1,4 +1,4 @@
-"""paradec-report: make one page of all benchmarks, tables and traces of a folder.
+"""Make one page of all benchmarks, tables and traces of a folder.
 
 Reads every ``*.json`` and ``*.jsonl`` in the folder (not below it) that a measuring command,
 ``--trace-file`` or ``--stats-file`` wrote. The page needs no other file and no network, and the
@@ -356,12 +356,12 @@ def warn(folder: Folder) -> None:
 
         missing = fonts.choose(found).missing
         if missing:
-            print(f"paradec-report: warning: {fonts.warning(missing)}", file=sys.stderr)
+            print(f"paradec report: warning: {fonts.warning(missing)}", file=sys.stderr)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="paradec-report", description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help=ALLOWED)
     add("--out", metavar="FILE", help="the page (default: DIR/report.html)")
@@ -373,11 +373,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="show the passes of at most so many sentences that all traces have (default: 20)",
     )
-    args = parser.parse_args(argv)
-    return arguments.run("paradec-report", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Read all before anything is written."""
     if not args.folder.is_dir():
         raise option_error("DIR", str(args.folder), ALLOWED)
@@ -394,7 +392,3 @@ def _run(args: argparse.Namespace) -> int:
         print(trace_view.printable(f"left out: {name}, {reason}"))
     print(f"{out}: {len(folder.documents)} results, {len(folder.tallies)} traces or statistics")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""paradec-trace: show what every pass of a decoder drafted, accepted and threw away, or each step.
+"""Show what every pass of a decoder drafted, accepted and threw away, or each step.
 
 Reads what ``--trace-file`` of fairseq-generate wrote, sentence by sentence, whatever the method.
 Several files of the same sentences are shown side by side: one method each, for example.
@@ -300,9 +300,9 @@ def show(text: str) -> bool:
         return False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Console entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="paradec-trace", description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("file", metavar="FILE", nargs="+", help=f"{WRITTEN_BY}; several are shown side by side")
     add("--html", metavar="PAGE", help="write a page that needs no other file, too")
@@ -330,11 +330,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="auto",
         help="colours; else marks around tokens (default: auto, on a terminal without NO_COLOR)",
     )
-    args = parser.parse_args(argv)
-    return arguments.run("paradec-trace", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Show the sentences; a page is written to its end even if nobody reads the terminal."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -420,12 +418,8 @@ def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size |
     texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
     missing = fonts.choose(texts).missing
     if missing:
-        print(f"paradec-trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
     if size is None:
         trace_plot.draw(found, path, names)
     else:
         raster_plot.draw(found, size, path, names)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,11 +11,12 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..errors import option_error
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import Tensor
 
 SCHEMA = "fairseq_paradec.decoding"
 SCHEMA_VERSION = 2

@@ -45,7 +45,7 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
             continue
     arguments = shlex.join(sys.argv[1:] if argv is None else argv)
     return {
-        "command": f"python -m fairseq_paradec.cli.{command} {arguments}",
+        "command": f"paradec {command.replace('_', '-')} {arguments}",
         "date": datetime.date.today().isoformat(),
         "machine": {
             "processor": _processor(),

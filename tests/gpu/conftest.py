@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--summary",
         metavar="FILE",
-        help=f"JSON table of all gates, for paradec-results (--device cuda: {RESULTS}; --device "
+        help=f"JSON table of all gates, for paradec results (--device cuda: {RESULTS}; --device "
         "cpu: not written)",
     )
 

@@ -1,7 +1,7 @@
 """What every method must keep to on a device, in every precision.
 
 fairseq's own beam-1 search, on the same device and in the same precision, is the judge. The numbers
-of a gate are one row of the table that ``paradec-results`` renders.
+of a gate are one row of the table that ``paradec results`` renders.
 """
 
 from __future__ import annotations

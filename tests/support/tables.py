@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairseq_paradec.cli import analyse as command
+from fairseq_paradec.cli.main import main as paradec
 
 
 def write(path, *lines):
@@ -14,7 +14,7 @@ def write(path, *lines):
 
 def table(capsys, *arguments):
     """Run an analysis; return its rows as lists of cells."""
-    status = command.main([*map(str, arguments)])
+    status = paradec(["analyse", *map(str, arguments)])
     out, err = capsys.readouterr()
     assert status == 0, err
     lines = out.splitlines()

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Make docs/gallery.md and its pictures from the demo's models and a stored benchmark.
 
-The page names the commands, and this script runs just these, traces in a folder of their own.
+The page names the commands, and this one runs just these, traces in a folder of their own.
 Beside the pictures it writes traces.json, what the traces hold in brief. With --check nothing is
 written: are page and pictures there, and do the demo's models still decode the same? (Pictures are
 not compared: another matplotlib draws other bytes.)
@@ -21,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from fairseq_paradec.cli import arguments  # noqa: E402
-from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
+from ..errors import UsageError, option_error
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DATA = "data-bin/demo.en-de"
 GENERATE = f"fairseq-generate {DATA} --user-dir fairseq_paradec --path {DATA}/"
@@ -64,14 +62,13 @@ class Picture:
     command: str
 
 
-CLI = "python -m fairseq_paradec.cli."
 PICTURES = [
     *(
         Picture(
             f"ddg-{number}",
             title,
             text,
-            f"{CLI}ddgviz {{traces}}pj.jsonl --sentence {number} --out {{out}}ddg-{number}.svg",
+            f"paradec ddgviz {{traces}}pj.jsonl --sentence {number} --out {{out}}ddg-{number}.svg",
         )
         for number, title, text in zip(
             GRAPHS,
@@ -94,7 +91,7 @@ PICTURES = [
         "Each strip is a method, each of its rows a pass, each column a token of the output; the "
         "colour says who wrote the token: the model itself, or a draft that it accepted. The fewer "
         "rows, the fewer passes.",
-        f"{CLI}trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
+        f"paradec trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
         "--picture {out}methods.svg",
     ),
     Picture(
@@ -105,7 +102,7 @@ PICTURES = [
         "longer; a hollow mark rests on fewer than ten drafts, too few to tell. GAD's drafter sees "
         "the whole source, heads of blockwise decoding only one state of the decoder, and Jacobi "
         "decoding has no model of what comes.",
-        f"{CLI}analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
+        f"paradec analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
         "--plot {out}acceptance.svg",
     ),
     Picture(
@@ -113,21 +110,21 @@ PICTURES = [
         "Writing from both ends, two words an end",
         "The target order of `ibdecoder_sa`: in which step each word is written, from which "
         "inputs, and which input sees which (Zhang et al. 2020, Figure 1).",
-        f"{CLI}order --arch ibdecoder_sa --length 9 --out {{out}}order.svg",
+        "paradec order --arch ibdecoder_sa --length 9 --out {out}order.svg",
     ),
     Picture(
         "histogram",
         "Speed-up of single sentences",
         "How many sentences are so many times as fast as with fairseq's beam of 5 (Xia et al. "
         "2022, Figure 4): the median is not every user's sentence.",
-        f"{CLI}analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
+        f"paradec analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
     ),
     *(
         Picture(
             f"speed-up-{by}",
             f"Speed-up by {what}",
             text,
-            f"{CLI}analyse speed-up {BENCHMARK} --by {by} --plot {{out}}speed-up-{by}.svg",
+            f"paradec analyse speed-up {BENCHMARK} --by {by} --plot {{out}}speed-up-{by}.svg",
         )
         for by, what, text in (
             (
@@ -150,7 +147,7 @@ PICTURES = [
 HEAD = f"""\
 # Gallery
 
-Made by `scripts/gallery.py` from the demo's models and from `{BENCHMARK}`; \
+Made by `paradec gallery` from the demo's models and from `{BENCHMARK}`; \
 each picture stands with the command that draws it. The traces are of the demo's 100 test sentences:
 
 ```
@@ -180,13 +177,13 @@ def page(out: Path) -> str:
     parts.append(
         "## Pages\n\n"
         "The same as pages to click through, which need no network: `--html` of "
-        "[`paradec-trace`](trace.md#look-at-a-trace) shows traces side by side and pass by pass, "
-        "and [`paradec-report`](report.md) puts all that was measured in a folder on one page."
+        "[`paradec trace`](trace.md#look-at-a-trace) shows traces side by side and pass by pass, "
+        "and [`paradec report`](report.md) puts all that was measured in a folder on one page."
     )
     return "\n\n".join(parts) + "\n"
 
 
-def run(command: str) -> None:
+def execute(command: str) -> None:
     """Run a command as the page names it, in the checkout.
 
     Args:
@@ -196,9 +193,13 @@ def run(command: str) -> None:
         UsageError: it fails.
     """
     name, *args = shlex.split(command)
-    module = ["-m", "fairseq_cli.generate"] if name == "fairseq-generate" else []
+    module = {"fairseq-generate": "fairseq_cli.generate", "paradec": "fairseq_paradec"}[name]
     result = subprocess.run(
-        [sys.executable, *module, *args], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+        [sys.executable, "-m", module, *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
     if result.returncode != 0:
         print(result.stderr[-4000:], file=sys.stderr)
@@ -213,7 +214,7 @@ def decode(name: str, folder: Path) -> dict[str, Any]:
         folder: for the trace.
     """
     path = folder / f"{name}.jsonl"
-    run(f"{GENERATE}{TRACES[name]} --batch-size 1 --trace-file {shlex.quote(str(path))}")
+    execute(f"{GENERATE}{TRACES[name]} --batch-size 1 --trace-file {shlex.quote(str(path))}")
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     records.sort(key=lambda record: record["id"])
     return {
@@ -255,7 +256,9 @@ def make(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         brief = {name: decode(name, Path(folder)) for name in TRACES}
         for one in PICTURES:
-            run(one.command.format(traces=shlex.quote(f"{folder}/"), out=shlex.quote(f"{out}/")))
+            execute(
+                one.command.format(traces=shlex.quote(f"{folder}/"), out=shlex.quote(f"{out}/"))
+            )
     (out / "traces.json").write_text(json.dumps(brief, indent=1) + "\n", "utf-8")
     text.write_text(page(out), "utf-8")
 
@@ -270,7 +273,7 @@ def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
     text = out.with_suffix(".md")
     found = []
     if not text.is_file() or text.read_text("utf-8") != page(out):
-        found.append(f"{text} is not what this script writes")
+        found.append(f"{text} is not what paradec gallery writes")
     wanted = {"traces.json", *(f"{one.name}.svg" for one in PICTURES)}
     there = {path.name: path for path in out.glob("*")}
     found += [f"{out / name} is missing" for name in sorted(wanted - there.keys())]
@@ -290,26 +293,21 @@ def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make or check the gallery; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="scripts/gallery.py", description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=False)
     out = ROOT / "docs" / "gallery"
     parser.add_argument("--out", type=Path, default=out, help="folder (default: docs/gallery)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if it differs")
-    args = parser.parse_args(argv)
-
-    def command() -> int:
-        if not (ROOT / DATA / "model.pt").is_file():
-            raise option_error("data", DATA, "the demo's data and models, as in the checkout")
-        if not args.check:
-            make(args.out.resolve())
-            return 0
-        found = problems(args.out.resolve())
-        print("\n".join(found) or f"{args.out} is as it should be")
-        return 1 if found else 0
-
-    return arguments.run("scripts/gallery.py", command)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(args: argparse.Namespace) -> int:
+    """Make or check the gallery."""
+    if not (ROOT / DATA / "model.pt").is_file():
+        raise option_error("data", DATA, "the demo's data and models, as in the checkout")
+    if not args.check:
+        make(args.out.resolve())
+        return 0
+    found = problems(args.out.resolve())
+    print("\n".join(found) or f"{args.out} is as it should be")
+    return 1 if found else 0
