@@ -1,4 +1,4 @@
-# make setup   install everything into .venv (Python 3.11 or 3.12; PYTHON= picks it)
+# make setup   install everything, and `paradec`, into .venv (Python 3.11 or 3.12; PYTHON= picks it)
 # make demo    set up what is missing, then translate 100 sentences by every decoder
 # make test    set up what is missing, then ruff, mypy, pytest
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
@@ -52,7 +52,7 @@ help:
 setup: $(STAMP)
 
 demo: $(STAMP)
-	@"$(VPY)" -m fairseq_paradec.cli.demo $(ARGS)
+	@"$(VENV)/bin/paradec" demo $(ARGS)
 
 test: $(STAMP)
 	"$(VPY)" -m ruff check .
@@ -88,7 +88,8 @@ $(STAMP): requirements.txt setup.py
 	@echo "[3/4] fairseq (compiled on Python 3.11: a few minutes)"
 	@CXX="$${CXX:-$$(command -v c++ || command -v g++ || command -v clang++)}" \
 	    $(PIP) -c requirements.txt --no-build-isolation fairseq-fixed
-	@echo "[4/4] the rest"
+	@echo "[4/4] the rest, and this checkout"
 	@$(PIP) --no-build-isolation -r requirements.txt
+	@$(PIP) --no-build-isolation --no-deps --editable .
 	@rm -f "$(UNFINISHED)" && touch "$(STAMP)"
 	@echo "set up: $(VENV)"

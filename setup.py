@@ -60,7 +60,7 @@ setup(
         "rouge-score>=0.1.2,<0.2",
     ],
     extras_require={
-        # engines to compare with: paradec-benchmark --peers
+        # engines to compare with: paradec benchmark --peers
         "peers": ["ctranslate2>=4.5,<5"],
         # photographs: scripts/prepare_super_resolution.py --photographs
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],

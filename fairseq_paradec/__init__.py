@@ -6,6 +6,7 @@ work in every fairseq command without ``--task``. Only ``paradec`` itself puts t
 its commands runs, so that help and usage errors need neither torch nor fairseq.
 """
 
+import logging
 import os
 import sys
 
@@ -14,6 +15,8 @@ __version__ = "0.1.0"
 
 def register() -> None:
     """Apply the fixes, and register tasks, models and criterions with fairseq; once is enough."""
+    # What fairseq asks for while it is imported: tensorboardX.
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     from . import compat
 
     compat.apply()

@@ -41,7 +41,7 @@ def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
     """Write the picture of a benchmark.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
         target: as in ``save``.
     """
     seconds, setting = document["seconds"], document["setting"]

@@ -25,7 +25,7 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the tables of a benchmark, each with ``title``, ``notes`` and ``rows``.
 
     Args:
-        document: what ``paradec-benchmark`` wrote; its own ``tables`` are not read.
+        document: what ``paradec benchmark`` wrote; its own ``tables`` are not read.
     """
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     peers = [s for s in document["systems"] if s["promise"] == "peer"]
@@ -187,7 +187,7 @@ def block_points(document: dict[str, Any]) -> list[BlockPoint]:
     """Return our greedy search and each blockwise system of a benchmark, in its order.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
     """
     times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
     points = []

@@ -184,7 +184,7 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
     if decoding not in DECODINGS:
         raise UsageError(
             f"{name}: got a trace of {decoding!r}; allowed: {', '.join(DECODINGS)}, whose passes "
-            "guess the output itself; `python -m fairseq_paradec.cli.trace` shows the others"
+            "guess the output itself; `paradec trace` shows the others"
         )
     sentence = read_sentence(record, name)
     tokens, entries = sentence.output, record["trace"]

@@ -1,4 +1,4 @@
-"""What a pass costs, how little it could cost, and what a sentence would: paradec-passes' tables.
+"""What a pass costs, how little it could cost, and what a sentence would: paradec passes' tables.
 
 A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r, repetition i.
 
@@ -86,7 +86,7 @@ def tables(document: Row) -> list[Row]:
     """Return the tables, each with ``title``, ``notes`` and ``rows``.
 
     Args:
-        document: what ``paradec-passes`` wrote; its own ``tables`` are not read.
+        document: what ``paradec passes`` wrote; its own ``tables`` are not read.
     """
     engines = document["setting"]["engines"]
     found = [_machine_table(document), _pass_table(document)]

@@ -59,7 +59,7 @@ def draw_speed_ups(
     """Draw the systems' speed-ups in all settings: a row a system, a mark a setting.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
         by: one of ``speed_ups.KINDS``; the benchmark has data for it.
         target: the file.
         against: the baseline; see ``speed_ups.speed_ups``.
@@ -112,7 +112,7 @@ def draw_histogram(
     """Draw the speed-ups of single sentences (xia2022, Figure 4), a panel for each system.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
         target: the file.
         labels: of the systems wanted; None: all but the baseline.
         against: the baseline's label.

@@ -1,6 +1,6 @@
 """Speed-ups of a benchmark by batch, beam, source length and threads, and sentence by sentence.
 
-A pure function of what ``paradec-benchmark`` wrote. Ratios, bins and labels are those of ``timing``
+A pure function of what ``paradec benchmark`` wrote. Ratios, bins and labels are those of ``timing``
 and ``benchmark_tables``: a round's total times of baseline and system, median over the rounds.
 
 Sources: zhang2020, Figure 2 (batch and beam, against a Transformer with the same) and Figure 3
@@ -78,7 +78,7 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
     """Return each system's speed-up in each setting, system by system.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
         by: one of ``KINDS``.
         against: the baseline's label; by ``beam``, where fairseq's search of that width is missing.
 
@@ -211,7 +211,7 @@ def histograms(
     and the system's.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
         labels: of the systems wanted; None: all but the baseline, CTranslate2's among them.
         against: the baseline's label.
 
@@ -344,7 +344,7 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5.
 
     Args:
-        document: what ``paradec-benchmark`` wrote.
+        document: what ``paradec benchmark`` wrote.
     """
     found = [table(document, by) for by in KINDS]
     found.append(histogram_table(document))

@@ -73,8 +73,8 @@ def opening(view: str = "output") -> str:
         "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
     }
     return (
-        "<noscript><p>This page needs JavaScript. Without it, <code>python -m "
-        "fairseq_paradec.cli.trace</code> shows the same traces in a terminal.</p></noscript>\n"
+        "<noscript><p>This page needs JavaScript. Without it, <code>paradec trace</code> shows the "
+        "same traces in a terminal.</p></noscript>\n"
         + f'<div id="viewer" data-view="{view}"></div>\n'
         + page.data("terms", terms)
     )

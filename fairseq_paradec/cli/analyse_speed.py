@@ -17,7 +17,7 @@ from .analyse_texts import Row, named, read
 from .pages import check_picture
 from .trace import records
 
-MEASURED = "what paradec-benchmark wrote"
+MEASURED = "what paradec benchmark wrote"
 TRACED = "what --trace-file wrote"
 
 

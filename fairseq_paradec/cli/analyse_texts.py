@@ -436,7 +436,7 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     if times:
         notes.append(
             f"ms: mean time of a sentence at batch 1; speed-up: against {list(systems)[0]}, of "
-            "total times. The runs were not interleaved: claim speed from paradec-benchmark."
+            "total times. The runs were not interleaved: claim speed from paradec benchmark."
         )
     return rows, notes
 

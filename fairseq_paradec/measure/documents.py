@@ -41,7 +41,7 @@ def save(
     rows: Sequence[dict[str, Any]],
     made_by: dict[str, Any],
 ) -> None:
-    """Write a table as JSON; ``paradec-results`` renders it.
+    """Write a table as JSON; ``paradec results`` renders it.
 
     Args:
         path: the file to write.
@@ -93,7 +93,7 @@ def _check_schema(document: Any, name: str, schema_file: str) -> None:
 
 
 def check_passes(document: Any, name: str) -> None:
-    """Check what ``paradec-passes`` wrote, as ``check_benchmark`` does a benchmark.
+    """Check what ``paradec passes`` wrote, as ``check_benchmark`` does a benchmark.
 
     Args:
         document: the JSON.
@@ -172,7 +172,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read a table, a benchmark or passes, and check that it is one.
 
     Args:
-        path: a file that ``save``, ``paradec-benchmark`` or ``paradec-passes`` wrote.
+        path: a file that ``save``, ``paradec benchmark`` or ``paradec passes`` wrote.
 
     Returns:
         The document; each kind has ``tables``.
