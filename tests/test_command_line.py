@@ -24,7 +24,7 @@ import contextlib, io, json, sys, time
 sys.argv[0] = "/somewhere/bin/paradec"
 from fairseq_paradec.cli import main
 found = {{}}
-for name in set(main.COMMANDS) - set({NOT_YET}):
+for name in sorted(set(main.COMMANDS) - set({NOT_YET})):
     for flag in ("--help", "--no-such-flag"):
         out, start = io.StringIO(), time.process_time()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
