@@ -58,17 +58,6 @@ def outputs(
     return found
 
 
-def parameters(k: int, dim: int, hidden: int, layer: str, first: bool) -> int:
-    """How many numbers the heads learn."""
-    learned = k if first else k - 1
-    total = 0
-    for _ in range(learned):
-        total += hidden * dim + hidden  # the first matrix and its bias
-        read = learned * hidden if layer == "dense" else hidden
-        total += dim * read + dim  # the second ones
-    return total
-
-
 # ---- the model ----------------------------------------------------------------------------------
 
 
