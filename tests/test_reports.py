@@ -128,7 +128,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
         ({"decoding": "gad_pp", "accept_margin": 0.0}, True, "fp64"),
         ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
-        ({"decoding": "nat"}, False, "fp32"),
+        ({"decoding": "nat"}, False, "fp64"),
     ],
 )
 def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossless, dtype):

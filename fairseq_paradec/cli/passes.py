@@ -43,7 +43,7 @@ from ..measure.pieces import (
     piece_calls,
     refuse_unknown,
 )
-from ..measure.systems import count_stock_passes
+from ..measure.systems import CountedModel
 from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
 from . import arguments
 from .benchmark import AGAIN
@@ -202,12 +202,15 @@ class Search(Cell):
     def __init__(self, task: Any, generator: Any, model: Any, sample: dict[str, Any]) -> None:
         super().__init__({}, slow=True)
         own = hasattr(generator, "scorer")
-        owner, name = (generator.scorer, "encode") if own else (generator.model, "forward_encoder")
         self._seconds = {"encoder": 0.0, "passes": 0.0}
-        self._clock(owner, name, "encoder")
-        for method in ("step", "log_probs") if own else ():
-            self._clock(owner, method, "passes")
-        self._calls = None if own else count_stock_passes(generator)
+        self._counted: CountedModel | None = None
+        if own:
+            self._clock(generator.scorer, "encode", "encoder")
+            for method in ("step", "log_probs"):
+                self._clock(generator.scorer, method, "passes")
+        else:
+            self._counted = generator.model = CountedModel([model])
+            self._clock(self._counted, "forward_encoder", "encoder")
         self._work = lambda: task.inference_step(generator, [model], sample)
         self.passes = 0
 
@@ -227,14 +230,14 @@ class Search(Cell):
     def once(self) -> dict[str, float]:
         """Search; return the seconds of the encoder, of the rest, and of the rest's loop."""
         self._seconds = dict.fromkeys(self._seconds, 0.0)
-        if self._calls is not None:
-            self._calls[0] = 0
+        if self._counted is not None:
+            self._counted.passes = 0
         begin = time.perf_counter()
         hypos = self._work()
         whole = time.perf_counter() - begin
-        self.passes = hypos[0][0]["steps"] if self._calls is None else self._calls[0]
+        self.passes = hypos[0][0]["steps"] if self._counted is None else self._counted.passes
         seconds = {"encoder": self._seconds["encoder"], "search": whole - self._seconds["encoder"]}
-        if self._calls is None:
+        if self._counted is None:
             seconds["loop"] = seconds["search"] - self._seconds["passes"]
         return seconds
 

@@ -20,8 +20,9 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
 
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
-        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``history`` (what the
-        output looked like after each pass, if a trace was kept).
+        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_accepted``
+        (drafted tokens that each pass let pass), ``history`` (what the output looked like after
+        each pass, if a trace was kept).
     """
     positional_scores = torch.tensor(row.scores, device=device)
     score = positional_scores.sum()
@@ -34,6 +35,7 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
         "attention": torch.empty(0),
         "alignment": torch.empty(0),
         "steps": len(row.passes),
+        "num_accepted": [record.num_accepted for record in row.passes],
         "history": history(row, device),
     }
 

@@ -21,11 +21,13 @@ from typing import Any, Protocol
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq import options as fairseq_options
+from fairseq.sequence_generator import EnsembleModel
 from omegaconf import OmegaConf
 
-from ..analysis.blocks import block_sizes
+from ..analysis.blocks import METHOD, block_sizes
 from ..decoding.audit import Audit
 from ..errors import UsageError, option_error
+from ..methods.base import MethodGenerator
 from ..options import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
 from . import loading
 from .text import plain_text, text_language
@@ -184,11 +186,9 @@ class FairseqSystem:
         if self.options.drafter_path is not None:
             self.files = [*self.files, self.options.drafter_path]
         self.parameters = count_parameters([*self.models, *helpers])
-        self._calls = [0]
-        if self.options.decoding in STOCK_DECODINGS:
-            self._calls = count_stock_passes(self.generator)
-        if heads is not None:
-            note_blocks(self.generator)
+        self._counted: CountedModel | None = None
+        if not isinstance(self.generator, MethodGenerator):
+            self._counted = self.generator.model = CountedModel(self.models)
 
     def _promise(self, models: Models, path: str) -> str:
         """Return what the output is promised to be."""
@@ -213,7 +213,8 @@ class FairseqSystem:
             sentences: their numbers in the test set.
         """
         sample = self._sample(sentences)
-        self._calls[0] = 0
+        if self._counted is not None:
+            self._counted.passes = 0
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
         # The collater sorts by length.
@@ -221,10 +222,19 @@ class FairseqSystem:
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
             tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
             text = plain_text(tokens, self.language)
-            # Of fairseq's own search the batch's passes are known, and not the sentence's.
-            passes = self._calls[0] or int(hypo[0].get("steps", 0))
-            found[number] = Output(tokens, text, passes, hypo[0].get("blocks"))
+            found[number] = Output(tokens, text, self._passes(hypo[0]), self._blocks(hypo[0]))
         return [found[i] for i in sentences]
+
+    def _passes(self, hypo: dict[str, Any]) -> int:
+        """Return the sentence's decoder passes; of fairseq's own search, the batch's."""
+        return int(hypo["steps"]) if self._counted is None else self._counted.passes
+
+    def _blocks(self, hypo: dict[str, Any]) -> int | None:
+        """Return how many blocks an output of blockwise decoding came in."""
+        config = getattr(self.generator, "config", None)
+        if config is None or config.decoding != METHOD or "num_accepted" not in hypo:
+            return None
+        return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Say whether two outputs part at tokens that the model hardly tells apart.
@@ -448,35 +458,16 @@ def is_base_of(base: Any, model: Any) -> bool:
     )
 
 
-def note_blocks(generator: Any) -> None:
-    """Let a generator of blockwise decoding say of each output in how many blocks it came.
+class CountedModel(EnsembleModel):
+    """fairseq's ensemble; counts its decoder passes, of which fairseq's own search does not tell.
 
-    Args:
-        generator: whose hypotheses are to have ``blocks``.
+    Attributes:
+        passes: so many since it was last set.
     """
-    inner = generator._hypotheses
 
-    def noted(rows: Sequence[Any], *args: Any) -> Any:
-        hypos = inner(rows, *args)
-        for row, hypo in zip(rows, hypos, strict=True):
-            sizes = block_sizes([one.num_accepted for one in row.passes], len(row.tokens))
-            hypo[0]["blocks"] = len(sizes)
-        return hypos
+    passes = 0
 
-    generator._hypotheses = noted
-
-
-def count_stock_passes(generator: Any) -> list[int]:
-    """Count the decoder passes of a fairseq SequenceGenerator in the one-element list returned.
-
-    fairseq's own search does not say how often it ran its decoder, so its calls are counted.
-    """
-    calls = [0]
-    inner = generator.model.forward_decoder
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        return inner(*args, **kwargs)
-
-    generator.model.forward_decoder = counted
-    return calls
+    def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
+        """Count the pass, and run it as fairseq does."""
+        self.passes += 1
+        return super().forward_decoder(*args, **kwargs)
