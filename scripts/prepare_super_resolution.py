@@ -39,7 +39,7 @@ from fairseq.data import indexed_dataset  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from fairseq_paradec import images  # noqa: E402
-from fairseq_paradec.analysis.trace_view import printable  # noqa: E402
+from fairseq_paradec.analysis.symbols import printable  # noqa: E402
 from fairseq_paradec.cli import arguments  # noqa: E402
 from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
 from fairseq_paradec.images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size  # noqa: E402

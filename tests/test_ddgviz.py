@@ -25,7 +25,7 @@ from support.browser import chromium
 from support.builders import DEMO
 from support.jacobi_records import FIVE, one_pass, record
 
-from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view
+from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, symbols, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK
 from fairseq_paradec.cli import pages
 from fairseq_paradec.cli.main import main as paradec
@@ -402,7 +402,7 @@ def test_right_to_left() -> None:
     (line,) = sheet.source_lines(["ab", "אב", "</s>"], 9, 20)
     assert np.array_equal(pixels(line), forced("source: ab בא </s>"))
     assert sheet.source_lines(["ab", "</s>"], 9, 20) == ["source: ab </s>"]
-    assert trace_view.is_rtl(["1", ".", "אב", "ab"]) and not trace_view.is_rtl(["1", "ab", "אב"])
+    assert symbols.is_rtl(["1", ".", "אב", "ab"]) and not symbols.is_rtl(["1", "ab", "אב"])
 
 
 def test_what_no_font_has_is_named() -> None:

@@ -12,14 +12,8 @@ from matplotlib.image import imread
 from support.stats_records import greedy
 
 from fairseq_paradec.analysis.raster_plot import draw, maps
-from fairseq_paradec.analysis.trace_view import (
-    ACCEPTED,
-    Origin,
-    Pass,
-    Sentence,
-    read_sentence,
-    sentence_text,
-)
+from fairseq_paradec.analysis.trace_text import sentence_text
+from fairseq_paradec.analysis.trace_view import ACCEPTED, Origin, Pass, Sentence, read_sentence
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size

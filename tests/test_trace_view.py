@@ -22,21 +22,17 @@ from support.commands import ROOT
 from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
 from fairseq_paradec.analysis import page as pages
-from fairseq_paradec.analysis import trace_view, viewer
+from fairseq_paradec.analysis import trace_text, viewer
+from fairseq_paradec.analysis.symbols import display_width, printable
+from fairseq_paradec.analysis.trace_text import MARKS, STYLES, sentence_text, steps_text
 from fairseq_paradec.analysis.trace_view import (
     EOS,
-    MARKS,
     MEANINGS,
     OPEN,
-    STYLES,
     Cell,
     Origin,
     Sentence,
-    display_width,
-    printable,
     read_sentence,
-    sentence_text,
-    steps_text,
 )
 from fairseq_paradec.cli import trace as command
 from fairseq_paradec.cli.main import main as paradec
@@ -242,7 +238,7 @@ def test_the_example_in_the_documentation(tmp_path):
     text = sentence_text(sentence, color=False).partition("\n")[2]
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     assert text in page
-    assert trace_view.legend(color=False) in page
+    assert trace_text.legend(color=False) in page
 
 
 # ---- text --------------------------------------------------------------------------------------
@@ -294,7 +290,7 @@ def test_every_state_can_be_told_without_colour():
         seen |= set(read)
     assert seen == set(MEANINGS) - {OPEN}  # of models that write in another order: below
     for state, meaning in MEANINGS.items():
-        line = next(x for x in trace_view.legend(False).split("\n") if x.endswith(meaning))
+        line = next(x for x in trace_text.legend(False).split("\n") if x.endswith(meaning))
         assert line.split()[0] == state.join(MARKS.get(state, ("", "")))
 
 
@@ -455,7 +451,7 @@ def test_everything_is_shown_with_one_legend(trace, capsys):
     assert paradec(["trace", str(trace)]) == 0
     out = capsys.readouterr().out
     assert shown(out) == ["sentence 3", "sentence 1", "sentence of line 3"]
-    assert out.startswith(trace_view.legend(color=False) + "\n\nsentence 3 (any)\n")
+    assert out.startswith(trace_text.legend(color=False) + "\n\nsentence 3 (any)\n")
     assert out.count("~discarded~") == 1
     assert "\x1b" not in out
 

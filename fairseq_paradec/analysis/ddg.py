@@ -22,7 +22,8 @@ from typing import Any
 import networkx as nx
 
 from ..errors import UsageError
-from .trace_view import LARGEST, printable, read_sentence, typed
+from .symbols import printable, typed
+from .trace_view import LARGEST, read_sentence
 
 #: The methods whose passes are iterates of the output; ``greedy`` is the chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib import font_manager
 
-from .trace_view import printable
+from .symbols import printable
 
 #: matplotlib's own font, which comes with it.
 USUAL = "DejaVu Sans"

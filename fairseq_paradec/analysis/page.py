@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .trace_view import printable
+from .symbols import printable
 
 #: How every page begins. By it a page is told from other files, which are never written over.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."

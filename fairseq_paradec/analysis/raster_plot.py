@@ -24,7 +24,8 @@ from ..images import PEAK, Pixels, Size, image
 from . import fonts
 from .blocks import METHOD
 from .sheet import DPI
-from .trace_view import EOS, Sentence, printable
+from .symbols import printable
+from .trace_view import EOS, Sentence
 
 #: Inches of a panel's side, of the space around it, and for a row's title.
 PANEL, MARGIN, TITLE = 3.2, 0.45, 0.5

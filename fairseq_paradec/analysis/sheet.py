@@ -19,7 +19,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
-from .trace_view import is_rtl, printable
+from .symbols import is_rtl, printable
 
 #: Points in an inch; fonts are measured in points.
 POINTS = 72

@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import UsageError
 from .acceptance_by_position import Position
 from .promises import OTHER_DTYPE, promise_of
-from .trace_view import Sentence, typed
+from .symbols import typed
+from .trace_view import Sentence
 
 Row = dict[str, Any]
 

@@ -25,6 +25,7 @@ from .sheet import (
     text_width,
     wrap,
 )
+from .symbols import printable, typed
 from .trace_view import (
     ACCEPTED,
     BIFURCATION,
@@ -36,8 +37,6 @@ from .trace_view import (
     PREVIOUS,
     RESCUED,
     Sentence,
-    printable,
-    typed,
 )
 
 #: Where a committed token came from; told apart by the colour-blind, too (Okabe and Ito).

@@ -1,23 +1,16 @@
-"""A sentence's trace: what became of every token, and the D and V lines of a paper as text.
+"""A sentence's trace: what became of every token, as Xia et al. 2022 (GAD), Table 11, marks them.
 
-Source: Xia et al. 2022 (GAD), appendix D, Table 11 and its caption: D is what the drafter gave in a
-pass, V what the verifier gave; red is the bifurcation, struck through the verifier's tokens after
-it, highlighted what earlier passes gave, blue the candidates that only relaxed acceptance let pass;
-what follows ``</s>`` is left out. One thing differs: under such a candidate V keeps the verifier's
-own token, struck through, so that one sees what was overruled (Table 11 repeats the candidate).
-
-Beside it, ``steps``: the listing of Stern et al. 2018, section 7.4, of what each step wrote.
-
-Pure functions of the records that docs/trace.md describes; no method is known by name, but for what
-a step is in blockwise decoding. ``viewer.py`` makes pages of the same sentences.
+D is what the drafter gave in a pass, V what the verifier gave. ``steps`` are those of Stern et al.
+2018, section 7.4. Pure functions of the records that docs/trace.md describes; no method is known by
+name, but for what a step is in blockwise decoding. ``trace_text.py`` shows the same sentences in a
+terminal, ``viewer.py`` on a page.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +22,8 @@ EOS = "</s>"
 LARGEST = 1e9
 
 PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
-    "previous",
-    "accepted",
-    "rescued",
-    "bifurcation",
-    "bonus",
-    "discarded",
-    "pending",
-    "open",
-)
+    "previous", "accepted", "rescued", "bifurcation", "bonus", "discarded", "pending", "open",
+)  # fmt: skip
 
 #: What each state of a token means.
 MEANINGS = {
@@ -51,36 +37,12 @@ MEANINGS = {
     OPEN: "not written yet",
 }
 
-#: Of more than so many tokens of earlier passes, a terminal shows the last so many.
-MOST_BEFORE, BEFORE = 100, 12
-
 #: How a token came into the output, by its state in the pass that committed it.
 ORIGINS = {
     ACCEPTED: "drafted and accepted",
     RESCUED: MEANINGS[RESCUED],
     BIFURCATION: "the verifier's own, in the place of a rejected draft",
     BONUS: "the model's own, where nothing was drafted",
-}
-
-#: What is put around a token where there is no colour, and on a page besides.
-MARKS = {
-    RESCUED: ("*", "*"),
-    BIFURCATION: ("[", "]"),
-    BONUS: ("+", ""),
-    DISCARDED: ("~", "~"),
-    PENDING: ("(", ")"),
-    OPEN: ("·", ""),
-}
-
-#: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan.
-STYLES = {
-    PREVIOUS: "30;43",
-    RESCUED: "97;44",
-    BIFURCATION: "97;41",
-    BONUS: "32",
-    DISCARDED: "2;9",
-    PENDING: "36",
-    OPEN: "2",
 }
 
 
@@ -482,190 +444,3 @@ def _tokens(entry: dict[str, Any], key: str, where: str) -> list[str]:
     if not all(isinstance(token, str) for token in tokens):
         raise UsageError(f"{where}: {key!r} holds other things than tokens")
     return tokens
-
-
-# ---- cells -> text ---------------------------------------------------------------------------
-
-
-def typed(flags: dict[str, Any]) -> list[str]:
-    """Return a record's flags as they are typed, without those that are off.
-
-    Args:
-        flags: by option's name.
-    """
-    return [
-        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
-        for name, value in flags.items()
-        if value is not None and value is not False
-    ]
-
-
-def is_rtl(tokens: Iterable[str]) -> bool:
-    """Say whether a text runs from right to left: its first letter with a direction says so."""
-    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
-    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
-
-
-def printable(token: str) -> str:
-    r"""Return a token with what would command a terminal, or turn its text round, as ``\x1b``."""
-    return "".join(_escaped(c) if _is_control(c) else c for c in token)
-
-
-def _is_control(character: str) -> bool:
-    """Say whether a character is a control, half a pair, a line's end, or turns the direction."""
-    turns = unicodedata.bidirectional(character) in (
-        *("LRE", "RLE", "PDF", "LRO", "RLO"),
-        *("LRI", "RLI", "FSI", "PDI"),
-    )
-    # U+FFFE, U+FFFF and their like, which no XML may hold
-    never = ord(character) & 0xFFFE == 0xFFFE or "\ufdd0" <= character <= "\ufdef"
-    return turns or never or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def display_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    return sum(
-        0
-        if unicodedata.category(c) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(c) in ("W", "F")
-        else 1
-        for c in text
-    )
-
-
-def paint(text: str, state: str, color: bool) -> str:
-    """Show a token's state, by colour or by marks around it."""
-    if color:
-        style = STYLES.get(state)
-        return text if style is None else f"\x1b[{style}m{text}\x1b[0m"
-    return text.join(MARKS.get(state, ("", "")))
-
-
-def legend(color: bool) -> str:
-    """Explain the lines and states; to be printed once."""
-    lines = ["D is what the drafter gave in a pass, V what the verifier gave."]
-    for state, meaning in MEANINGS.items():
-        shown = paint(state, state, color)
-        if state == PREVIOUS and not color:
-            shown += " |"
-        width = len(state) if color else len(shown)
-        lines.append(f"  {shown}{' ' * (13 - width)}  {meaning}")
-    return "\n".join(lines)
-
-
-def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> str:
-    """Return a sentence for a terminal: source, two lines per pass, output, summary.
-
-    Args:
-        sentence: as read.
-        color: by ANSI codes; else by marks around the tokens.
-        width: columns of the terminal, beyond which D and V lines are folded together; None for no
-            folding.
-    """
-    lines = [printable(f"{sentence.name} ({sentence.decoding})")]
-    source = ["(not in the trace)"] if sentence.source is None else sentence.source
-    lines += _grid(["source"], [[_shown(Cell(t, ACCEPTED), color)] for t in source], width)
-    for one in sentence.passes:
-        labels = [f"{one.number:>4} {letter}" for letter in "DV"]
-        lines += _grid(labels, _columns(one, color), width)
-    output = [[_shown(Cell(t, ACCEPTED), color)] for t in sentence.output]
-    lines += _grid(["output"], output, width)
-    return "\n".join([*lines, sentence.summary])
-
-
-def steps_text(sentence: Sentence) -> str:
-    """Return a sentence for a terminal as input, output, and a line per step.
-
-    Args:
-        sentence: as read.
-    """
-    lines = [
-        f"{sentence.name} ({sentence.decoding})",
-        f"Input:  {_line(sentence.source)}",
-        f"Output: {_line(sentence.output)}",
-        *map("   ".join, _step_lines(sentence)),
-        sentence.steps_summary,
-    ]
-    return "\n".join(map(printable, lines))
-
-
-def _line(tokens: list[str] | None) -> str:
-    """Return tokens as a line of text, without a last ``</s>``."""
-    if tokens is None:
-        return "(not in the trace)"
-    return " ".join(tokens[:-1] if tokens[-1:] == [EOS] else tokens)
-
-
-def _step_lines(sentence: Sentence) -> list[tuple[str, str, str]]:
-    """Return of each step its number, how many tokens, and the tokens; numbers are aligned."""
-    steps = sentence.steps
-    first = len(str(len(steps)))
-    second = len(str(max(map(len, steps), default=0)))
-    return [
-        (
-            f"Step {number:>{first}}",
-            f"{len(tokens):>{second}} token{' ' if len(tokens) == 1 else 's'}",
-            f"[{', '.join(tokens)}]",
-        )
-        for number, tokens in enumerate(steps, start=1)
-    ]
-
-
-#: What a cell shows, and in how many columns.
-Shown = tuple[str, int]
-
-
-def _shown(cell: Cell | None, color: bool) -> Shown:
-    """Return a cell as it is printed."""
-    if cell is None:
-        return "", 0
-    token = printable(cell.token)
-    text = paint(token, cell.state, color)
-    return text, display_width(token if color else text)
-
-
-def _columns(one: Pass, color: bool) -> list[list[Shown]]:
-    """Return D above V for each position; without colour a bar follows what was there before.
-
-    Of a long output only the last tokens that were there before.
-    """
-    first = one.start - BEFORE if one.start > MOST_BEFORE else 0
-    told = f"({first} tokens)" if first else ""
-    columns: list[list[Shown]] = [[(told, len(told))] * 2] if first else []
-    for i in range(first, max(len(one.draft), len(one.verifier))):
-        if i == one.start > 0 and not color:
-            columns.append([("|", 1), ("|", 1)])
-        pair = [line[i] if i < len(line) else None for line in (one.draft, one.verifier)]
-        columns.append([_shown(cell, color) for cell in pair])
-    return columns
-
-
-def _grid(labels: Sequence[str], columns: Sequence[list[Shown]], width: int | None) -> list[str]:
-    """Set columns side by side, each as wide as its widest cell, folded to ``width``."""
-    sizes = [max(size for _, size in column) for column in columns]
-    lines = []
-    for first, last in _folds(sizes, None if width is None else width - 8):
-        for row, label in enumerate(labels):
-            cells = [
-                column[row][0] + " " * (size - column[row][1])
-                for column, size in zip(columns[first:last], sizes[first:last])
-            ]
-            head = label if first == 0 or len(labels) > 1 else ""
-            lines.append(f"{head:<8}{' '.join(cells)}".rstrip())
-    return lines
-
-
-def _folds(sizes: Sequence[int], room: int | None) -> list[tuple[int, int]]:
-    """Cut columns into runs that fit; a column that never fits stands alone."""
-    folds, first, used = [], 0, 0
-    for i, size in enumerate(sizes):
-        if room is not None and i > first and used + size > room:
-            folds.append((first, i))
-            first, used = i, 0
-        used += size + 1
-    return [*folds, (first, len(sizes))]

@@ -19,20 +19,9 @@ from ..errors import UsageError
 from . import ddg, page
 from .blocks import METHOD
 from .promises import engine_of, promise_of
-from .trace_view import (
-    MARKS,
-    MEANINGS,
-    OPEN,
-    ORIGINS,
-    PREVIOUS,
-    Cell,
-    Origin,
-    Pass,
-    Sentence,
-    is_rtl,
-    printable,
-    typed,
-)
+from .symbols import is_rtl, printable, typed
+from .trace_text import MARKS
+from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
 
 #: What a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..analysis.trace_view import printable
+from ..analysis.symbols import printable
 from ..measure import documents
 from . import analyse_flops, analyse_speed, analyse_texts
 from .analyse_texts import Row

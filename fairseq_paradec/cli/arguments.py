@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from ..analysis.trace_view import printable
+from ..analysis.symbols import printable
 from ..errors import UsageError
 
 

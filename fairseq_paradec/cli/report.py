@@ -19,8 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from ..analysis import acceptance_by_position, page, report, speed_ups, trace_view, viewer
+from ..analysis import (
+    acceptance_by_position,
+    page,
+    report,
+    speed_ups,
+    trace_view,
+    viewer,
+)
 from ..analysis.benchmark_tables import tables
+from ..analysis.symbols import printable
 from ..analysis.tally import Tally
 from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
@@ -334,7 +342,7 @@ def texts(one: report.Document | Tally) -> list[str]:
     if one.kind != "benchmark":
         return []
     labels = [system["label"] for system in one.content["systems"]]
-    return [trace_view.printable(one.content["title"]), *labels]
+    return [printable(one.content["title"]), *labels]
 
 
 def acceptance(tallies: Sequence[Tally]) -> list[tuple[bytes, str]]:
@@ -389,6 +397,6 @@ def run(args: argparse.Namespace) -> int:
         write(file, folder, title, args.sentences)
     warn(folder)
     for name, reason in folder.skipped.items():
-        print(trace_view.printable(f"left out: {name}, {reason}"))
+        print(printable(f"left out: {name}, {reason}"))
     print(f"{out}: {len(folder.documents)} results, {len(folder.tallies)} traces or statistics")
     return 0

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from ..analysis import page, trace_view, viewer
+from ..analysis import page, trace_text, trace_view, viewer
+from ..analysis.symbols import printable
 from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Size
@@ -350,7 +351,7 @@ def run(args: argparse.Namespace) -> int:
             html = stack.enter_context(pages.whole_file(args.html))
             title = f"Trace{'s' if len(files) > 1 else ''} {', '.join(files)}"
             html.write(viewer.head(title, "steps" if args.steps else "output"))
-        opening = "" if args.steps else trace_view.legend(color) + "\n\n"
+        opening = "" if args.steps else trace_text.legend(color) + "\n\n"
         for number, group in enumerate(groups(args.file, args.sentence, args.limit)):
             if number == 0 and picture is not None:
                 _draw(group, picture, files, args.image_size)
@@ -384,17 +385,17 @@ def group_text(
     if len(files) == 1:
         return text(group[0].sentence)
     found = {entry.file: text(entry.sentence) for entry in group}
-    lacking = f"does not have {trace_view.printable(group[0].sentence.name)}"
+    lacking = f"does not have {printable(group[0].sentence.name)}"
     return "\n\n".join(
         f"{name}:\n{found[i]}" if i in found else f"{name}: {lacking}"
-        for i, name in enumerate(map(trace_view.printable, files))
+        for i, name in enumerate(map(printable, files))
     )
 
 
 def _text(sentence: trace_view.Sentence, steps: bool, color: bool, width: int | None) -> str:
     if steps:
-        return trace_view.steps_text(sentence)
-    return trace_view.sentence_text(sentence, color, width)
+        return trace_text.steps_text(sentence)
+    return trace_text.sentence_text(sentence, color, width)
 
 
 def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
