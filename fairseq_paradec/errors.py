@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class UsageError(ValueError):
     """A mistake in flags, files or input: names the flag, what was given and what is allowed."""
@@ -16,3 +18,12 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
         allowed: what would have been right, in words.
     """
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
+
+
+def nan_error(flag: str, models: Iterable[object]) -> UsageError:
+    """Build the error for models whose probabilities are not numbers; the flag gave the models."""
+    names = ", ".join(type(model).__name__ for model in models)
+    return UsageError(
+        f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "
+        "weights; in fp16, try fp32"
+    )

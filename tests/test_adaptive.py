@@ -39,7 +39,7 @@ from support.gad import (
     wrong,
 )
 
-from fairseq_paradec.decoding.adaptive import AdaptiveBlock
+from fairseq_paradec.decoding.drafting import BlockSizes
 
 LIMITS = [
     Limits(max_len_b=0, min_len=0),
@@ -63,8 +63,14 @@ LIMITS = [
     ],
 )
 def test_the_rule(most: int, accepted: list[int], blocks: list[int]) -> None:
-    rule = AdaptiveBlock(most)
-    assert [rule.first(), *map(rule.after, accepted)] == blocks
+    sizes = BlockSizes(most, 2, adaptive=True)
+    found = [sizes.sizes]
+    for count in accepted:
+        sizes.observe([count, 0])
+        found.append(sizes.sizes)
+    assert found == [[most, most], *([block, min(2, most)] for block in blocks[1:])]
+    sizes.drop([1])
+    assert sizes.sizes == found[-1][1:]
 
 
 # ---- decoding, watched --------------------------------------------------------------------------
@@ -184,8 +190,8 @@ def test_gad_projects_no_more_masks_than_are_of_use(monkeypatch: pytest.MonkeyPa
             **flags | {"adaptive_block": adaptive},
         )  # fmt: skip
         assert {k for _, k in asked} == {9}
-        blocks = [9 if p.block is None else p.block for p in got.passes]
-        want = [min(16 - start, b) for (start, _), b in zip(asked, blocks, strict=False)]
+        blocks = zip(asked, got.passes, strict=False)
+        want = [min(16 - start, one.block) for (start, _), one in blocks]
         assert projected == want
         assert (max(projected[1:], default=2) <= 2) or not (adaptive and script is wrong)
 
@@ -256,10 +262,10 @@ def test_heads_that_are_told_what_to_say(script: Any) -> None:
     for ours, tokens in zip(got, outputs.values(), strict=True):
         drafts = ours.passes[1:]
         if script is wrong_heads:
-            assert [p.block for p in drafts] == [7, *[2] * (len(drafts) - 1)][: len(drafts)]
+            assert [p.block for p in drafts] == [6, *[2] * (len(drafts) - 1)][: len(drafts)]
             assert len(ours.passes) == len(tokens)
         if script is perfect_heads:
-            assert {p.block for p in drafts} <= {7}
+            assert {p.block for p in drafts} <= {6}
             assert len(ours.passes) == 1 + math.ceil((len(tokens) - 1) / 7)
     each_alone(task, base, sample, got, **given.flags)
 

@@ -197,7 +197,7 @@ def test_greedy_if_drafts_are_slow_and_wrong_by_the_real_clock(monkeypatch):
     def useless(self, rows):
         found = propose(self, rows)
         wrong = [[4 + (token + 1) % 30 for token in draft] for draft in found.tokens]
-        return found._replace(tokens=wrong, rows=[len(draft) + 1 for draft in wrong])
+        return found._replace(tokens=wrong, num_scored=[len(draft) + 1 for draft in wrong])
 
     monkeypatch.setattr(BlockDrafter, "propose", slowly(useless))
     monkeypatch.setattr(JacobiDrafter, "propose", slowly(JacobiDrafter.propose))

@@ -16,7 +16,7 @@ class ExactMatch:
     """A drafted token is accepted if it is the verifier's own choice and so are all before it.
 
     The verifier's choice after the accepted part is right too, for what it saw is right; so a pass
-    commits one token more than it accepts, if the chunk has a row for it. Sources: Xia et al. 2022,
+    commits one token more than it accepts, if that position was scored. Sources: Xia et al. 2022,
     section 3 (GAD's verification); Santilli et al. 2023, section 3.2 (a Jacobi iterate is final up
     to the first disagreement).
     """
@@ -39,9 +39,9 @@ class ExactMatch:
         """
         return _leading(draft.eq(choice[:, : draft.size(1)]))
 
-    def commit(self, num_accepted: int, num_drafted: int, rows: int) -> int:
-        """Return how many of a chunk's ``rows`` tokens are final."""
-        return min(num_accepted + 1, rows)
+    def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
+        """Return how many tokens of the scored positions are final."""
+        return min(num_accepted + 1, num_scored)
 
 
 class Unchanged(ExactMatch):
@@ -50,9 +50,17 @@ class Unchanged(ExactMatch):
     Source: Santilli et al. 2023, section 3.3, equation 5.
     """
 
-    def commit(self, num_accepted: int, num_drafted: int, rows: int) -> int:
-        """Return ``rows`` if every guess was predicted again, else 0."""
-        return rows if num_accepted == num_drafted else 0
+    def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
+        """Return ``num_scored`` if every guess was predicted again, else 0."""
+        return num_scored if num_accepted == num_drafted else 0
+
+
+class Unverified(ExactMatch):
+    """What a pass predicts is final at every position: nothing verifies it."""
+
+    def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
+        """Return ``num_scored``."""
+        return num_scored
 
 
 class TopKMargin(ExactMatch):

@@ -6,6 +6,7 @@ batch go on independently; a finished row leaves the batch.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,8 +14,6 @@ import torch
 from torch import Tensor
 
 from .acceptance import ExactMatch
-from .adaptive import AdaptiveBlock
-from .engine.chunk import Scorer
 from .row import Row
 from .token_rules import TokenRules
 from .trace import PassDetails, PassRecord
@@ -25,68 +24,79 @@ class Proposal(NamedTuple):
 
     Attributes:
         tokens: B lists of drafted tokens; a row may draft fewer than others, or none.
-        rows: B, how many rows of the chunk count for each sentence. The first row predicts the next
-            token; with n drafted tokens there may be n rows, or n+1 if the prediction after the
-            last drafted token (the bonus token) is wanted too; and at least 1.
+        num_scored: B, at how many positions each row is scored. The first predicts the next token;
+            with n drafted tokens there may be n, or n+1 if the prediction after the last drafted
+            token (the bonus token) is wanted too; and at least 1.
     """
 
     tokens: list[list[int]]
-    rows: list[int]
+    num_scored: list[int]
 
 
-class Drafter(Protocol):
+class Verdict(NamedTuple):
+    """What the verifier says of a proposal.
+
+    Attributes:
+        choices: B lists of the verifier's own tokens, one per scored position.
+        num_accepted: B, how many drafted tokens were accepted.
+        num_committed: B, how many tokens became final (some fewer where ``</s>`` is among them).
+        hidden: what the scorer's ``step`` returned, B×R×D of one model.
+    """
+
+    choices: list[list[int]]
+    num_accepted: list[int]
+    num_committed: list[int]
+    hidden: Any
+
+
+class Drafter(abc.ABC):
     """A method's own part: what to guess, and what to learn from the verifier's answer."""
 
+    @abc.abstractmethod
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Guess the tokens that follow each row's committed ones."""
-        ...
 
-    def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
-    ) -> None:
-        """See the verifier's choices for the rows of the chunk that count.
+    def observe(self, verdict: Verdict) -> None:  # noqa: B027
+        """See what became of the proposal; by default nothing is learned."""
+
+    def drop(self, stay: Sequence[int]) -> None:  # noqa: B027
+        """Forget finished rows; by default nothing is kept by row.
 
         Args:
-            rows: the same rows as in ``propose``, with this pass's tokens committed.
-            choices: B lists of the verifier's own tokens, one per row of the chunk that counts.
-            num_accepted: B, how many drafted tokens were accepted.
-            hidden: what the scorer's ``step`` returned, B×R×D of one model.
+            stay: which rows of the last proposal are left, in order.
         """
+
+
+class Verifier(Protocol):
+    """What the loop needs of a scorer; see ChunkScorer."""
+
+    def step(self, tokens: Tensor) -> Any:
+        """Run a pass over one chunk, B×R."""
+
+    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
+        """Return B×R×V log-probabilities of what ``step`` returned."""
         ...
 
+    def keep(self, lengths: Sequence[int]) -> None:
+        """Roll each row back to its own length."""
 
-def proposal(drafts: list[list[int]], rows: Sequence[Row], eos: int) -> Proposal:
-    """Propose drafts as far as they are of use, each with a row for the bonus token.
-
-    What follows ``</s>`` is no use, nor is what has no room before a row's limit or in its block.
-    After ``</s>`` there is no bonus token.
-
-    Args:
-        drafts: B lists.
-        rows: the same rows as in ``propose``.
-        eos: ``</s>``.
-    """
-    cut = []
-    for draft, row in zip(drafts, rows, strict=True):
-        draft = draft[: of_use(row, len(draft))]
-        cut.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
-    return Proposal(cut, [len(d) + (not d or d[-1] != eos) for d in cut])
+    def reorder(self, index: Sequence[int]) -> None:
+        """Pick rows."""
 
 
-def of_use(row: Row, size: int) -> int:
-    """Return how many of ``size`` drafted tokens have room in a row and in its block."""
-    return min(row.room - 1, size if row.block is None else min(size, row.block))
+def no_draft(num_rows: int) -> Proposal:
+    """Propose no tokens, so that a pass predicts the next token of each row."""
+    return Proposal([[] for _ in range(num_rows)], [1] * num_rows)
 
 
 @torch.inference_mode()
 def draft_and_verify(
-    scorer: Scorer,
+    scorer: Verifier,
     rows: Sequence[Row],
     drafter: Drafter,
     acceptance: ExactMatch,
     rules: TokenRules,
     record_tokens: bool = False,
-    adaptive: AdaptiveBlock | None = None,
 ) -> None:
     """Decode all rows to their end; fills in their tokens, scores and pass records.
 
@@ -97,57 +107,55 @@ def draft_and_verify(
         acceptance: says how much of a proposal holds.
         rules: what may be chosen at a position (limits, forced tokens), and the first input.
         record_tokens: keep each pass's tokens and probabilities, for a trace.
-        adaptive: says how many tokens may be drafted for a row; None: as many as the drafter likes.
     """
-    for row in rows:
-        row.block = None if adaptive is None else adaptive.first()
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens to follow the committed ones.
-        proposal = drafter.propose(live)
-        width = max(proposal.rows)
+        drafts, num_scored = proposal = drafter.propose(live)
         # 2. Score: the chunk is the last committed token and the draft, B×R.
-        last = [row.tokens[-1] if row.tokens else rules.start for row in live]
-        inputs = [[t, *draft][:width] for t, draft in zip(last, proposal.tokens, strict=True)]
-        chunk = _rectangle(inputs, rules.pad, rules.device)  # B×R
-        hidden = scorer.step(chunk)  # B×R×D
+        hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
         log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
-        choice_scores, choices = rules.choose(log_probs, live)  # B×R each
+        choice_scores, chosen = rules.choose(log_probs, live)  # B×R each
         # 3. Accept.
-        told = choices.tolist()
-        told = [c[:n] for c, n in zip(told, proposal.rows, strict=True)]
+        choices = [c[:n] for c, n in zip(chosen.tolist(), num_scored, strict=True)]
         details = None
         if record_tokens or not acceptance.exact:
-            draft = _rectangle(proposal.tokens, rules.pad, rules.device)  # B×K
+            draft = _rectangle(drafts, rules.pad, rules.device)  # B×K
         if record_tokens:
             details = PassDetails(log_probs, choice_scores, draft)
         if acceptance.exact:  # what is emitted are the verifier's choices, and they are here
-            accepted = list(map(_agreement, proposal.tokens, told))
-            final, scores = told, choice_scores.tolist()
+            accepted = list(map(_agreement, drafts, choices))
+            final, scores = choices, choice_scores.tolist()
         else:
-            num_accepted = acceptance.accept(draft, choices, log_probs)  # B
-            emitted = _emitted(draft, choices, num_accepted)  # B×R
+            num_accepted = acceptance.accept(draft, chosen, log_probs)  # B
+            emitted = _emitted(draft, chosen, num_accepted)  # B×R
             accepted, final = num_accepted.tolist(), emitted.tolist()
             scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
         # 4. Commit what is final, and keep that much of the cache.
+        committed = list(map(acceptance.commit, accepted, map(len, drafts), num_scored))
         for b, row in enumerate(live):
-            drafted = len(proposal.tokens[b])
-            count = acceptance.commit(accepted[b], drafted, proposal.rows[b])
-            record = PassRecord(len(row.tokens), drafted, accepted[b], count)
-            row.commit(final[b][:count], scores[b], rules.eos)
+            record = PassRecord(len(row.tokens), len(drafts[b]), accepted[b], committed[b])
+            row.commit(final[b][: committed[b]], scores[b], rules.eos)
             row.passes.append(record)
             if details is not None:
-                record.tokens = details.of_row(b, proposal.tokens[b], told[b])
-            if adaptive is not None and drafted > 0:
-                row.block = adaptive.after(accepted[b])
-        drafter.observe(live, told, accepted, hidden)
-        # 5. Finished rows leave the batch.
+                record.tokens = details.of_row(b, drafts[b], choices[b])
+        drafter.observe(Verdict(choices, accepted, committed, hidden))
         scorer.keep([len(row.tokens) for row in live])
+        # 5. Finished rows leave the batch.
         stay = [b for b, row in enumerate(live) if not row.finished]
         if len(stay) < len(live):
             live = [live[b] for b in stay]
             if live:
                 scorer.reorder(stay)
+                drafter.drop(stay)
+
+
+def _chunk(rows: Sequence[Row], proposal: Proposal, rules: TokenRules) -> Tensor:
+    """Return the inputs of a pass, B×R: each row's last committed token and its draft."""
+    width = max(proposal.num_scored)
+    last = [row.tokens[-1] if row.tokens else rules.start for row in rows]
+    inputs = [[t, *draft][:width] for t, draft in zip(last, proposal.tokens, strict=True)]
+    return _rectangle(inputs, rules.pad, rules.device)
 
 
 def _agreement(draft: list[int], choices: list[int]) -> int:

@@ -18,7 +18,6 @@ class Row:
         prefix: tokens that its output must begin with; ``<pad>`` leaves a position free.
         tokens: what is committed so far.
         scores: the verifier's log-probability of each committed token.
-        block: how many tokens may be drafted in its next pass; None: as many as the drafter likes.
         passes: one record per decoder pass that this row took part in.
         finished: whether the last committed token is ``</s>``.
     """
@@ -29,7 +28,6 @@ class Row:
     prefix: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    block: int | None = None
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
 

@@ -6,7 +6,7 @@ import abc
 import math
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
-from ..decoding.adaptive import AdaptiveBlock
 from ..decoding.audit import Audit
 from ..decoding.engine.chunk import Scorer, build_scorer
 from ..decoding.engine.compiled import Compiled
@@ -24,7 +23,7 @@ from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import TORCH, provenance
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..errors import UsageError, option_error
+from ..errors import nan_error, option_error
 from ..options import DecodingConfig
 from .reports import Reports
 
@@ -249,19 +248,9 @@ class ParallelGenerator(MethodGenerator):
         """Encode and run the loop."""
         self._encode(net_input)
         accept = self.acceptance()
-        adaptive = AdaptiveBlock(self.config.block_size) if self.config.adaptive_block else None
-        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens, adaptive)
+        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens)
         return self._hypotheses(rows, rules)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
-
-
-def nan_error(flag: str, models: Iterable[Any]) -> UsageError:
-    """Build the error for models whose probabilities are not numbers; the flag gave the models."""
-    names = ", ".join(type(model).__name__ for model in models)
-    return UsageError(
-        f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "
-        "weights; in fp16, try fp32"
-    )

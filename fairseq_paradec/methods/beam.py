@@ -16,9 +16,9 @@ from ..decoding.hypotheses import without_repetitions
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord, PassTokens
-from ..errors import option_error
+from ..errors import nan_error, option_error
 from ..target_order import TargetOrder
-from .base import MethodGenerator, nan_error
+from .base import MethodGenerator
 
 
 class Candidates(NamedTuple):

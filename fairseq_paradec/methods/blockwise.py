@@ -25,66 +25,65 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
+from ..decoding.drafting import BlockSizes, ScoredDrafter
 from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.shortlist import set_shortlist
-from ..decoding.loop import Proposal, of_use, proposal
+from ..decoding.loop import Proposal, Verdict, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..errors import option_error
-from .base import ParallelGenerator, nan_error
+from ..errors import UsageError, nan_error, option_error
+from .base import ParallelGenerator
 
 
-class HeadsDrafter:
+class HeadsDrafter(ScoredDrafter):
     """Drafts what the heads say at the state that the last committed token was chosen from.
 
     Args:
         scorer: the verifier; its projection serves the heads.
         heads: ``heads(states, [1, 2, ...])`` looks ahead; see BlockHeads.
         rules: what may stand at a position.
-        block_size: k; one token is the verifier's own, k-1 are drafted.
+        sizes: how many tokens may be drafted for each row, at most k-1: of a block of k, one token
+            is the verifier's own.
     """
 
-    def __init__(self, scorer: ChunkScorer, heads: Any, rules: TokenRules, block_size: int) -> None:
+    def __init__(
+        self, scorer: ChunkScorer, heads: Any, rules: TokenRules, sizes: BlockSizes
+    ) -> None:
+        super().__init__(rules, sizes)
         self.scorer = scorer
         self.heads = heads
-        self.rules = rules
-        self.ahead = range(1, block_size)
-        self.states: Tensor | None = None  # B×D, of the rows of the last pass
-        self.indices: list[int] = []  # their ``Row.index``
+        self.states: Tensor | None = None  # B×D, once there was a pass
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Draft up to k-1 tokens for each row; none before the first pass."""
-        # At a row's last position only </s> may come, which need not be drafted.
-        if self.states is None or not self.ahead or max(row.room for row in rows) == 1:
-            return Proposal([[] for _ in rows], [1] * len(rows))
-        states = self.states
-        if len(rows) < len(self.indices):
-            states = states[[self.indices.index(row.index) for row in rows]]
-        ahead = self.ahead[: max(of_use(row, len(self.ahead)) for row in rows)]
-        # A forced token need not be in the shortlist.
-        forced = self.rules.forced_len > 0
-        project = self.scorer.projection if forced else self.scorer.draft_projection
-        logits = project(self.heads(states, ahead))  # B×(up to k-1)×V
-        if self.rules.temperature != 1.0:
-            logits = logits / self.rules.temperature
-        best, tokens = self.rules.choose(logits, rows)
-        if bool(torch.isnan(best).any()):
-            flag = "--drafter-path" if self.scorer.block_heads is None else "--path"
-            raise nan_error(flag, [self.heads])
-        return proposal(tokens.tolist(), rows, self.rules.eos)
+        return no_draft(len(rows)) if self.states is None else super().propose(rows)
 
-    def observe(
-        self,
-        rows: Sequence[Row],
-        choices: list[list[int]],
-        num_accepted: list[int],
-        hidden: Tensor,
-    ) -> None:
+    def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
+        """Run the heads, B×K×V."""
+        project = self.scorer.projection if whole else self.scorer.draft_projection
+        logits: Tensor = project(self.heads(self.states, range(1, count + 1)))
+        return logits if self.rules.temperature == 1.0 else logits / self.rules.temperature
+
+    def nan_error(self) -> UsageError:
+        """Name the model that has the heads."""
+        flag = "--drafter-path" if self.scorer.block_heads is None else "--path"
+        return nan_error(flag, [self.heads])
+
+    def observe(self, verdict: Verdict) -> None:
         """Keep the states after the accepted tokens, B×R×D -> B×D."""
+        if self.states is not None:  # else this pass had no draft to adapt to
+            super().observe(verdict)
+        hidden: Tensor = verdict.hidden
         # A row that ended with a drafted </s> may have no state after it, and needs none.
-        where = torch.tensor(num_accepted, device=hidden.device).clamp(max=hidden.size(1) - 1)
-        self.states = hidden[torch.arange(len(rows), device=hidden.device), where]
-        self.indices = [row.index for row in rows]
+        where = torch.tensor(verdict.num_accepted, device=hidden.device)
+        where = where.clamp(max=hidden.size(1) - 1)
+        self.states = hidden[torch.arange(hidden.size(0), device=hidden.device), where]
+
+    def drop(self, stay: Sequence[int]) -> None:
+        """Drop states, too."""
+        super().drop(stay)
+        assert self.states is not None  # rows finish in passes
+        self.states = self.states[list(stay)]
 
 
 class BlockwiseGenerator(ParallelGenerator):
@@ -151,7 +150,8 @@ class BlockwiseGenerator(ParallelGenerator):
         heads = self.scorer.block_heads
         if heads is None:
             heads = self.engine.model(self.heads).to(like.device)
-        return HeadsDrafter(self.scorer, heads, rules, self.config.block_size)
+        sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
+        return HeadsDrafter(self.scorer, heads, rules, sizes)
 
 
 def _numbers(words: Any, config: Any) -> Tensor:

@@ -24,61 +24,43 @@ import torch
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
+from ..decoding.drafting import BlockSizes, ScoredDrafter
 from ..decoding.engine.block import BlockScorer
 from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.shortlist import set_shortlist
-from ..decoding.loop import Proposal, of_use, proposal
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..errors import option_error
-from .base import ParallelGenerator, nan_error
+from ..errors import UsageError, nan_error, option_error
+from .base import ParallelGenerator
 
 
-class BlockDrafter:
+class BlockDrafter(ScoredDrafter):
     """Drafts what the block model finds most likely at each of the next k positions.
 
     Args:
         scorer: the block model; its encoder has not run yet.
         rules: what may stand at a position.
-        block_size: k.
-        num_rows: B.
+        sizes: how many of the k tokens may be drafted for each row.
     """
 
-    def __init__(
-        self, scorer: BlockScorer, rules: TokenRules, block_size: int, num_rows: int
-    ) -> None:
+    def __init__(self, scorer: BlockScorer, rules: TokenRules, sizes: BlockSizes) -> None:
+        super().__init__(rules, sizes)
         self.scorer = scorer
-        self.rules = rules
-        self.block_size = block_size
-        self.live = list(range(num_rows))  # which rows the scorer holds, by ``Row.index``
 
-    def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Draft up to k tokens for each row, no further than ``</s>`` and the limit."""
-        self._drop_finished(rows)
-        # At a row's last position only </s> may come, which need not be drafted.
-        if max(row.room for row in rows) == 1:
-            return Proposal([[] for _ in rows], [1] * len(rows))
-        # Always k masks, for they see each other: how much room is left must not change a draft.
-        hidden = self.scorer.fill([row.tokens for row in rows], self.block_size)
-        count = max(of_use(row, self.block_size) for row in rows)
-        # A forced token need not be in the shortlist.
-        logits = self.scorer.logits(hidden[:, :count], whole=self.rules.forced_len > 0)
-        best, tokens = self.rules.choose(logits, rows)  # B×count each
-        if bool(torch.isnan(best).any()):
-            raise nan_error("--drafter-path", [self.scorer.model])
-        return proposal(tokens.tolist(), rows, self.rules.eos)
+    def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
+        """Fill a block behind each row, B×K×V."""
+        # Always k masks, for they see each other: how much is of use must not change a draft.
+        hidden = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
+        return self.scorer.logits(hidden[:, :count], whole=whole)
 
-    def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
-    ) -> None:
-        """Learn nothing: the rows hold all there is to know."""
+    def nan_error(self) -> UsageError:
+        """Name the drafter."""
+        return nan_error("--drafter-path", [self.scorer.model])
 
-    def _drop_finished(self, rows: Sequence[Row]) -> None:
-        """Let go of the rows that left the batch."""
-        live = [row.index for row in rows]
-        if live != self.live:
-            self.scorer.reorder([self.live.index(i) for i in live])
-            self.live = live
+    def drop(self, stay: Sequence[int]) -> None:
+        """Drop rows of the cache, too."""
+        super().drop(stay)
+        self.scorer.reorder(stay)
 
 
 class GadGenerator(ParallelGenerator):
@@ -131,7 +113,8 @@ class GadGenerator(ParallelGenerator):
         own = self.drafter.decoder.embed_tokens.weight
         if (own.dtype, own.device) != (like.dtype, like.device):
             self.drafter.to(dtype=like.dtype, device=like.device)
-        return BlockDrafter(self.draft_scorer, rules, self.config.block_size, len(rows))
+        sizes = BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
+        return BlockDrafter(self.draft_scorer, rules, sizes)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder, and the drafter's where it has its own."""

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
-from ..decoding.loop import Proposal
+from ..decoding.loop import Drafter, Proposal, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from .base import ParallelGenerator
 
 
-class GreedyDrafter:
+class GreedyDrafter(Drafter):
     """Drafts nothing, so that each pass commits the verifier's own next token."""
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Propose no tokens, and one row of the chunk for each sentence."""
-        return Proposal([[] for _ in rows], [1] * len(rows))
-
-    def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
-    ) -> None:
-        """Learn nothing."""
+        """Propose no tokens."""
+        return no_draft(len(rows))
 
 
 class GreedyGenerator(ParallelGenerator):

@@ -30,7 +30,8 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, Unchanged
-from ..decoding.loop import Proposal, draft_and_verify
+from ..decoding.drafting import BlockSizes
+from ..decoding.loop import Drafter, Proposal, Verdict, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
@@ -56,65 +57,63 @@ class _Guess:
     latest: dict[int, int] = field(default_factory=dict)
 
 
-class JacobiDrafter:
+class JacobiDrafter(Drafter):
     """Proposes the last iterate's tokens for the rest of the block.
 
     Args:
-        rows: the batch's rows.
         config: method, block size, window, first guess, stop rule.
         pad: ``<pad>``; as a guess it is never right, for it is never predicted.
         start: the decoder's first input, the guess of ``--jacobi-init bos``.
-        first_windows: for ``pj``, the length of each row's first block.
+        first_windows: B, the length of each row's first block under ``pj``.
     """
 
     def __init__(
-        self,
-        rows: Sequence[Row],
-        config: DecodingConfig,
-        pad: int,
-        start: int,
-        first_windows: Sequence[int],
+        self, config: DecodingConfig, pad: int, start: int, first_windows: Sequence[int]
     ) -> None:
         self.config = config
         self.pad = pad
         self.start = start
-        self.guesses = [_Guess(first_windows[row.index]) for row in rows]
+        self.sizes = BlockSizes(config.block_size, len(first_windows), config.adaptive_block)
+        self.guesses = [_Guess(window) for window in first_windows]
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose each row's block: the guesses that are left, then first guesses to its end.
 
-        A block of b positions takes b rows of the chunk: its last guess is no input of the pass,
-        and is only compared. Past ``hybrid_length`` there is no block: nothing is guessed, and one
-        row predicts the next token.
+        A block of b positions is scored at b positions: its last guess is no input of the pass,
+        and is only compared. Past ``hybrid_length`` there is no block: nothing is guessed, and the
+        next token is predicted.
         """
         tokens = []
-        for row in rows:
-            guess = self.guesses[row.index]
-            size = min(self._block_end(row, guess) - len(row.tokens), row.room)
+        for b, (row, guess) in enumerate(zip(rows, self.guesses, strict=True)):
+            end = self._block_end(len(row.tokens), guess.first_window, self.sizes[b])
+            size = min(end - len(row.tokens), row.room)
             guess.tokens = guess.tokens[:size]  # a block may have become shorter
             guess.tokens += self._first_guess(row, guess, size - len(guess.tokens))
             tokens.append(list(guess.tokens))
         return Proposal(tokens, [max(1, len(t)) for t in tokens])
 
-    def observe(
-        self, rows: Sequence[Row], choices: list[list[int]], num_accepted: list[int], hidden: Any
-    ) -> None:
+    def observe(self, verdict: Verdict) -> None:
         """Take the predictions as the next iterate, less what is final now."""
-        for row, predicted in zip(rows, choices, strict=True):
-            guess = self.guesses[row.index]
-            num_final = row.passes[-1].num_committed
+        self.sizes.observe(verdict.num_accepted)
+        for guess, predicted, num_final in zip(
+            self.guesses, verdict.choices, verdict.num_committed, strict=True
+        ):
             guess.tokens = predicted[num_final:]
             if self.config.jacobi_init == "ngram":
                 offset = len(guess.seen)
                 guess.latest |= zip(predicted[:-1], range(offset, offset + len(predicted) - 1))
                 guess.seen += [*predicted, self.pad]
 
-    def _block_end(self, row: Row, guess: _Guess) -> int:
-        """Return the position after the block that the row is in."""
-        done = len(row.tokens)
+    def drop(self, stay: Sequence[int]) -> None:
+        """Keep what is guessed for these rows."""
+        self.sizes.drop(stay)
+        self.guesses = [self.guesses[b] for b in stay]
+
+    def _block_end(self, done: int, first_window: int, sliding_size: int) -> int:
+        """Return the position after the block of a row of which ``done`` tokens are committed."""
         size = self.config.block_size
         if self.config.decoding == "pj":
-            end = guess.first_window
+            end = first_window
             while end <= done:
                 end *= 2
             return end
@@ -122,7 +121,7 @@ class JacobiDrafter:
         if last is not None and done >= last:
             return done
         if self.config.jacobi_window == "sliding":
-            end = done + (size if row.block is None else min(size, row.block))
+            end = done + sliding_size
         else:
             end = (done // size + 1) * size
         return end if last is None else min(end, last)
@@ -181,7 +180,7 @@ class JacobiGenerator(ParallelGenerator):
         first_windows = [max(1, len(row.source)) for row in rows]
         if self.config.jacobi_length == "oracle":
             first_windows = self._greedy_lengths(rows, net_input, rules)
-        return JacobiDrafter(rows, self.config, rules.pad, rules.start, first_windows)
+        return JacobiDrafter(self.config, rules.pad, rules.start, first_windows)
 
     def _greedy_lengths(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules

@@ -1,24 +1,59 @@
-"""A block model alone: the drafter of GAD (Xia et al. 2022, Table 1) without a verifier."""
+"""``--decoding nat``: GAD's drafter alone (Xia et al. 2022, Table 1).
+
+Every block is committed as the model fills it, so the output is nobody's greedy output.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..decoding.acceptance import Unverified
 from ..decoding.engine.block import BlockScorer
+from ..decoding.loop import Drafter, Proposal, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..decoding.trace import PassDetails, PassRecord
 from ..errors import option_error
 from .base import MethodGenerator
 from .gad import check_block_size
 
 
+class BlockFiller(Drafter):
+    """Both sides of the loop: proposes to score k positions, and scores them by filling masks.
+
+    Args:
+        scorer: the block model, after ``encode``.
+        block_size: k.
+    """
+
+    def __init__(self, scorer: BlockScorer, block_size: int) -> None:
+        self.scorer = scorer
+        self.block_size = block_size
+        self.prefixes: list[list[int]] = []
+        self.log_probs = scorer.log_probs
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Propose no tokens, and to score a block as far as there is room."""
+        self.prefixes = [row.tokens for row in rows]
+        return Proposal([[] for _ in rows], [min(self.block_size, row.room) for row in rows])
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Fill the blocks, B×K×D; ``tokens`` does not matter, for a prefix is read whole."""
+        # Always k masks, for they see each other: how much room is left must not change a block.
+        return self.scorer.fill(self.prefixes, self.block_size)
+
+    def keep(self, lengths: Sequence[int]) -> None:
+        """Do nothing: ``fill`` keeps what is cached of the prefixes."""
+
+    def reorder(self, index: Sequence[int]) -> None:
+        """Pick rows."""
+        self.scorer.reorder(index)
+
+
 class NatGenerator(MethodGenerator):
-    """``--decoding nat``: the drafter alone, block by block; its output is nobody's greedy output.
+    """``--decoding nat``.
 
     Args:
         models: one BlockNatModel.
@@ -45,36 +80,9 @@ class NatGenerator(MethodGenerator):
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
-        """Fill blocks to the end; fairseq changes hypotheses in place, outside inference mode."""
-        self._fill(net_input, rows, rules)
+        """Encode and run the loop, the block model on both sides."""
+        assert isinstance(self.scorer, BlockScorer)  # see make_scorer
+        self.scorer.encode(net_input)
+        filler = BlockFiller(self.scorer, self.config.block_size)
+        draft_and_verify(filler, rows, filler, Unverified(), rules, self.record_tokens)
         return self._hypotheses(rows, rules)
-
-    @torch.inference_mode()
-    def _fill(self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules) -> None:
-        """Encode, and commit each block as the model fills it."""
-        scorer = self.scorer
-        assert isinstance(scorer, BlockScorer)
-        scorer.encode(net_input)
-        live = list(rows)
-        while live:
-            # Always k masks: see BlockDrafter.propose.
-            size = self.config.block_size
-            hidden = scorer.fill([row.tokens for row in live], size)
-            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×K×V
-            best, choices = rules.choose(log_probs, live)  # B×K each
-            details = None
-            if self.record_tokens:
-                details = PassDetails(log_probs, best, choices[:, :0])
-            for b, (row, tokens, scores) in enumerate(
-                zip(live, choices.tolist(), best.tolist(), strict=True)
-            ):
-                count = min(size, row.room)
-                record = PassRecord(len(row.tokens), 0, 0, count)
-                row.commit(tokens[:count], scores, rules.eos)
-                row.passes.append(record)
-                if details is not None:
-                    record.tokens = details.of_row(b, [], tokens[:count])
-            stay = [b for b, row in enumerate(live) if not row.finished]
-            if 0 < len(stay) < len(live):
-                scorer.reorder(stay)
-            live = [live[b] for b in stay]

@@ -103,6 +103,7 @@ def sliding(x: Sentence, most: int, hybrid_length: int | None = None, init: str 
         if start >= end:
             y.append(x.predict([*y, x.pad])[start])
             result.passes.append(Pass(start, block, 0, 0))
+            block = min(most, 2)  # of no use: there are no blocks any more
             continue
         size = min(block, end - start)
         guesses = guesses[:size]

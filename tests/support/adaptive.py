@@ -57,8 +57,8 @@ def passes(
         propose = drafter.propose
 
         def spy(live: Sequence[Row]) -> Any:
-            for row in live:
-                seen[row.index][1].append(row.block)
+            for row, size in zip(live, drafter.sizes.sizes, strict=True):
+                seen[row.index][1].append(size)
             return propose(live)
 
         drafter.propose = spy
@@ -144,4 +144,5 @@ def heads_twin(
         each = [(i, net.log_probs(state, i, limits.temperature)) for i in range(1, size)]
         return [int(rules.apply(scores, at + i).argmax()) for i, scores in each]
 
-    return twin.decode(verify, draft, rules, size, rule.holds, rule.least - 1)
+    # One token of a block is the verifier's own.
+    return twin.decode(verify, draft, rules, size - 1, rule.holds, rule.least - 1)
