@@ -38,8 +38,9 @@ from support.builders import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_paradec.analysis import flops
-from fairseq_paradec.analysis.flops import Count, Heads, Shape, Stack, Update
+from fairseq_paradec.analysis import flops, training_flops
+from fairseq_paradec.analysis.flops import Count, Heads, Shape, Stack
+from fairseq_paradec.analysis.training_flops import Update
 from fairseq_paradec.cli import analyse_flops
 from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint, Models
 from fairseq_paradec.cli.main import main as paradec
@@ -161,12 +162,12 @@ def test_training_by_hand():
 
     In steps of 3 a target of 2 fills 3 rows: self 384 + 144, cross 192 + 144, ffn 240, 168.
     """
-    assert flops.transformer_update(SMALL, 3, 2) == Update(1152, 2304)
+    assert training_flops.transformer_update(SMALL, 3, 2) == Update(1152, 2304)
     steps = Shape(SMALL.encoder, SMALL.decoder, 4, 4, 7, tokens_per_step=3)
-    assert flops.transformer_update(steps, 3, 2).forward == 336 + 528 + 336 + 240 + 168
+    assert training_flops.transformer_update(steps, 3, 2).forward == 336 + 528 + 336 + 240 + 168
     # Blocks of 2 behind 0 to 3 of 4 tokens have 2, 2, 2 and 1 of them.
-    assert flops.block_positions(4, 2) == 7 / 4
-    assert flops.block_positions(4, 9) == (4 + 3 + 2 + 1) / 4
+    assert training_flops.block_positions(4, 2) == 7 / 4
+    assert training_flops.block_positions(4, 9) == (4 + 3 + 2 + 1) / 4
 
 
 # ---- passes alone --------------------------------------------------------------------------------
@@ -413,7 +414,9 @@ def test_training_a_transformer_is_what_torch_counts(options):
     task = tiny_task(size=WORDS)
     model = tiny_model(task, **options)
     criterion, shape = LabelSmoothedCrossEntropyCriterion(task, False, 0.1), shape_of(model)
-    check_update(task, model, criterion, lambda _: flops.transformer_update(shape, SOURCE, TARGET))
+    check_update(
+        task, model, criterion, lambda _: training_flops.transformer_update(shape, SOURCE, TARGET)
+    )
 
 
 @pytest.mark.parametrize(("arch", "step"), [("ibdecoder_tiny", 2), ("ibdecoder_sa_tiny", 4)])
@@ -422,7 +425,9 @@ def test_training_a_reordered_model_is_what_torch_counts(arch, step):
     model = tiny_reordered(task, arch, **UNEVEN)
     criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
     shape = shape_of(model, tokens_per_step=step)
-    check_update(task, model, criterion, lambda _: flops.transformer_update(shape, SOURCE, TARGET))
+    check_update(
+        task, model, criterion, lambda _: training_flops.transformer_update(shape, SOURCE, TARGET)
+    )
 
 
 @pytest.mark.parametrize("glancing", [0.0, 0.9])
@@ -444,7 +449,7 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, extra):
 
     def told(log: dict[str, Any], scored: bool = True) -> Update:
         found = log["sample_size"] / ROWS if scored else None
-        return flops.drafter_update(
+        return training_flops.drafter_update(
             shape, SOURCE, TARGET, 99, model.block_size, glancing > 0, found
         )
 
@@ -465,7 +470,7 @@ def test_training_on_one_prefix_is_what_torch_counts(attention):
     criterion = BlockNatLoss(task, 0.1, 1, 0, 0.0, 0.0, 300)
     check_update(
         task, model, criterion,
-        lambda log: flops.drafter_update(
+        lambda log: training_flops.drafter_update(
             shape, SOURCE, TARGET, 1, model.block_size, False, log["sample_size"] / ROWS
         ),
     )  # fmt: skip
@@ -488,7 +493,7 @@ def test_training_heads_is_what_torch_counts(layer, first, fine_tuned):
                 criterion.draw_heads = lambda _, c=chosen: list(c)  # type: ignore[method-assign]
             check_update(
                 task, model, criterion,
-                lambda _, c=chosen, s=shape: flops.heads_update(
+                lambda _, c=chosen, s=shape: training_flops.heads_update(
                     s, SOURCE, TARGET, c, not fine_tuned
                 ),
             )  # fmt: skip
@@ -609,20 +614,20 @@ def test_updates_follow_the_losss_flags():
         return analyse_flops.updates(found, "path")(3, 5)
 
     model = {"block_size": 4, "fine_tune_base": False}
-    each = [flops.heads_update(shape, 3, 5, [head], True).total for head in (1, 2, 3)]
+    each = [training_flops.heads_update(shape, 3, 5, [head], True).total for head in (1, 2, 3)]
     assert learning(BLOCKWISE, model, {}).total == pytest.approx(sum(each) / 3)
-    whole = flops.heads_update(shape, 3, 5, [1, 2, 3], True)
+    whole = training_flops.heads_update(shape, 3, 5, [1, 2, 3], True)
     assert learning(BLOCKWISE, model, {"heads_per_update": "all"}) == whole
-    tuned = [flops.heads_update(shape, 3, 5, [head], False).total for head in range(4)]
+    tuned = [training_flops.heads_update(shape, 3, 5, [head], False).total for head in range(4)]
     model["fine_tune_base"] = True
     assert learning(BLOCKWISE, model, {}).total == pytest.approx(sum(tuned) / 4)
     drafter = {"drafter_block_size": 2}
     for end in (0.0, 0.3):
         flags = {"glancing_ratio": 0.0, "glancing_ratio_end": end, "prefixes_per_sentence": 3}
-        wanted = flops.drafter_update(shape, 3, 5, 3, 2, end > 0)
+        wanted = training_flops.drafter_update(shape, 3, 5, 3, 2, end > 0)
         assert learning(BLOCK_NAT, drafter, flags) == wanted
         for spacing, prefixes in ((1, 5), (2, 3), (4, 3)):  # of 5 tokens, at least 3 prefixes
-            wanted = flops.drafter_update(shape, 3, 5, prefixes, 2, end > 0)
+            wanted = training_flops.drafter_update(shape, 3, 5, prefixes, 2, end > 0)
             assert learning(BLOCK_NAT, drafter, flags | {"tokens_per_prefix": spacing}) == wanted
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis import flops
-from ..analysis.flops import Count, Heads, Shape, Update
+from ..analysis import flops, training_flops
+from ..analysis.flops import Count, Heads, Shape
+from ..analysis.training_flops import Update
 from ..errors import UsageError, option_error
 from . import arguments
 from .analyse_speed import TRACED, read_records
@@ -274,18 +275,22 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
 
         def drafters(source: int, target: int) -> Update:
             prefixes = max(least, -(-target // spacing)) if spacing else least
-            return flops.drafter_update(shape, source, target, prefixes, block, any(ratios))
+            return training_flops.drafter_update(
+                shape, source, target, prefixes, block, any(ratios)
+            )
 
         return drafters
     if checkpoint.heads is None:
-        return lambda source, target: flops.transformer_update(shape, source, target)
+        return lambda source, target: training_flops.transformer_update(shape, source, target)
     frozen, first = not model.get("fine_tune_base"), checkpoint.heads.first
     trained = list(range(1 if frozen and not first else 0, model["block_size"]))
     at_once = criterion.get("heads_per_update") == "all"
     draws: list[Sequence[int]] = [trained] if at_once else [[head] for head in trained]
 
     def mean(source: int, target: int) -> Update:
-        each = (flops.heads_update(shape, source, target, heads, frozen) for heads in draws)
+        each = (
+            training_flops.heads_update(shape, source, target, heads, frozen) for heads in draws
+        )
         return sum(each, Update()) * (1 / len(draws))
 
     return mean
