@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,3 +29,19 @@ def test_commands_and_links_of_a_page_exist(page: Path):
         assert (ROOT / script).exists(), script
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert "://" in link or (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_have_their_arguments(page: Path):
+    """They are parsed as typed; nothing is run."""
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"^paradec .*|(?<=\| )paradec .*", text, re.MULTILINE):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
+        lexer.whitespace_split = True
+        words = list(lexer)
+        end = next((i for i, word in enumerate(words) if set(word) <= set("|>")), len(words))
+        module = importlib.import_module(f"fairseq_paradec.cli.{words[1].replace('-', '_')}")
+        if hasattr(module, "declare"):
+            parser = argparse.ArgumentParser(prog=line, exit_on_error=False)
+            module.declare(parser)
+            parser.parse_args(words[2:end])
