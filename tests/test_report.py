@@ -186,7 +186,9 @@ def click_head(browser: Browser, name: str, head: str) -> None:
 
 def test_page_in_a_browser(whole: Path, capsys: pytest.CaptureFixture[str]):
     status, out, err = run(capsys, whole, "--title", f"All of it {NASTY}")
-    assert (status, err) == (0, "")
+    assert status == 0
+    # Without a font for them, pictures have boxes for some tokens: it is said, and no error.
+    assert all("no font of this machine has" in line for line in err.splitlines())
     with chromium() as browser:
         browser.open(whole / "report.html")
         check_values(browser)

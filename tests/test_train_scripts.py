@@ -300,7 +300,7 @@ def test_mistakes_are_named_before_work_starts(stubbed: Stubbed, tmp_path: Path)
         ([tmp_path / "it's not", *out], f"missing DATA: {tmp_path}/it's not"),
         ([tmp_path / "a:b", *out], f"DATA: got '{tmp_path}/a:b'; allowed: a path without ':'"),
         ([tmp_path, *out], "a folder with two dict.LANG.txt"),
-        ([data, *out, "--preset", "huge"], "--preset: got 'huge'; allowed: tiny iwslt base"),
+        ([data, *out, "--preset", "huge"], "--preset: got 'huge'; allowed: tiny small iwslt base"),
         ([data, *out, "--epochs", "0"], "--epochs: got '0'; allowed: a whole number from 1 up"),
         ([data, *out, "--updates", "x"], "--updates: got 'x'"),
         ([data, *out, "--average", "-1"], "--average: got '-1'"),

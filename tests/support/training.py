@@ -32,10 +32,14 @@ case "$*" in
     *resume_checkpoint*) echo "$UPDATES" ;;
     *average_checkpoints*) printf '%s\\n' "$@" >"$RECORD.average" ;;
     *fairseq_cli.train*)
-        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >>"$RECORD"
+        # Ranks run side by side: each appends what it is told in one piece.
+        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >"$RECORD.$$"
+        cat "$RECORD.$$" >>"$RECORD"
+        rm "$RECORD.$$"
         [ -z "$FAIL" ] && exit
-        [[ "$*" == *"--distributed-rank 1"* ]] && exit "$FAIL"
-        exec sleep 600
+        [[ "$*" == *"--distributed-rank 1"* ]] || { touch "$RECORD.$PPID"; exec sleep 600; }
+        until [ -e "$RECORD.$PPID" ]; do sleep 0.01; done # the other rank runs
+        exit "$FAIL"
         ;;
 esac
 """
