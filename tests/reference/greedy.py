@@ -113,6 +113,7 @@ class Rules:
         max_len: the last position that can be predicted; only `</s>` is allowed there.
         min_len: no `</s>` before this position.
         prefix: forced first tokens; `<pad>` where nothing is forced.
+        suppressed: never chosen, but where a prefix has a column.
     """
 
     pad: int
@@ -123,6 +124,7 @@ class Rules:
     unk_penalty: float = 0.0
     temperature: float = 1.0
     prefix: tuple[int, ...] = ()
+    suppressed: tuple[int, ...] = ()
 
     def apply(self, log_probs: torch.Tensor, position: int) -> torch.Tensor:
         """The scores (V) that greedy ranks at `position`; -inf where it may not go."""
@@ -136,6 +138,7 @@ class Rules:
             return scores if forced == self.pad else self._only(forced, scores)
         if position < self.min_len:
             scores[self.eos] = -math.inf
+        scores[list(self.suppressed)] = -math.inf
         return scores
 
     @staticmethod
@@ -155,6 +158,7 @@ def rules_for(
     unk_penalty: float = 0.0,
     temperature: float = 1.0,
     prefix: Sequence[int] = (),
+    suppressed: Sequence[int] = (),
 ) -> Rules:
     """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
     positions = min(model.max_decoder_positions() for model in models)
@@ -167,6 +171,7 @@ def rules_for(
         unk_penalty=unk_penalty,
         temperature=temperature,
         prefix=tuple(prefix),
+        suppressed=tuple(suppressed),
     )
 
 

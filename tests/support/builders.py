@@ -488,10 +488,11 @@ class Limits:
     temperature: float = 1.0
     lenpen: float = 1.0
     unnormalized: bool = False
+    suppressed: tuple[int, ...] = ()
 
     def flags(self) -> dict[str, Any]:
         """As fairseq-generate's arguments."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "suppressed"}
 
     def stock(self) -> dict[str, Any]:
         """As arguments of fairseq's SequenceGenerator."""
@@ -508,7 +509,8 @@ class Limits:
     def reference(self) -> dict[str, Any]:
         """As arguments of `reference.greedy.rules_for`."""
         kept = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
-        return {name: value for name, value in self.stock().items() if name in kept}
+        found = {name: value for name, value in self.stock().items() if name in kept}
+        return found | {"suppressed": self.suppressed}
 
 
 def decode(

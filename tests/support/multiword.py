@@ -91,7 +91,7 @@ def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] 
         pad=1, unk=3, eos=2,
         max_len=min(int(limits.max_len_a * src_length + limits.max_len_b), positions - 1),
         min_len=limits.min_len, unk_penalty=limits.unkpen, temperature=limits.temperature,
-        prefix=tuple(prefix),
+        prefix=tuple(prefix), suppressed=limits.suppressed,
     )  # fmt: skip
 
 
