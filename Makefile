@@ -1,6 +1,8 @@
 # make setup   install everything, and `paradec`, into .venv (Python 3.11 or 3.12; PYTHON= picks it)
 # make demo    set up what is missing, then translate 100 sentences by every decoder
-# make test    set up what is missing, then ruff, mypy, pytest
+# make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
+# make test-slow   the other tests: pipelines, compiling, several processes, browser
+# make mutants   change the package in one place after another: do the fast tests notice?
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
@@ -45,7 +47,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo test test-gpu force
+.PHONY: help setup demo test test-slow mutants test-gpu force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -57,7 +59,13 @@ demo: $(STAMP)
 test: $(STAMP)
 	"$(VPY)" -m ruff check .
 	"$(VPY)" -m mypy $(MYPY_PATHS)
-	"$(VPY)" -m pytest tests $(WORKERS) $(ARGS)
+	"$(VPY)" -m pytest tests -m "not slow" $(WORKERS) $(ARGS)
+
+test-slow: $(STAMP)
+	"$(VPY)" -m pytest tests -m slow $(WORKERS) $(ARGS)
+
+mutants: $(STAMP)
+	"$(VPY)" tests/mutants.py $(ARGS)
 
 test-gpu: $(STAMP)
 	"$(VPY)" -m pytest tests/gpu --device cuda $(ARGS)

@@ -349,6 +349,7 @@ def test_mistakes_are_named(name, tmp_path, monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     """Scores of the demo's references: PMI of a model with itself, and the references as output."""
     flags = ["--user-dir", "fairseq_paradec", "--path", DEMO / "model.pt", "--cpu"]

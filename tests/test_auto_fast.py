@@ -190,6 +190,7 @@ def slowly(propose):
     return rested
 
 
+@pytest.mark.slow
 def test_greedy_if_drafts_are_slow_and_wrong_by_the_real_clock(monkeypatch):
     task, model, path = pair()
     propose = BlockDrafter.propose
@@ -470,6 +471,7 @@ def test_audit_and_records(tmp_path):
 # ---- the profile --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_profile_is_written_and_read(tmp_path, caplog):
     task, model, path = pair()
     file = tmp_path / "profile.json"
@@ -605,11 +607,13 @@ def test_nothing_fits(caplog):
     assert f"the fastest, {LOOSE[1]}, takes 20.00 ms" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_budget_is_per_sentence():
     _, _, generator = budget_run(201.0, SECONDS, (6, 5))
     assert generator._choices == {Bin(2, 8): "beam --beam 3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_prefix", [False, True])
 def test_beams_output_is_fairseqs_beam_search(tmp_path, with_prefix):
     task, model, generator = budget_run(401.0, SECONDS, (6, 5), beam=3)
@@ -715,6 +719,7 @@ def test_as_a_row_of_the_benchmark():
         systems.FairseqSystem("auto_fast --beam 4", models, path, {})
 
 
+@pytest.mark.slow
 def test_fairseq_generate(tmp_path):
     stats, profile = tmp_path / "stats.jsonl", tmp_path / "profile.json"
     common = [DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--max-len-b", 60]

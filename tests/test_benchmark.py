@@ -378,6 +378,7 @@ class Sleeping(FairseqSystem):
         return outputs
 
 
+@pytest.mark.slow
 def test_ten_milliseconds_more_are_ten_milliseconds_more(models, quiet):
     """Beside the work of the same call: that of another takes longer or shorter on a busy machine.
 
@@ -425,6 +426,7 @@ def document_of(systems: list[Any], **changes: Any) -> dict[str, Any]:
     return benchmark.report(bench, quality.TranslationQuality(texts[:12], resamples=20), setting)
 
 
+@pytest.mark.slow
 def test_a_changed_token_is_never_called_exact(models, always, quiet):
     wrong = OneTokenWrong("w=greedy", models, MODEL, {})
     assert wrong.promise == "exact"
@@ -475,6 +477,7 @@ def test_sentences_that_cannot_be_decoded_are_left_out(always):
     assert (len(chosen.timed), chosen.batch_sizes) == (10, (4,))
 
 
+@pytest.mark.slow
 def test_a_tie_is_counted_and_excused(models, always, quiet, monkeypatch):
     monkeypatch.setattr(audit, "TIE_GAP", 1e9)
     document = document_of([*always, OneTokenWrong("w=greedy", models, MODEL, {})])

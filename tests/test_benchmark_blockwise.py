@@ -140,6 +140,7 @@ def test_blocks_are_counted_as_in_the_reports(models, paths, flags, tmp_path):
         assert sum(len(o.tokens) + 1 for o in outputs) / sum(o.blocks for o in outputs) > 2
 
 
+@pytest.mark.slow
 def test_the_benchmark_keeps_blocks(paths, tmp_path):
     out = tmp_path / "b.json"
     assert benchmark.main([
@@ -190,6 +191,7 @@ def folder(tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_demo_has_a_row_where_there_are_heads(folder, paths, capsys):
     assert "blockwise" not in demo_table(capsys, "--data", str(folder))[1]
     os.symlink(paths["heads"], folder / "heads.pt")
@@ -198,6 +200,7 @@ def test_the_demo_has_a_row_where_there_are_heads(folder, paths, capsys):
     assert float(table["blockwise"][0]) <= float(table["greedy"][0])
 
 
+@pytest.mark.slow
 def test_the_demo_takes_other_heads(folder, paths, capsys):
     _, table = demo_table(capsys, "--data", str(folder), "--heads-path", paths["heads"])
     assert table["blockwise"][4] == "4/4"
@@ -208,6 +211,7 @@ def test_the_demo_takes_other_heads(folder, paths, capsys):
 # ---- lossless ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [["--path", MODEL, "--drafter-path", "{heads}"], ["--path", "{whole}"], ["--path", "{first}"]],

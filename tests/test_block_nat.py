@@ -1193,10 +1193,12 @@ def no_save(command: Sequence[object]) -> list[str]:
     return [] if "--save-dir" in command else ["--no-save", "--max-update", "1"]
 
 
+@pytest.mark.slow
 def test_the_architecture_is_refused_with_another_loss(runs: Runs) -> None:
     assert re.match("--criterion: .*block_nat_loss", runs.refused("other loss"))
 
 
+@pytest.mark.slow
 def test_several_prefixes_are_refused_with_bidirectional_attention(runs: Runs) -> None:
     message = runs.refused("bidirectional")
     assert re.match("--prefixes-per-sentence: got 3; .*--drafter-attention", message)
@@ -1204,11 +1206,13 @@ def test_several_prefixes_are_refused_with_bidirectional_attention(runs: Runs) -
     assert re.match("--tokens-per-prefix: got 5; .*--drafter-attention", message)
 
 
+@pytest.mark.slow
 def test_the_loss_is_refused_with_another_architecture(runs: Runs) -> None:
     message = runs.refused("other model")
     assert "block_nat_loss" in message and "block_nat" in message.replace("block_nat_loss", "")
 
 
+@pytest.mark.slow
 def test_training_with_glancing_learns(runs: Runs) -> None:
     losses = runs.losses("straight")
     assert sorted(losses) == list(range(1, 31))
@@ -1219,6 +1223,7 @@ def test_training_with_glancing_learns(runs: Runs) -> None:
     assert '"valid_accepted": ' in runs.printed["straight"]
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_stopped(runs: Runs) -> None:
     """So does glancing. fairseq deals out other batches, so that losses are near, not equal."""
     straight = runs.losses("straight")
@@ -1241,6 +1246,7 @@ def logits_of(model: BlockNatModel) -> Tensor:
     return run_model(model, batch, starts_for(batch, 2))[0].logits
 
 
+@pytest.mark.slow
 def test_a_drafter_needs_its_verifiers_file_only_once(runs: Runs) -> None:
     path = runs.folder / "verifier" / "checkpoint_last.pt"
     verifier = torch.load(path, weights_only=True)["model"]

@@ -1220,4 +1220,3 @@ def test_damaged_heads_are_named(files: Files, tmp_path: Path) -> None:
         torch.save(state, path)
         with pytest.raises(UsageError, match="^--drafter-path: got .*undamaged"):
             load_heads(str(path), files.base)
-

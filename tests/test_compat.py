@@ -213,6 +213,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILT)
 def test_a_spoilt_checkpoint_is_named_with_what_is_wrong(
     kind: str, micro: Micro, tmp_path: Path
@@ -224,6 +225,7 @@ def test_a_spoilt_checkpoint_is_named_with_what_is_wrong(
     assert isinstance(caught.value.__cause__, Exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_task", [True, False], ids=["generate", "hub"])
 def test_another_dictionary_is_named_with_both_sizes(
     given_task: bool, micro: Micro, other_data: Path
@@ -240,6 +242,7 @@ def test_another_dictionary_is_named_with_both_sizes(
         checkpoint_utils.load_model_ensemble_and_task([str(micro.path)], overrides, other)
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_are_named(micro: Micro, tmp_path: Path) -> None:
     state = micro.state()
     del state["model"]["decoder.layers.0.fc1.weight"]
@@ -249,6 +252,7 @@ def test_weights_that_do_not_fit_are_named(micro: Micro, tmp_path: Path) -> None
         load_models(path, data=micro.data)
 
 
+@pytest.mark.slow
 def test_an_error_that_is_not_understood_stays(micro: Micro) -> None:
     def original(*args: object) -> None:
         raise KeyError("strange")
@@ -257,6 +261,7 @@ def test_an_error_that_is_not_understood_stays(micro: Micro) -> None:
         explain_models(original)([str(micro.path)])
 
 
+@pytest.mark.slow
 def test_another_language_pair_is_only_a_warning(
     micro: Micro, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -349,6 +354,7 @@ def check_quiet(stderr: str) -> None:
     assert "Warning" not in stderr and "DEBUG" not in stderr and "Traceback" not in stderr, stderr
 
 
+@pytest.mark.slow
 def test_generate_gives_every_sentence_and_reports_it(micro: Micro) -> None:
     result = generate(micro, "--batch-size", 1, "--tokenizer", "moses")  # without -s and -t
     assert len(lines_of(result.stdout, "H")) == TEST_SENTENCES
@@ -357,6 +363,7 @@ def test_generate_gives_every_sentence_and_reports_it(micro: Micro) -> None:
     check_quiet(result.stderr)
 
 
+@pytest.mark.slow
 def test_the_results_file_holds_the_report(micro: Micro, tmp_path: Path) -> None:
     result = generate(micro, "--batch-size", 7, "--results-path", tmp_path)
     written = (tmp_path / "generate-test.txt").read_text(encoding="utf-8")
@@ -366,6 +373,7 @@ def test_the_results_file_holds_the_report(micro: Micro, tmp_path: Path) -> None
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_training_resumes(micro: Micro, tmp_path: Path) -> None:
     check_quiet(micro.training.stderr + micro.training.stdout)
     assert "numpy.ndarray" in pickled_names(micro.path)  # what --eval-bleu leaves there
@@ -377,6 +385,7 @@ def test_training_resumes(micro: Micro, tmp_path: Path) -> None:
     assert resumed["optimizer_history"][-1]["num_updates"] == 24
 
 
+@pytest.mark.slow
 def test_validate_needs_no_task(micro: Micro) -> None:
     model = ("--path", micro.path, "--batch-size", 5)
     result = succeed(fairseq("validate", micro.data, *WITH_PLUGIN, *model))
@@ -384,6 +393,7 @@ def test_validate_needs_no_task(micro: Micro) -> None:
     check_quiet(result.stderr)
 
 
+@pytest.mark.slow
 def test_the_package_may_be_imported_before_user_dir(micro: Micro, tmp_path: Path) -> None:
     """Under the path of the checkout, spelt from the current folder and through a link."""
     link = tmp_path / "fairseq_paradec"

@@ -102,6 +102,7 @@ def test_bad_values_are_named(args: list[str], message: str) -> None:
     assert message in refuse("prepare_multi30k", *args)
 
 
+@pytest.mark.slow
 def test_multi30k(captions: Path, prepared: tuple[Path, str]) -> None:
     folder, said = prepared
     assert "0 agree, 8 differ" in said and "train.en.gz differs from the published file" in said
@@ -135,6 +136,7 @@ def test_a_second_run_does_nothing(captions: Path, prepared: tuple[Path, str]) -
     assert "was made otherwise (was merges 50, is now merges 51)" in said
 
 
+@pytest.mark.slow
 def test_what_is_gone_is_made_again(
     prepared: tuple[Path, str], captions: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_two_at_once(prepared: tuple[Path, str], captions: Path, tmp_path: Path)
     assert contents(folder) == contents(prepared[0])
 
 
+@pytest.mark.slow
 def test_download_checksums_and_kill(
     captions: Path, prepared: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -238,6 +241,7 @@ def test_broken_data_are_named(captions: Path, tmp_path: Path) -> None:
     assert result.returncode == 2 and "stopped, for the reason above" in result.stderr
 
 
+@pytest.mark.slow
 def test_tatoeba(tmp_path: Path) -> None:
     """All translations of an English sentence in one split, whatever the order of the lines."""
     rng = random.Random(3)
@@ -280,6 +284,7 @@ def test_tatoeba(tmp_path: Path) -> None:
     assert sorted(first["train"]) == sorted(p for p in wanted if p[0] in english["train"])
 
 
+@pytest.mark.slow
 def test_everyday(tmp_path: Path) -> None:
     """Captions come before everyday sentences, of which none is in two splits."""
     source, dest = tmp_path / "from", tmp_path / "dest"
@@ -317,6 +322,7 @@ PYDOCS = [
 ]
 
 
+@pytest.mark.slow
 def test_pydocs_from_po(tmp_path: Path) -> None:
     checkout = tmp_path / "docs"
     (checkout / "library").mkdir(parents=True)
@@ -354,6 +360,7 @@ def test_pydocs_from_po(tmp_path: Path) -> None:
     assert raws[0]["valid.en"] and raws[0]["test.en"]
 
 
+@pytest.mark.slow
 def test_pydocs_from_an_extract(captions: Path, tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         source = captions / f"{name if name != 'test' else 'test_2017_flickr'}"
@@ -365,6 +372,7 @@ def test_pydocs_from_an_extract(captions: Path, tmp_path: Path) -> None:
     assert read(raw / "test.en") == read(captions / "test_2017_flickr.en.gz")
 
 
+@pytest.mark.slow
 def test_a_mistake_does_not_pin_the_folder(tmp_path: Path) -> None:
     dest, source = tmp_path / "dest", tmp_path / "from"
     source.mkdir()
@@ -378,6 +386,7 @@ def test_a_mistake_does_not_pin_the_folder(tmp_path: Path) -> None:
     assert len(read(dest / "raw" / "train.en")) > 250
 
 
+@pytest.mark.slow
 def test_long(prepared: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = prepared
     dest = tmp_path / "it's long"
@@ -431,6 +440,7 @@ def sgm(lines: Iterable[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_wmt14(prepared: tuple[Path, str], tmp_path: Path) -> None:
     """From archives; cleaned up; with the BPE and the dictionary of another data folder."""
     source, dest = tmp_path / "from", tmp_path / "dest"
@@ -478,6 +488,7 @@ def test_wmt14(prepared: tuple[Path, str], tmp_path: Path) -> None:
     assert (dest / "test.en-de.de.bin").is_file()
 
 
+@pytest.mark.slow
 def test_wmt16(tmp_path: Path) -> None:
     source, dest = tmp_path / "from", tmp_path / "dest"
     source.mkdir()
@@ -509,6 +520,7 @@ def test_wmt16(tmp_path: Path) -> None:
     assert read(dest / "tok" / "train.ro")[0] == "Aceasta este o propoziţie ."
 
 
+@pytest.mark.slow
 def test_iwslt15(tmp_path: Path) -> None:
     """Its tokens stay as they are, and raw/ is what evaluations make of them.
 
@@ -537,6 +549,7 @@ def test_iwslt15(tmp_path: Path) -> None:
             assert read(dest / "raw" / f"{split}.{lang}") == texts
 
 
+@pytest.mark.slow
 def test_smoke(captions: Path, tmp_path: Path) -> None:
     source, dest = tmp_path / "from", tmp_path / "dest"
     shutil.copytree(captions, source)
@@ -549,6 +562,7 @@ def test_smoke(captions: Path, tmp_path: Path) -> None:
     assert len(read(dest / "tok" / "test.de")) == 19
 
 
+@pytest.mark.slow
 def test_aspec(tmp_path: Path) -> None:
     source = tmp_path / "ASPEC-JE"
     for i in (1, 2, 3):

@@ -146,6 +146,7 @@ def long_record(tokens: int = 200) -> dict[str, Any]:
     return {"decoding": "pj", "source": output, "output": output, "trace": passes}
 
 
+@pytest.mark.slow
 def test_two_hundred_tokens_stay_legible(drawn: list[sheet.Sheet]) -> None:
     graph = ddg.from_record(long_record(), "a & b")
     assert (len(graph.tokens), graph.num_passes) == (200, 190)
@@ -172,6 +173,7 @@ def test_two_hundred_tokens_stay_legible(drawn: list[sheet.Sheet]) -> None:
     assert max(box.get_x() + box.get_width() for box in boxes) < drawn[0].limits[0][1]
 
 
+@pytest.mark.slow
 def test_two_hundred_tokens_take_seconds(tmp_path: Path) -> None:
     graph = ddg.from_record(long_record(), "s")
     begin = time.process_time()
@@ -197,6 +199,7 @@ def outside(one: sheet.Sheet) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_nothing_sticks_out_of_a_picture(drawn: list[sheet.Sheet]) -> None:
     """Long titles and sources; long tokens that are all found at once; names of any length."""
     flags = {"block_size": 5, "jacobi_init": "source-copy", "jacobi_stop": "unchanged",
@@ -450,6 +453,7 @@ def write(path: Path, *records: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_sentence_of_ones_own(run: Run, tmp_path: Path) -> None:
     """Tokenised, split and decoded as by fairseq's commands; all that is written agrees."""
     out, html, kept = (tmp_path / name for name in ("man.svg", "man.html", "man.jsonl"))

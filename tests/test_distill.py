@@ -154,6 +154,7 @@ def test_the_rest_is_copied_and_the_old_pieces_of_the_training_set_are_not(data,
     assert raw == {name: f"raw {name}\n" for name in ("valid.en", "valid.de", "test.de")}
 
 
+@pytest.mark.slow
 def test_translations_are_those_of_stock_generate(data, whole):
     """fairseq without this plugin, in batches of its own."""
     options = "--gen-subset train --beam 5 --max-tokens 300 -s en -t de --cpu"
@@ -166,6 +167,7 @@ def test_translations_are_those_of_stock_generate(data, whole):
     assert {i: ours[i] for i in stock} == stock
 
 
+@pytest.mark.slow
 def test_an_ensemble_and_options_reach_the_search(data, whole, tmp_path):
     """Whether they do shows in the translations: each change makes other ones."""
     state = torch.load(TEACHER, weights_only=True)
@@ -208,6 +210,7 @@ def test_shards_in_any_order_make_the_same(data, whole, tmp_path, order):
     assert made(dest) == made(whole)
 
 
+@pytest.mark.slow
 def test_two_local_processes_make_the_same(data, whole, tmp_path):
     dest = tmp_path / 'it\'s a "dest"'
     command = (data, "--path", TEACHER, "--batch-size", 8, "--processes", 2, dest)
@@ -219,6 +222,7 @@ def test_two_local_processes_make_the_same(data, whole, tmp_path):
     assert (again.returncode, "already made" in again.stderr) == (0, True)
 
 
+@pytest.mark.slow
 def test_torchrun_makes_the_same(data, whole, tmp_path):
     """Both steps: with --merge, all ranks are to merge."""
     dest = tmp_path / "dest"
@@ -401,6 +405,7 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_command_stopped_and_killed_goes_on_where_it_was(data, tmp_path):
     """Ctrl-C, then SIGKILL at a random moment, then the rest; no batch is done twice."""
     seed = random.randrange(10**6)

@@ -18,6 +18,8 @@ import pytest
 import torch
 from support.commands import PLUGIN, fairseq, preprocess, succeed
 
+pytestmark = pytest.mark.slow
+
 UPDATES = 6
 
 OPTIONS = (

@@ -125,6 +125,7 @@ def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
 # ---- compiled indeed ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["default", "prenorm"])
 def test_compiled_passes_equal_the_full_forward(variant, exact_softmax):
     """The gate: float64 to 1e-9, by torch.compile indeed."""
@@ -140,6 +141,7 @@ def test_compiled_passes_equal_the_full_forward(variant, exact_softmax):
     assert difference(got, want) < 1e-9
 
 
+@pytest.mark.slow
 def test_compiled_passes_over_many_batches(exact_softmax):
     """One scorer: a cache that grows, long sources, rows that leave, another model beside it."""
     task = task_for("default")
@@ -165,6 +167,7 @@ def test_compiled_passes_over_many_batches(exact_softmax):
     assert difference(got, want) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
 def test_compiled_drafter(attention):
     task = task_for("default")
@@ -226,6 +229,7 @@ def of_every_method(task, model):
     ]
 
 
+@pytest.mark.slow
 def test_every_method_is_greedy_when_compiled(monkeypatch):
     """One sentence at a time, against fairseq's beam 1, float64."""
     made, inner = [], Compiled._compile
@@ -240,6 +244,7 @@ def test_every_method_is_greedy_when_compiled(monkeypatch):
     assert not Compiled.failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, "int8"])
 def test_compiled_tokens_on_the_demo(dtype):
     """fp32: equal tokens on real sentences; int8 runs plain."""
@@ -290,6 +295,7 @@ print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_c
 """
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_kept(tmp_path):
     """The second process compiles nothing."""
     env = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
@@ -462,6 +468,7 @@ def test_int8_is_for_cpus():
         Engine("int8").form(torch.float32, torch.device("cuda"), True, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_every_method_runs_in_every_dtype(dtype):
     """And the audit's judge stays in fp32; gad and greedy agree wherever rounding lets them."""

@@ -928,6 +928,7 @@ def test_generate_keeps_what_it_has_when_a_batch_fails(
     assert len(set(heads)) == len(heads) == 90
 
 
+@pytest.mark.slow
 def test_interactive_drafts(tmp_path: Path) -> None:
     """A drafter of the user's own from a file; an empty line in between."""
     path = save_drafter(demo()[0], demo_drafter(), tmp_path / "a drafter.pt")
@@ -979,6 +980,7 @@ SMALL = (
 ).split()
 
 
+@pytest.mark.slow
 def test_train_with_eval_bleu_and_generate(tmp_path: Path) -> None:
     """Verifier, then a drafter on its encoder, validated by nat's BLEU; then both together."""
     data = preprocess(tmp_path / "corpus")

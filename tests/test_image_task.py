@@ -225,6 +225,7 @@ def test_distances_between_words_are_refused_before_decoding():
             task.build_generator([model], args)
 
 
+@pytest.mark.slow
 def test_distances_between_words_are_refused_by_the_command():
     result = fairseq(
         "generate", DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--decoding",
@@ -413,6 +414,7 @@ def with_windows(data, tmp_path_factory) -> Path:
     return train(data, tmp_path_factory.mktemp("windows"), "image_transformer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoding", ["beam"])
 def test_generate_writes_images(data, trained, decoding):
     how = ("--path", trained, "--decoding", decoding, "--batch-size", 3, "--cpu")
@@ -423,6 +425,7 @@ def test_generate_writes_images(data, trained, decoding):
         assert images.image(list(map(int, line.split("\t")[2].split())), HIGH).shape == (8, 8)
 
 
+@pytest.mark.slow
 def test_validate_uses_the_task_of_the_checkpoint(data, trained):
     result = succeed(
         fairseq("validate", data, *TASK[:2], "--path", trained, "--batch-size", 2, "--cpu")
@@ -430,6 +433,7 @@ def test_validate_uses_the_task_of_the_checkpoint(data, trained):
     assert "valid on 'valid' subset" in result.stderr + result.stdout
 
 
+@pytest.mark.slow
 def test_interactive_names_what_is_no_image(data, with_windows):
     image = " ".join(str(16 * i) for i in range(16))
     lines = [image, "1 2 3", "", image.replace("240", "256"), image + " 0", "hello " * 16]
@@ -451,6 +455,7 @@ def test_interactive_names_what_is_no_image(data, with_windows):
         assert words in result.stderr
 
 
+@pytest.mark.slow
 def test_a_model_of_images_needs_the_task_and_its_own_sizes(data, with_windows, tmp_path):
     path = ("--user-dir", PLUGIN, "--path", with_windows, "--cpu")
     other = image_folder(tmp_path / "other", LOW, Size(12, 12, 1), {"test": 1})
@@ -464,6 +469,7 @@ def test_a_model_of_images_needs_the_task_and_its_own_sizes(data, with_windows, 
         assert words in message
 
 
+@pytest.mark.slow
 def test_the_hub_decodes_images(data, trained):
     from fairseq.models.transformer import TransformerModel
 
@@ -475,6 +481,7 @@ def test_the_hub_decodes_images(data, trained):
     assert answers[0] == answers[1] and len(answers[0].split()) == HIGH.num_tokens
 
 
+@pytest.mark.slow
 def test_forced_through_the_decoder_images_come_back(data, trained, tmp_path, capsys):
     """Image -> tokens -> binarised data -> decoding, with the truth as the prefix -> image."""
     forced = ("--prefix-size", HIGH.num_tokens, "--path", trained, "--cpu")

@@ -224,6 +224,7 @@ class TestDemoModel:
     #: Enough for every one of its sentences to end by itself.
     limits = Limits(max_len_b=60)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("flags", METHODS, ids=name)
     def test_ragged_batches(self, flags: Flags) -> None:
         """All sentences, in batches of 40 of very different lengths."""

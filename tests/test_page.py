@@ -143,6 +143,7 @@ def colour(browser: Browser, selector: str) -> str:
     return browser.one(selector).value_of_css_property("color")
 
 
+@pytest.mark.slow
 def test_pages_run_their_own_scripts_and_nothing_else(tmp_path: Path):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Requests)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -381,6 +381,7 @@ def test_the_results_page_refuses_others(
     assert str(path) in str(error.value) and words in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:]]
     drafter = DEMO / "drafter.pt"

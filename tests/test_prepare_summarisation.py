@@ -42,6 +42,7 @@ def task_of(data: Path, positions: int) -> Any:
     return tasks.setup_task(convert_namespace_to_omegaconf(args).task)
 
 
+@pytest.mark.slow
 def test_a_data_folder(tmp_path: Path) -> None:
     """Stopped at its last step, taken up there, and loaded by fairseq with 1024 positions."""
     texts = corpus(tmp_path / ODD)
@@ -76,6 +77,7 @@ def test_a_data_folder(tmp_path: Path) -> None:
     assert "was made otherwise (was tokenized , is now tokenized yes)" in said
 
 
+@pytest.mark.slow
 def test_tokens_are_cut_and_stay(tmp_path: Path) -> None:
     """With the papers' limits: documents in all splits, summaries in train alone."""
     texts = corpus(tmp_path / "texts")

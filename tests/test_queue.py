@@ -115,6 +115,7 @@ def test_only_one_experiment(runs: Runs) -> None:
     assert runs.output() == ["two"]
 
 
+@pytest.mark.slow
 def test_two_queues_do_not_run_one_experiment_twice(runs: Runs) -> None:
     runs.write(
         'one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
@@ -131,6 +132,7 @@ def test_two_queues_do_not_run_one_experiment_twice(runs: Runs) -> None:
     assert runs.output() == ["one", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_queue_leaves_no_mark_and_no_process(
     runs: Runs, number: signal.Signals, status: int
@@ -151,6 +153,7 @@ def test_a_stopped_queue_leaves_no_mark_and_no_process(
     assert len(runs.output()) == 3
 
 
+@pytest.mark.slow
 def test_a_stopped_queue_waits_for_an_experiment_that_tidies_up(runs: Runs) -> None:
     runs.write(
         """one  trap 'sleep 0.5; echo tidy >>"$OUT"; exit 3' TERM; echo on >>"$OUT"; """
@@ -164,6 +167,7 @@ def test_a_stopped_queue_waits_for_an_experiment_that_tidies_up(runs: Runs) -> N
     assert runs.states() == {"one": "not run"}
 
 
+@pytest.mark.slow
 def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Runs) -> None:
     runs.write('one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done')
     process = runs.start()
@@ -177,6 +181,7 @@ def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Ru
     assert runs.output() == ["one"]
 
 
+@pytest.mark.slow
 def test_an_experiment_is_marked_though_its_terminal_was_closed(runs: Runs) -> None:
     runs.write(
         'good  echo good >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
@@ -193,6 +198,7 @@ def test_an_experiment_is_marked_though_its_terminal_was_closed(runs: Runs) -> N
     assert runs.output() == ["good", "bad"]
 
 
+@pytest.mark.slow
 def test_an_experiment_killed_with_its_session_has_failed(runs: Runs) -> None:
     runs.write('one  echo $PPID >>"$OUT"; sleep 600')
     process = runs.start()
@@ -202,6 +208,7 @@ def test_an_experiment_killed_with_its_session_has_failed(runs: Runs) -> None:
     assert runs.states() == {"one": "failed (137)"}
 
 
+@pytest.mark.slow
 def test_pause_stops_all_processes_of_an_experiment(runs: Runs) -> None:
     # The ticking process is a child of the experiment's shell.
     runs.write('one  (while true; do date +%N >>"$OUT"; sleep 0.02; done); true')

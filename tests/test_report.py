@@ -184,6 +184,7 @@ def click_head(browser: Browser, name: str, head: str) -> None:
     browser.driver.execute_script(script, name, head).click()
 
 
+@pytest.mark.slow
 def test_page_in_a_browser(whole: Path, capsys: pytest.CaptureFixture[str]):
     status, out, err = run(capsys, whole, "--title", f"All of it {NASTY}")
     assert status == 0
@@ -350,6 +351,7 @@ def test_what_is_left_out_is_said(folder: Path, capsys: pytest.CaptureFixture[st
     assert "<title>Report of made &amp; &quot;so&quot;</title>" in text
 
 
+@pytest.mark.slow
 def test_same_files_same_bytes(whole: Path, capsys: pytest.CaptureFixture[str]):
     page = whole / "report.html"
     assert run(capsys, whole)[0] == 0

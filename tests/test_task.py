@@ -140,6 +140,7 @@ def test_how_a_model_was_decoded_in_training_is_forgotten(tmp_path):
     assert DecodingConfig.from_options(task.cfg) == DecodingConfig()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoding", METHODS)
 def test_interactive_answers_every_line(decoding):
     result = succeed(
@@ -173,6 +174,7 @@ def hard_data(tmp_path_factory) -> Path:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoding", ["beam", "pgj"])
 def test_generate_answers_every_line(hard_data, decoding):
     result = succeed(
@@ -191,6 +193,7 @@ def commands_of(page: Path) -> list[str]:
     return [line for line in lines if line.startswith(("fairseq-", "echo ")) and "DATA" not in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "data-bin/demo.en-de/README.md"])
 def test_the_commands_of_a_page_run_as_written(page):
     """In the checkout, with fairseq's own scripts on the path; text for those that read some."""
@@ -215,6 +218,7 @@ def test_the_commands_of_a_page_run_as_written(page):
             (root / trace).unlink()  # nothing is left in the checkout
 
 
+@pytest.mark.slow
 def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
     root = PLUGIN.parent
     data, model = "data-bin/demo.en-de", "data-bin/demo.en-de/model.pt"
@@ -234,6 +238,7 @@ def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
     assert "beam=1" in ours.stdout
 
 
+@pytest.mark.slow
 def test_hub_translates_by_any_method(tmp_path):
     """translate(..., decoding=...) through fairseq's hub interface, with the user dir named."""
     shutil.copy(DEMO / "model.pt", tmp_path / "model.pt")
@@ -260,6 +265,7 @@ print(want)
     assert "Hund" in succeed(run_python(code)).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -277,12 +283,14 @@ def test_bad_flags_stop_before_decoding(arguments, words):
     assert not lines_of(result.stdout, "H")
 
 
+@pytest.mark.slow
 def test_a_missing_data_folder_is_named():
     result = fairseq("generate", "no/such folder", *GENERATE[1:])
     assert result.returncode != 0
     assert "DATA: got 'no/such folder'" in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_usage_error_is_one_line():
     result = fairseq("generate", *GENERATE, "--decoding", "x")
     assert "Traceback" not in result.stderr
@@ -291,6 +299,7 @@ def test_a_usage_error_is_one_line():
     assert "Traceback" in debug.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -318,12 +327,14 @@ def test_incomplete_data_is_named(tmp_path, make, words):
     assert words in message
 
 
+@pytest.mark.slow
 def test_a_missing_dictionary_is_named(tmp_path):
     result = fairseq("generate", tmp_path, *GENERATE[1:], "-s", "en", "-t", "de")
     assert result.returncode != 0
     assert "dict.en.txt is not there" in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["generate", "train"])
 def test_help_teaches_the_flags(command):
     result = succeed(fairseq(command, "--user-dir", PLUGIN, "--help"))
@@ -332,6 +343,7 @@ def test_help_teaches_the_flags(command):
     assert "each pass predicts a whole block" in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_scoring_references_is_left_to_fairseq(hard_data):
     """An empty source has a score, as in fairseq."""
     data = ["--score-reference", "--batch-size", "2", "--skip-invalid-size-inputs-valid-test"]

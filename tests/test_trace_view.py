@@ -661,6 +661,7 @@ def test_other_files_are_not_written_over(trace, tmp_path, capsys):
     assert link.is_symlink() and empty.read_text(encoding="utf-8").startswith(pages.MARK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_page", [False, True])
 def test_a_reader_that_leaves_ends_it_quietly(trace, tmp_path, with_page):
     """As with ``| head -1``; a page that was asked for is finished."""

@@ -64,6 +64,7 @@ SHRINK = (
 )
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_four_settings(recipe: Blockwise) -> None:
     tuned = " [--fine-tune-base]"
     for setting, wanted in (
@@ -153,6 +154,7 @@ def test_a_try_out_leaves_nothing(recipe: Blockwise, tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_a_step_stopped_or_failed(recipe: Blockwise) -> None:
     process = subprocess.Popen(
         recipe.command("--save-dir", recipe.folder / "gad"),
@@ -379,6 +381,7 @@ def tuned(made: Path) -> Path:
     return made / "tuned.pt"
 
 
+@pytest.mark.slow
 def test_the_frozen_base_is_the_base(made: Path) -> None:
     base, whole = (
         average_checkpoints.read(made / "k3" / name / "model.pt")["model"]
@@ -391,6 +394,7 @@ def test_the_frozen_base_is_the_base(made: Path) -> None:
     assert whole["decoder.heads.outer"].shape[0] == 2 and whole["decoder.heads.outer"].any()
 
 
+@pytest.mark.slow
 def test_the_report_of_the_recipe(made: Path) -> None:
     document = json.loads((made / "k3" / "acceptance.json").read_text())
     greedy, blockwise = document["rows"]
@@ -412,6 +416,7 @@ def table(made: Path, *args: object, sentences: int = 2) -> list[dict[str, Any]]
     return rows
 
 
+@pytest.mark.slow
 def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,6 +452,7 @@ def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(
     assert row["tokens"] == sum(sizes) > len(sizes)
 
 
+@pytest.mark.slow
 def test_rows_of_several_models_and_what_they_are_called(made: Path, tuned: Path) -> None:
     base, whole = (made / "k3" / name / "model.pt" for name in ("base", "model"))
     same = changed(made, "same.pt", fine_tune_base=True)  # what was trained has come out the same
@@ -485,6 +491,7 @@ def test_a_broken_promise_is_said() -> None:
     assert acceptance.label(options, entry | {"ties": None}, [[5, 2]] * 3) == "relaxed"
 
 
+@pytest.mark.slow
 def test_the_minimum_block_and_the_distance_are_combined(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -522,6 +529,7 @@ def test_the_minimum_block_and_the_distance_are_combined(
 # ---- heads alone ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
     source, target = made / "k3" / "model" / "model.pt", made / "again.pt"
     assert shrink_checkpoint.main(["--heads-only", str(source), str(target)]) == 0
@@ -542,6 +550,7 @@ def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
     assert set(twice["model"]) == set(again["model"]) and twice["cfg"] == again["cfg"]
 
 
+@pytest.mark.slow
 def test_heads_only_refuses_what_is_no_drafter(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

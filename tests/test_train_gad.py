@@ -106,6 +106,7 @@ def test_a_try_out_leaves_nothing(recipe: Recipe, tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_step_and_the_same_command_goes_on(
     recipe: Recipe, sent: signal.Signals, status: int
@@ -132,6 +133,7 @@ def test_a_step_that_fails_ends_it(recipe: Recipe) -> None:
     assert "[3/5]" not in result.stderr
 
 
+@pytest.mark.slow
 def test_two_at_once_are_refused(recipe: Recipe) -> None:
     command = recipe.command("--save-dir", recipe.folder / "gad")
     first = subprocess.Popen(
@@ -243,6 +245,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_frozen_encoder_is_the_verifiers_to_the_bit(made: Path) -> None:
     drafter, verifier = (made / "gad" / name / "model.pt" for name in ("drafter", "verifier"))
     theirs = weights(verifier, "encoder.")
@@ -257,6 +260,7 @@ def test_the_frozen_encoder_is_the_verifiers_to_the_bit(made: Path) -> None:
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
     document = json.loads((made / "gad" / "acceptance.json").read_text())
     rows = {row["decoder"]: row for row in document["rows"]}
@@ -281,6 +285,7 @@ def options_for(made: Path, *more: object) -> list[str]:
     return [*map(str, (*given, "--sentences", 2, *more))]
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_fairseq_generate(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +312,7 @@ def test_counts_are_those_of_fairseq_generate(
 # ---- combinations, and rows that are finished ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_are_all_combinations_of_what_each_decoding_reads(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +347,7 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(
     assert row["% of passes that accept 0, 1, 2, ... tokens"] == "33 33 0 33"
 
 
+@pytest.mark.slow
 def test_a_report_cut_short_goes_on_and_changes_are_noticed(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +380,7 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(
     assert asked[8:] == ["gad", "gad_pp"]  # greedy has no drafter
 
 
+@pytest.mark.slow
 def test_the_same_sentences_in_every_process(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fairseq shuffles the sentences of one length, unless the subset is called test."""
     found: list[list[int]] = []
@@ -391,6 +399,7 @@ def test_the_same_sentences_in_every_process(made: Path, monkeypatch: pytest.Mon
     assert found == [[order[i] for i in (0, 2, 4, 6, 8, 10)]] * 3
 
 
+@pytest.mark.slow
 def test_the_drafter_alone(made: Path) -> None:
     out = made / "nat.json"
     flags = ["--decoding", "nat", "--block-size", 16, "--out", out]
@@ -401,6 +410,7 @@ def test_the_drafter_alone(made: Path) -> None:
     assert row["ties"] == "-" and row["tokens per pass"] > 1
 
 
+@pytest.mark.slow
 def test_wrong_options_of_the_report_are_named(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,6 +115,7 @@ def test_options_reach_the_steps_that_they_are_for(recipe: Reordered) -> None:
     assert "[--smoke]" in step and "--epochs" not in step and "--average" not in step
 
 
+@pytest.mark.slow
 def test_a_step_stopped_or_failed(recipe: Reordered) -> None:
     process = subprocess.Popen(
         recipe.command("--save-dir", recipe.folder / "gad"),
@@ -240,6 +241,7 @@ def test_the_list_of_experiments_has_all_of_them() -> None:
 # ---- the real thing, once ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_try_out_killed_and_gone_on_with(tmp_path: Path) -> None:
     """A student on DATA itself, killed when it is trained; the same command scores it."""
     folder = tmp_path / "it's a corpus"

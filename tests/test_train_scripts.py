@@ -205,6 +205,7 @@ def test_finished_updates_are_not_exceeded(stubbed: Stubbed) -> None:
     assert not stubbed.record.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_another_process_trains_is_refused_and_untouched(
     stubbed: Stubbed,
 ) -> None:
@@ -364,6 +365,7 @@ def same_weights(one: Path, other: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_smoke_run_ends_with_the_average_of_its_checkpoints(trained: Path) -> None:
     names = {path.name for path in trained.glob("checkpoint*[0-9].pt")}
     assert names == {"checkpoint_1_10.pt", "checkpoint1.pt", "checkpoint_2_20.pt"}
@@ -378,6 +380,7 @@ def test_a_smoke_run_ends_with_the_average_of_its_checkpoints(trained: Path) -> 
     assert result["model"]["encoder.layers.3.fc1.weight"].shape == (256, 128)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     corpus: Path, trained: Path
 ) -> None:
@@ -397,6 +400,7 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     assert look() == before
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus: Path, trained: Path) -> None:
     folder = corpus / "killed run"
     command = [str(TRAIN), *map(str, smoke(corpus, "killed run"))]
@@ -435,6 +439,7 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus: Path, trai
     assert same_weights(folder / "model.pt", trained / "model.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(corpus: Path) -> None:
     result = train(*smoke(corpus, "two"), "--processes", 2)
     assert result.returncode == 0, result.stderr
@@ -444,6 +449,7 @@ def test_two_processes_train_one_model(corpus: Path) -> None:
     assert average_checkpoints.count_updates(state) == 20
 
 
+@pytest.mark.slow
 def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     corpus: Path,
     trained: Path,
@@ -515,6 +521,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
         assert "--out: got" in error and why in error
 
 
+@pytest.mark.slow
 def test_an_evaluation_cut_short_goes_on(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -543,6 +550,7 @@ def test_an_evaluation_cut_short_goes_on(
     assert not list(out.parent.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_evaluation_compares_models_in_each_setting(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

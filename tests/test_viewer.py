@@ -321,6 +321,7 @@ def ids_on(browser):
     return [int(text.removeprefix("sentence ")) for text in browser.texts(".sentences option")]
 
 
+@pytest.mark.slow
 def test_every_token_is_told_as_its_trace_has_it(browser, demo_page, traces):
     """All methods of the demo: token, pass, origin, probability, rank and runner-up."""
     browser.open(demo_page)
@@ -371,6 +372,7 @@ def cells_of(shown, reordered):
         yield from filter(None, pair)
 
 
+@pytest.mark.slow
 def test_passes_are_shown_as_the_terminal_shows_them(browser, demo_page, traces):
     """Cell by cell: token, state, and of every cell the numbers of the record."""
     browser.open(demo_page)
@@ -411,6 +413,7 @@ def test_passes_are_shown_as_the_terminal_shows_them(browser, demo_page, traces)
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_the_slider_shows_what_is_there_after_a_pass(browser, demo_page, traces):
     browser.open(demo_page)
     which = ids_on(browser)[0]
@@ -456,6 +459,7 @@ def test_the_slider_shows_what_is_there_after_a_pass(browser, demo_page, traces)
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_panels_stay_in_reach_of_the_keys(browser, demo_page, traces):
     """A token that is hidden is not where Tab stops: another token of its panel is."""
     browser.open(demo_page)
@@ -486,6 +490,7 @@ def test_panels_stay_in_reach_of_the_keys(browser, demo_page, traces):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_steps_and_colours(browser, demo_page, traces):
     browser.open(demo_page)
     which = ids_on(browser)[0]
@@ -513,6 +518,7 @@ def test_steps_and_colours(browser, demo_page, traces):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_sentences_are_chosen_in_every_way(browser, demo_page):
     browser.open(demo_page)
     first, second, third = (f"sentence {i}" for i in ids_on(browser))
@@ -546,6 +552,7 @@ def test_sentences_are_chosen_in_every_way(browser, demo_page):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_pointer_and_keys(browser, tmp_path):
     """The tip comes by hovering, and by keys alone; arrow keys go from token to token."""
     passes = (
@@ -633,6 +640,7 @@ def dimmed(browser):
     return tuple(box)
 
 
+@pytest.mark.slow
 def test_dependencies(browser, tmp_path):
     """The graph, the matrix, and what is told of their cells."""
     one = record(*GRAPH, decoding="pj", flags={"jacobi_length": "grow"})
@@ -734,6 +742,7 @@ def test_dependencies(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_whatever_a_text_says_it_is_only_shown(browser, tmp_path):
     """As source, token, runner-up, method, flag, file and name; in every view."""
     shown = "</script><script>alert(1)</script><!--&amp;'\"\\n\\u2028\\u202e{7}"
@@ -772,6 +781,7 @@ def test_whatever_a_text_says_it_is_only_shown(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_scripts_of_all_directions(browser, tmp_path):
     """Lines read as their language does, also with Latin tokens in them; CJK as it is."""
     lines = {
@@ -804,6 +814,7 @@ def test_scripts_of_all_directions(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_a_beam_that_goes_on_with_other_hypotheses(browser, tmp_path):
     """Passes that wrote nothing of this output are counted, not drawn."""
     empty = [written(5, [], []) for _ in range(40)]
@@ -819,6 +830,7 @@ def test_a_beam_that_goes_on_with_other_hypotheses(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_an_empty_output_and_no_sentence(browser, tmp_path):
     open_page(browser, tmp_path / "p.html", part_of(record("", source=None)))
     assert browser.one(".body").text == "(no output)"
@@ -850,6 +862,7 @@ def long_record():
     return record(" ".join(output), *passes, decoding="pj")
 
 
+@pytest.mark.slow
 def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
     """40,000 cells: every view opens at once, and nothing runs out of the window."""
     started = time.monotonic()
@@ -874,6 +887,7 @@ def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_names_of_any_length(browser, tmp_path):
     """Id, files, method, flags, tokens and directions of 5,000 letters: no page is wider for it."""
     long = "n" * 5000
@@ -911,6 +925,7 @@ def test_names_of_any_length(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_a_thousand_sentences_open_quickly(browser, tmp_path):
     """Only the sentence that is shown is read."""
     part = viewer.sentence([read_sentence(GOOD, "NAME")] * 4, [GOOD] * 4)
@@ -925,6 +940,7 @@ def test_a_thousand_sentences_open_quickly(browser, tmp_path):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_narrow_windows(browser, demo_page):
     size = browser.driver.get_window_size()
     try:
@@ -942,6 +958,7 @@ def test_narrow_windows(browser, demo_page):
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_several_files_and_a_missing_sentence(browser, tmp_path):
     paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
     write(paths[0], GOOD, GOOD | {"id": 4})

@@ -18,6 +18,8 @@ import pytest
 import torch
 from support.commands import DEMO, ROOT, fairseq, lines_of, run_python, succeed
 
+pytestmark = pytest.mark.slow
+
 #: Sentences of the demo.
 SENTENCES = 100
 
