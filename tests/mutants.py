@@ -1,0 +1,268 @@
+"""Seed faults into a copy of the package, one at a time, and see whether the fast tests notice.
+
+    make mutants                          all, with the table of docs/testing.md on stdout
+    make mutants ARGS="--only cache"      those of one area, or whose name contains a word
+    make mutants ARGS=--check             only: every anchor is found exactly once
+
+A mutant is killed when a fast test fails. The tests that are named are run first, in their order,
+up to the first failure. A mutant whose old text is not found exactly once is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "fairseq_paradec"
+COPIED = (PACKAGE, "tests", "scripts", "docs", "results")
+LINKED = ("data-bin", ".venv")
+
+TABLE = ("test_conformance.py",)
+ORDERS = ("test_target_order.py", "test_reordered_transformer.py", "test_multiword_beam.py")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: ``old`` becomes ``new`` in ``file``; ``tests`` are files of tests/."""
+
+    area: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = TABLE
+
+
+def m(area: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    """A mutant, by default for the conformance table."""
+    return Mutant(area, file, old, new, tests or TABLE)
+
+
+LOOP, ROW = "decoding/loop.py", "decoding/row.py"
+RULES, ACCEPT = "decoding/token_rules.py", "decoding/acceptance.py"
+CHUNK, LOCAL = "decoding/engine/chunk.py", "decoding/engine/local.py"
+BLOCK, BEAM = "decoding/engine/block.py", "methods/beam.py"
+JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
+DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
+TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
+
+MUTANTS = [
+    # commits
+    m("commit", ACCEPT, "return min(num_accepted + 1, num_scored)",
+      "return min(num_accepted + 2, num_scored)"),
+    m("commit", ACCEPT, "return min(num_accepted + 1, num_scored)",
+      "return max(1, min(num_accepted, num_scored))"),
+    m("commit", ACCEPT, "return num_scored if num_accepted == num_drafted else 0",
+      "return num_scored if num_accepted + 1 >= num_drafted else 0"),
+    m("commit", LOOP, "row.commit(final[b][: committed[b]], scores[b], rules.eos)",
+      "row.commit(final[b][: committed[b]], scores[b][1:], rules.eos)"),
+    m("commit", ROW, "tokens = tokens[: tokens.index(eos) + 1]",
+      "tokens = tokens[: tokens.index(eos) + 2]"),
+    m("commit", ROW, "return self.limit + 1 - len(self.tokens)",
+      "return self.limit - len(self.tokens)"),
+    # rollback, rows that leave
+    m("rollback", LOOP, "scorer.keep([len(row.tokens) for row in live])",
+      "scorer.keep([len(row.tokens) - 1 for row in live])"),
+    m("rollback", LOOP, "scorer.keep([len(row.tokens) for row in live])",
+      "scorer.keep([max(len(row.tokens) for row in live)] * len(live))"),
+    m("rollback", LOOP, "                drafter.drop(stay)\n", "                pass\n"),
+    m("rollback", CHUNK, "self.lengths = [self.lengths[i] for i in index]",
+      "self.lengths = [self.lengths[i] for i in range(len(index))]"),
+    m("rollback", CHUNK, "self.cross = self.cross.index_select(2, picked)",
+      "self.cross = self.cross[:, :, : len(index)]"),
+    m("rollback", HEADS, "self.states = self.states[list(stay)]",
+      "self.states = self.states[: len(stay)]"),
+    m("rollback", JACOBI, "self.guesses = [self.guesses[b] for b in stay]",
+      "self.guesses = self.guesses[: len(stay)]"),
+    m("rollback", BLOCK, "self.keep([len(p) for p in prefixes])",
+      "self.keep([len(p) + 1 for p in prefixes])"),
+    # cache, masks, positions
+    m("mask", CHUNK, "return torch.arange(capacity, device=places.device) > places[:, :, None]",
+      "return torch.arange(capacity, device=places.device) >= places[:, :, None]",
+      "test_engine.py"),
+    m("mask", CHUNK, "self.future = torch.triu(full, 1)", "self.future = torch.triu(full, 2)"),
+    m("mask", CHUNK, "self.source_bias = self.source_bias.index_select(0, picked)",
+      "self.source_bias = self.source_bias[: len(index)]"),
+    m("mask", BLOCK, "sees_block = (index <= last) & (index >= (first if causal else 0))",
+      "sees_block = (index <= last) & (index > (first if causal else 0))", "test_gad.py", *TABLE),
+    m("mask", BLOCK, "until = torch.where(sees_block, last, index)",
+      "until = torch.where(sees_block, last - 1, index)", "test_gad.py", *TABLE),
+    m("position", CHUNK, "first, like = module.padding_idx + 1,",
+      "first, like = module.padding_idx + 2,"),
+    m("position", BLOCK, "slots = start + torch.arange(", "slots = start + 1 + torch.arange(",
+      "test_gad.py", *TABLE),
+    m("cache", CHUNK, "larger[:, :, : self.cache.size(2)] = self.cache",
+      "larger[:, :, 1 : self.cache.size(2)] = self.cache[:, :, 1:]", "test_scorer.py"),
+    m("ring", LOCAL, "return places % capacity", "return places % (capacity - 1)",
+      "test_local_scorer.py"),
+    m("ring", LOCAL, "return (held > here) | (held < self.window.first(here).clamp(min=0))",
+      "return (held > here) | (held <= self.window.first(here).clamp(min=0))",
+      "test_local_scorer.py"),
+    m("ring", LOCAL, "most = self.window.block - 1 + self.window.memory",
+      "most = self.window.block - 2 + self.window.memory", "test_local_scorer.py"),
+    m("ring", LOCAL, "last = torch.tensor(self.lengths, device=device)[:, None] - 1",
+      "last = torch.tensor(self.lengths, device=device)[:, None] - 2", "test_local_scorer.py"),
+    # <pad>, limits, prefixes, penalties
+    m("<pad>", RULES, "log_probs[:, :, self.pad] = -math.inf", "pass", "test_token_rules.py",
+      *TABLE),
+    m("limit", RULES, "past = self._positions(starts, width) >= limits[:, None]",
+      "past = self._positions(starts, width) > limits[:, None]"),
+    m("limit", RULES, "if any(start + width > row.limit for start, row",
+      "if all(start + width > row.limit for start, row"),
+    m("limit", RULES, "early = (positions < self.min_len)", "early = (positions <= self.min_len)"),
+    m("limit", RULES, "& (positions >= self.forced_len)", "& (positions > self.forced_len)"),
+    m("limit", RULES, "log_probs[:, :, self.unk] -= self.unk_penalty",
+      "log_probs[:, :, self.unk] += self.unk_penalty"),
+    m("limit", RULES, "(r.prefix[: r.limit] + filler)", "(r.prefix + filler)"),
+    m("limit", RULES, "if min(starts) >= self.forced_len:", "if max(starts) >= self.forced_len:"),
+    m("limit", RULES, "tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]",
+      "tokens = tokens[: bisect.bisect_right(self.suppressed, log_probs.size(2))]",
+      "test_token_rules.py", "test_shortlist.py"),
+    # acceptance
+    m("acceptance", ACCEPT, "return passes.to(torch.long).cumprod(dim=1).sum(dim=1)",
+      "return passes.to(torch.long).sum(dim=1)"),
+    m("acceptance", ACCEPT, "(higher < self.topk) & near", "(higher <= self.topk) & near"),
+    m("acceptance", ACCEPT, "near = (best - drafted).squeeze(2) <= self.margin",
+      "near = (best - drafted).squeeze(2) < self.margin - 0.25"),
+    m("acceptance", ACCEPT, "& near & allowed)", "& near)", "test_gad.py", "test_blockwise.py",
+      *TABLE),
+    m("acceptance", ACCEPT, ".abs() <= self.limit", ".abs() < self.limit"),
+    m("acceptance", ACCEPT, "return self.rule.accept(draft, choice, log_probs).maximum(forced)",
+      "return self.rule.accept(draft, choice, log_probs).minimum(forced)"),
+    m("acceptance", LOOP, "return torch.where(index < num_accepted[:, None], drafted, choices)",
+      "return torch.where(index <= num_accepted[:, None], drafted, choices)"),
+    m("acceptance", LOOP, "        if drafted != chosen:\n            break\n",
+      "        if drafted != chosen:\n            continue\n"),
+    # drafters
+    m("drafter", DRAFTING, "min(self.most, count + 2)", "min(self.most, count + 1)"),
+    m("drafter", DRAFTING, "counts = [min(row.room - 1, self.sizes[b])",
+      "counts = [min(row.room, self.sizes[b])"),
+    m("drafter", DRAFTING, "draft[: draft.index(eos) + 1] if eos in draft else draft", "draft"),
+    m("drafter", HEADS, "self.heads(self.states, range(1, count + 1))",
+      "self.heads(self.states, range(0, count))", "test_blockwise.py", *TABLE),
+    m("drafter", HEADS, "sizes = BlockSizes(self.config.block_size - 1,",
+      "sizes = BlockSizes(self.config.block_size,", "test_blockwise.py", *TABLE),
+    m("drafter", JACOBI, "guess.tokens = predicted[num_final:]",
+      "guess.tokens = predicted[num_final + 1 :]"),
+    m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
+    m("drafter", JACOBI, "if last is not None and done >= last:",
+      "if last is not None and done > last:"),
+    m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :"),
+    m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
+    # scores
+    m("score", CHUNK, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
+      "return each.mean(dim=0)"),
+    m("score", CHUNK, "            logits = logits / temperature\n", "            pass\n"),
+    m("score", "decoding/hypotheses.py", "score = score / len(row.tokens) ** len_penalty",
+      "score = score / (len(row.tokens) - 1 or 1) ** len_penalty"),
+    m("score", BEAM, "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",
+      "return hypo.score / len(hypo.words) ** self.len_penalty if hypo.words else 0.0",
+      "test_multiword_beam.py"),
+    m("score", BEAM, "tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos]",
+      "tokens = torch.tensor([*hypo.words, self.eos]", "test_multiword_beam.py"),
+    # orders
+    m("order", ORDER, "middle = (n + 1).div(2", "middle = n.div(2", *ORDERS),
+    m("order", ORDER, "size = share + (g < rest)", "size = share + (g <= rest)", *ORDERS),
+    m("order", ORDER, "first = g * share + torch.minimum(g, rest)", "first = g * share", *ORDERS),
+    m("order", ORDER, "return torch.where(t < n, word, t)", "return torch.where(t <= n, word, t)",
+      *ORDERS),
+    m("order", ORDER, "+ 1) * (1 - 2 * (t % 2))", ") * (1 - 2 * (t % 2))", *ORDERS),
+    m("order", ORDER, "seen = step[:, None] >= step[None, :]",
+      "seen = step[:, None] > step[None, :]", *ORDERS),
+    # records, audit
+    m("record", LOOP, "record = PassRecord(len(row.tokens), len(drafts[b]),",
+      "record = PassRecord(len(row.tokens) + 1, len(drafts[b]),"),
+    m("record", TRACE, "other = 1 if top[0] == choice else 0", "other = 1", "test_reports.py",
+      "test_audit_reference.py", "test_trace_view.py", "test_gad.py", "test_blockwise.py"),
+    m("record", TRACE, 'mode = "a" if key in _begun else "w"', 'mode = "w"', "test_reports.py"),
+    m("record", REPORTS, '"mean_accepted": len(row.tokens) / len(row.passes)',
+      '"mean_accepted": (len(row.tokens) - 1) / len(row.passes)', "test_reports.py"),
+    m("record", REPORTS, "self.stats.seconds += seconds", "self.stats.seconds = seconds",
+      "test_reports.py"),
+    m("audit", AUDIT, "tie = gap < TIE_GAP", "tie = gap <= 1.0", "test_audit_reference.py",
+      "test_reports.py"),
+    m("audit", AUDIT, "log_probs[self.judge.unk] -= self.judge.unk_penalty", "pass",
+      "test_audit_reference.py", "test_reports.py"),
+    m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
+]  # fmt: skip
+
+
+def find(mutant: Mutant) -> str | None:
+    """The file's text; None if the anchor is not in it exactly once."""
+    path = ROOT / PACKAGE / mutant.file
+    text = path.read_text("utf-8") if path.exists() else ""
+    return text if text.count(mutant.old) == 1 else None
+
+
+def copy_of_the_checkout(folder: Path) -> None:
+    """Copy what tests read; link what is large."""
+    for name in COPIED:
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+    for name in LINKED:
+        if (ROOT / name).exists():
+            (folder / name).symlink_to((ROOT / name).resolve())
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+
+
+def killed_by(folder: Path, mutant: Mutant) -> str | None:
+    """The first failing test; None if all pass."""
+    for name in mutant.tests:
+        command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-n0", "--tb=no", "-m",
+                   "not slow", "-p", "no:cacheprovider", f"tests/{name}"]  # fmt: skip
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        if result.returncode == 0:
+            continue
+        failed = [one for one in result.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
+        assert failed, result.stdout[-2000:] + result.stderr[-2000:]
+        return failed[0].split(" - ")[0].split(" ", 1)[1].removeprefix("tests/")
+    return None
+
+
+def main() -> int:
+    """Run them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="", help="an area, or a part of a file's name")
+    parser.add_argument("--check", action="store_true", help="only look for the anchors")
+    args = parser.parse_args()
+    chosen = [one for one in MUTANTS if args.only in one.area or args.only in one.file]
+    lost = [one for one in chosen if find(one) is None]
+    for one in lost:
+        print(f"mutants: not found exactly once in {one.file}: {one.old!r}", file=sys.stderr)
+    if lost or args.check:
+        print(f"{len(chosen) - len(lost)} of {len(chosen)} anchors found", file=sys.stderr)
+        return int(bool(lost))
+    survived = 0
+    print("| area | file | old | new | killed by | s |\n|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="paradec-mutants-") as name:
+        folder = Path(name)
+        copy_of_the_checkout(folder)
+        for one in chosen:
+            text = find(one)
+            assert text is not None
+            path = folder / PACKAGE / one.file
+            path.write_text(text.replace(one.old, one.new), "utf-8")
+            began = time.monotonic()
+            killer = killed_by(folder, one)
+            path.write_text(text, "utf-8")
+            survived += killer is None
+            cells = [one.area, one.file, *(f"`{' '.join(t.split())}`" for t in (one.old, one.new))]
+            cells += [killer or "**SURVIVED**", f"{time.monotonic() - began:.0f}"]
+            print("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |", flush=True)
+    print(f"mutants: {len(chosen) - survived} of {len(chosen)} killed", file=sys.stderr)
+    return int(survived > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
