@@ -15,7 +15,7 @@ from reference.jacobi import sentence
 from support.adaptive import compare, gad_twin, heads_twin, passes
 from support.blockwise import KINDS as HEADS
 from support.blockwise import SCRIPTS as HEAD_SCRIPTS
-from support.blockwise import numbers, outputs_of, told, whole, wide
+from support.blockwise import numbers, outputs_of, told, wide
 from support.blockwise import perfect as perfect_heads
 from support.blockwise import wrong as wrong_heads
 from support.builders import (
@@ -135,37 +135,6 @@ def test_blocks_of_gad_pp_shrink_and_grow() -> None:
     assert any(a > b for a, b in steps) and any(a < b for a, b in steps)
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_gad_within_limits(limits: Limits) -> None:
-    given = pair("mbart", "causal")
-    sample = batch(given.task, RAGGED, seed=1)
-    flags = {"decoding": "gad", "drafter_path": given.path, "block_size": 4}
-    check(given.task, given.models, sample, flags | {"adaptive_block": True}, limits)
-    for script in (None, *(s(greedy_of(given, sample, limits)) for s in SCRIPTS[:2])):
-        got = passes(given.task, given.models[0], sample, limits, script=script, **flags)
-        want = [gad_twin(given, r, limits, (), script, 4) for r in source_rows(sample)]
-        compare(got, want)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_gad_with_prefix_tokens(prefix: str) -> None:
-    given = pair("learned_positions", "causal")
-    sample, forced = batch(given.task, RAGGED[:4], seed=1), torch.tensor(PREFIXES[prefix])
-    flags = {"decoding": "gad", "drafter_path": given.path, "block_size": 4}
-    limits = Limits(min_len=4)
-    check(given.task, given.models, sample, flags | {"adaptive_block": True}, limits, forced)
-    got = passes(given.task, given.models[0], sample, limits, forced, **flags)
-    rows = zip(source_rows(sample), PREFIXES[prefix], strict=True)
-    compare(got, [gad_twin(given, row, limits, head, None, 4) for row, head in rows])
-
-
-def test_gad_for_an_ensemble() -> None:
-    given = pair("default", "causal")
-    models = [*given.models, built("other_dims")[1]]
-    flags = {"decoding": "gad", "drafter_path": given.path, "adaptive_block": True}
-    check(given.task, models, batch(given.task, RAGGED, seed=1), flags, Limits())
-
-
 def test_gad_projects_no_more_masks_than_are_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """But always has k of them, for they see each other."""
     given = pair("mbart", "causal")
@@ -224,29 +193,6 @@ def test_blockwise_is_the_twins(kind: str, flags: dict[str, Any]) -> None:
     assert all(p.block >= least for r in want for p in r.passes)
     for result in want:  # but for what the output's end cuts
         assert all(p.num_accepted >= least for p in result.passes[1:-1])
-
-
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_blockwise_within_limits(limits: Limits) -> None:
-    given = numbers("per_head")
-    sample = batch(given.task, RAGGED, seed=1)
-    check(given.task, [given.model], sample, given.flags | {"adaptive_block": True}, limits)
-    for flags in ({}, {"accept_topk": 3, "min_block": 2}):
-        want = [heads_twin(given, row, limits, **flags) for row in source_rows(sample)]
-        compare(passes(given.task, given.model, sample, limits, **given.flags, **flags), want)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_blockwise_with_prefix_tokens(prefix: str) -> None:
-    task, model = built("learned_positions")
-    given = whole(task, "learned_positions")
-    sample, forced = batch(task, RAGGED[:4], seed=1), torch.tensor(PREFIXES[prefix])
-    flags = given.flags | {"adaptive_block": True}
-    want = stock_greedy(task, [model], sample, forced, **Limits().stock())
-    check(task, [given.model], sample, flags, Limits(), forced, want=want)
-    got = passes(task, given.model, sample, Limits(), forced, **given.flags)
-    rows = zip(source_rows(sample), PREFIXES[prefix], strict=True)
-    compare(got, [heads_twin(given, row, Limits(), head) for row, head in rows])
 
 
 @pytest.mark.parametrize("script", HEAD_SCRIPTS)

@@ -48,8 +48,6 @@ from support.blockwise import (
     wrong,
 )
 from support.builders import (
-    HEADS_BLOCK_SIZE,
-    MAX_POSITIONS,
     VARIANTS,
     Limits,
     batch,
@@ -66,7 +64,7 @@ from support.builders import (
     tiny_model,
     tiny_task,
 )
-from support.exact import METHODS, PREFIXES, RAGGED, check, name
+from support.exact import METHODS, RAGGED, check, name
 from torch import nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
@@ -121,82 +119,6 @@ def test_a_learned_first_head_is_what_greedy_search_sees(variant: str, layer: st
     assert outputs_of(sample, want) != outputs_of(sample, stock_greedy(task, [base], sample))
 
 
-LIMITS = [
-    Limits(max_len_b=0, min_len=0),
-    Limits(max_len_b=1),
-    Limits(max_len_b=4),
-    Limits(max_len_b=200),
-    Limits(min_len=0),
-    Limits(min_len=9),
-    Limits(min_len=16),
-    Limits(unkpen=-6.0),
-    Limits(unkpen=15.0, temperature=0.6),
-    Limits(temperature=1.7, lenpen=0.6),
-    Limits(unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3),
-]
-
-
-@pytest.mark.parametrize("variant", ["mbart", "learned_positions"])
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_limits(limits: Limits, variant: str) -> None:
-    """fairseq's limits hold at every position of a chunk, and for what the heads say."""
-    task, base = built(variant)
-    sample = batch(task, RAGGED, seed=1)
-    want = stock_greedy(task, [base], sample, **limits.stock())
-    own = whole(task, variant)
-    check(task, [own.model], sample, own.flags, limits, want=want)
-    for script in (noisy, ends_at_once):
-        guided = told(task, base, sample, want, script)
-        check(task, [base], sample, guided.flags, limits, want=want)
-    if limits.max_len_b == 200:
-        assert max(len(hypo["tokens"]) for hypo in want) == MAX_POSITIONS
-
-
-def test_a_limit_of_the_sources_length() -> None:
-    """max_len_a: fairseq's alone; in a batch, as if alone."""
-    task, base = built("learned_positions")
-    limits, sample = Limits(max_len_a=1.0, max_len_b=1), batch(task, (9, 2, 5, 12), seed=3)
-    alone = [collate(task, [torch.tensor(row)]) for row in source_rows(sample)]
-    want = [stock_greedy(task, [base], one, **limits.stock())[0] for one in alone]
-    assert len({len(hypo["tokens"]) for hypo in want}) == 4
-    for given in (whole(task, "learned_positions"), told(task, base, sample, want, noisy)):
-        for one, theirs in zip(alone, want, strict=True):
-            check(task, [given.model], one, given.flags, limits, want=[theirs])
-        got = run(given, sample, limits)
-        assert [ours.tokens for ours in got] == [theirs["tokens"].tolist() for theirs in want]
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefix_tokens(prefix: str) -> None:
-    """--prefix-size: forced first tokens, which the heads say as well."""
-    task, base = built("learned_positions")
-    sample, forced = batch(task, RAGGED[:4], seed=1), torch.tensor(PREFIXES[prefix])
-    for limits in (Limits(min_len=4), Limits(max_len_b=5, unkpen=0.5)):
-        want = stock_greedy(task, [base], sample, forced, **limits.stock())
-        for given in (
-            whole(task, "learned_positions"),
-            told(task, base, sample, want, noisy),
-            told(task, base, sample, want, wrong),
-        ):
-            check(task, [given.model], sample, given.flags, limits, forced, want=want)
-            if prefix == "three":
-                for ours in run(given, sample, limits, forced):
-                    assert ours.passes[1] == (1, HEADS_BLOCK_SIZE - 1, ours.passes[1][2])
-                    assert ours.passes[1][2] >= 2, "what is forced is right"
-
-
-def test_single_precision() -> None:
-    """float32, where only a true tie may part the two."""
-    for variant in ("default", "mbart", "output_dim"):
-        task, base = built(variant, torch.float32)
-        given = whole(task, variant, dtype=torch.float32)
-        sample = batch(task, RAGGED, seed=1)
-        want = stock_greedy(task, [base], sample, **Limits().stock())
-        check(task, [given.model], sample, given.flags, Limits(), max_ties=1, want=want)
-        beside = lent(task, base, given.heads)
-        check(task, [base], sample, beside.flags, Limits(), max_ties=1, want=want)
-
-
 def test_heads_take_the_precision_of_their_base() -> None:
     task, base = built("default", torch.float32)
     sample = batch(task, RAGGED)
@@ -207,13 +129,6 @@ def test_heads_take_the_precision_of_their_base() -> None:
         assert given.heads.bias.dtype == dtype
         if dtype == torch.float32:
             check(task, [base], sample, lent(task, base, given.heads).flags, Limits(), max_ties=1)
-
-
-def test_sources_padded_on_the_right_and_no_ids() -> None:
-    given = numbers("per_head")
-    sample = {"net_input": batch(given.task, RAGGED, seed=1, left_pad=False)["net_input"]}
-    check(given.task, [given.model], sample, given.flags, Limits())
-    same_as_twin(given, sample, accept_topk=3)
 
 
 def test_another_start_symbol() -> None:
@@ -324,43 +239,6 @@ RELAXED: list[dict[str, Any]] = [
     {"accept_topk": 3},
     {"accept_distance": 2, "min_block": 3},
 ]
-
-
-@pytest.mark.parametrize("limits", [*LIMITS, Limits(max_len_a=1.0, max_len_b=1)], ids=str)
-@pytest.mark.parametrize("kind", ["dense", "per_head-first"])
-def test_limits_are_the_twins(kind: str, limits: Limits) -> None:
-    """They cut blocks, and hold for every p_i: length, `<unk>` and temperature."""
-    given = numbers(kind)
-    sample = batch(given.task, RAGGED[:4], seed=1)
-    for flags in RELAXED:
-        found = same_as_twin(given, sample, limits, **flags)
-        for result, row in zip(found, source_rows(sample), strict=True):
-            most = int(limits.max_len_a * len(row) + limits.max_len_b)
-            most = min(most, MAX_POSITIONS - 1) + 1
-            assert min(limits.min_len, most - 1) < len(result.tokens) <= most
-
-
-@pytest.mark.parametrize("flags", RELAXED, ids=rule_name)
-@pytest.mark.parametrize("kind", ["per_head", "dense-first"])
-def test_prefixes_are_the_twins(kind: str, flags: dict[str, Any]) -> None:
-    given = numbers(kind)
-    sample = batch(given.task, RAGGED[:4], seed=1)
-    for tokens in PREFIXES.values():
-        forced = torch.tensor(tokens)
-        forced = torch.where(forced < 16, forced, forced % 12 + 4)
-        for limits in (Limits(min_len=4), Limits(max_len_b=5, unkpen=0.5)):
-            same_as_twin(given, sample, limits, forced, **flags)
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_more_models_are_the_twins(layer: str) -> None:
-    """Words instead of numbers, several seeds."""
-    for variant, seed in (("share_all", 0), ("other_dims", 1), ("no_positions", 2), ("bart", 0)):
-        task = task_for(variant)
-        given = whole(task, variant, seed, head_layer=layer, train_first_head=seed == 1)
-        sample = batch(task, RAGGED[:4], seed=seed)
-        for flags in ({}, {"accept_topk": 10}, {"min_block": 2}):
-            same_as_twin(given, sample, **flags)
 
 
 def test_random_heads_are_right_and_wrong() -> None:

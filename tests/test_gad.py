@@ -24,7 +24,6 @@ from support.builders import (
     DEMO_DRAFTER,
     DRAFTER_BLOCK_SIZE,
     DRAFTER_POSITIONS,
-    MAX_POSITIONS,
     Limits,
     batch,
     built,
@@ -42,9 +41,8 @@ from support.builders import (
     tiny_task,
 )
 from support.commands import PLUGIN, fairseq, lines_of, preprocess, run_python, succeed
-from support.exact import PREFIXES, RAGGED, check
+from support.exact import RAGGED, check
 from support.gad import (
-    KINDS,
     SCRIPTS,
     SEED,
     Pair,
@@ -71,7 +69,6 @@ from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.block_nat import BlockNatModel
 
-VERIFIERS = ("default", "prenorm", "mbart", "learned_positions", "adaptive_softmax", "separate")
 BLOCKS = (1, 2, 5, 16, 50)  # limits are 16: up to far beyond them
 
 
@@ -168,17 +165,6 @@ def test_the_prefix_is_computed_once() -> None:
 # ---- gad is greedy search -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", VERIFIERS)
-def test_gad_with_real_drafters(variant: str, kind: str) -> None:
-    """Random drafters of every kind: fairseq's tokens and scores, the twin's passes."""
-    given = pair(variant, kind)
-    flags, ragged = {"decoding": "gad"}, batch(given.task, RAGGED, seed=1)
-    gad_check(given, ragged, flags, sizes=BLOCKS)
-    gad_check(given, batch(given.task, [5], seed=3), flags, sizes=BLOCKS)
-    same_as_twin(given, ragged, decoding="gad", block_size=5)
-
-
 def test_gad_on_an_encoder_of_another_width() -> None:
     """The drafter's own dimensions differ from the shared encoder's."""
     task, model = built("other_dims")
@@ -248,41 +234,6 @@ def test_rows_in_another_order() -> None:
         same_as_twin(given, part, script=script, decoding="gad_pp", block_size=3)
 
 
-@pytest.mark.parametrize("kind", ["bidirectional-copy-shared", "causal"])
-@pytest.mark.parametrize(
-    "limits",
-    [
-        Limits(max_len_b=0, min_len=0),
-        Limits(max_len_b=1),
-        Limits(max_len_b=4),
-        Limits(max_len_b=200),
-        Limits(min_len=0),
-        Limits(min_len=9),
-        Limits(min_len=16),
-        Limits(unkpen=-6.0),
-        Limits(unkpen=15.0, temperature=0.6),
-        Limits(temperature=1.7, lenpen=0.6),
-        Limits(unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3),
-    ],
-    ids=str,
-)
-def test_limits(limits: Limits, kind: str) -> None:
-    """fairseq's limits hold at every position of a chunk, and hold drafts back."""
-    given = pair("mbart", kind)
-    sample = batch(given.task, RAGGED, seed=1)
-    want = gad_check(given, sample, {"decoding": "gad"}, limits, sizes=(3, 50))
-    for size, top in ((3, 5), (50, 99)):
-        flags = {"decoding": "gad_pp", "block_size": size, "accept_topk": top}
-        found = same_as_twin(given, sample, limits, accept_margin=1.0 * top, **flags)
-        most = min(limits.max_len_b, MAX_POSITIONS - 1) + 1
-        assert max(len(result.tokens) for result in found) <= most
-        assert min(len(result.tokens) for result in found) > min(limits.min_len, most - 1)
-    script = noisy(greedy_of(given, sample, limits))
-    same_as_twin(given, sample, limits, script=script, decoding="gad", block_size=4)
-    if limits.max_len_b == 200:
-        assert max(len(hypo["tokens"]) for hypo in want) == MAX_POSITIONS
-
-
 @pytest.mark.parametrize("kind", ["bidirectional", "causal-copy-shared"])
 @pytest.mark.parametrize(
     "flags",
@@ -305,54 +256,6 @@ def test_a_row_is_decoded_as_if_alone(flags: dict[str, Any], kind: str) -> None:
             )
             assert same(ours, alone)
         same_as_twin(given, sample, limits, block_size=7, **flags)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("kind", ["bidirectional-copy-shared", "causal"])
-def test_prefix_tokens(kind: str, prefix: str) -> None:
-    """--prefix-size: a forced token is drafted, and so its position is no pass of its own."""
-    given = pair("learned_positions", kind)
-    sample = batch(given.task, RAGGED[:4], seed=1)
-    forced = torch.tensor(PREFIXES[prefix])
-    for limits in (Limits(min_len=4), Limits(max_len_b=5, unkpen=0.5)):
-        gad_check(given, sample, {"decoding": "gad", "block_size": 3}, limits, forced)
-        for decoding in ("gad", "gad_pp", "nat"):
-            found = same_as_twin(given, sample, limits, forced, decoding=decoding, block_size=3)
-            if prefix == "three" and decoding != "nat":
-                assert all(result.passes[0].num_accepted == 3 for result in found)
-
-
-@pytest.mark.parametrize(
-    "members",
-    [("default", "other_dims"), ("learned_positions", "adaptive_softmax", "share_all")],
-    ids="+".join,
-)
-def test_an_ensemble_verifies(members: tuple[str, ...]) -> None:
-    """Its probabilities averaged; the drafter has an encoder of its own."""
-    task = built(members[0])[0]
-    models = tuple(built(member)[1] for member in members)
-    drafter = tiny_drafter(task, seed=SEED)
-    given = Pair(task, models, drafter, lend(task, models[0], drafter))
-    sample = batch(task, RAGGED, seed=1)
-    gad_check(given, sample, {"decoding": "gad", "block_size": 3}, Limits(temperature=1.5))
-    script = noisy(greedy_of(given, sample))
-    same_as_twin(given, sample, script=script, decoding="gad", block_size=3)
-    same_as_twin(given, sample, decoding="gad_pp", accept_topk=9, accept_margin=3.0)
-
-
-def test_single_precision() -> None:
-    """float32, where only a true tie may part the two."""
-    for variant, kind in zip(("default", "mbart", "adaptive_softmax"), KINDS, strict=False):
-        given = pair(variant, kind, torch.float32)
-        sample = batch(given.task, RAGGED, seed=1)
-        gad_check(given, sample, {"decoding": "gad"}, max_ties=1, sizes=BLOCKS)
-
-
-def test_sources_padded_on_the_right_and_no_ids() -> None:
-    given = pair("learned_positions", "bidirectional-copy-shared")
-    sample = {"net_input": batch(given.task, RAGGED, seed=1, left_pad=False)["net_input"]}
-    gad_check(given, sample, {"decoding": "gad"})
-    same_as_twin(given, sample, decoding="gad_pp", accept_topk=40, accept_margin=9.0)
 
 
 @pytest.mark.parametrize("decoding", ["gad", "gad_pp", "nat"])
@@ -410,22 +313,6 @@ def test_the_models_are_left_as_they_were() -> None:
 
 
 # ---- gad_pp -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", ["learned_positions", "mbart", "default"])
-def test_gad_pp_is_the_papers(variant: str, kind: str) -> None:
-    """For strict and loose requirements; loose ones accept more, in fewer passes."""
-    given = pair(variant, kind)
-    sample = batch(given.task, RAGGED, seed=1)
-    means = []
-    for top, margin in ((2, 0.5), (3, 1.0), (5, 6.0), (40, 8.0), (10**6, math.inf)):
-        flags = {"decoding": "gad_pp", "accept_topk": top, "accept_margin": margin}
-        found = same_as_twin(given, sample, block_size=5, **flags)
-        means.append(sum(len(r.tokens) for r in found) / sum(len(r.passes) for r in found))
-    assert means[0] < means[-1] == max(means)
-    # Whatever is drafted is accepted: only limits and </s> cut a block.
-    assert all(p.num_accepted == len(p.draft) for result in found for p in result.passes)
 
 
 @pytest.mark.parametrize("how", [{"accept_topk": 1, "accept_margin": 9.0}, {"accept_margin": 0.0}])
@@ -588,25 +475,6 @@ def test_nothing_passes_after_a_rejected_token() -> None:
 
 
 # ---- the drafter alone --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 5, 50])
-def test_nat_is_the_twins_block_by_block(kind: str, size: int) -> None:
-    given = pair("learned_positions", kind)
-    sample, lengths = batch(given.task, RAGGED, seed=1), set()
-    for limits in (
-        Limits(),
-        Limits(max_len_b=0, min_len=0),
-        Limits(max_len_b=7, min_len=5, unkpen=-3.0, temperature=1.6),
-        Limits(max_len_a=1.0, max_len_b=2),
-        Limits(max_len_b=30),
-    ):
-        found = same_as_twin(given, sample, limits, decoding="nat", block_size=size)
-        for result in found:
-            assert len(result.passes) == math.ceil(len(result.tokens) / size)
-            lengths.add(len(result.tokens))
-    assert len(lengths) > 3
 
 
 def test_nat_in_single_precision() -> None:

@@ -20,7 +20,6 @@ from support.builders import (
 )
 from support.multiword import (
     BEAMS,
-    LIMITS,
     MODELS,
     PREFIXES,
     RAGGED,
@@ -56,20 +55,6 @@ def test_ragged_batches_are_the_twins(given: str, beam: int) -> None:
         assert len(want) <= beam
         lengths |= {len(output.tokens) for output in want}
     assert beam == 1 or len(lengths) > 1, "outputs should differ in length"
-
-
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("given", ["ibdecoder", "imdecoder", "ibdecoder_sa", "transformer_r2l"])
-def test_limits_are_the_twins(given: str, limits: Limits) -> None:
-    """Minimal and maximal lengths within a step, penalties, temperature, the model's positions."""
-    task, model = reordered(given)
-    sample = batch(task, (4, 9, 2), seed=3)
-    for beam in (2, 5):
-        hypos = run(task, [model], sample, beam, limits)
-        for source, got in zip(source_rows(sample), hypos, strict=True):
-            assert_same(got, twin([model], source, beam, limits))
-            top = rules_of(model, len(source), limits).max_len
-            assert all(limits.min_len < len(h["tokens"]) <= top + 1 for h in got)
 
 
 @pytest.mark.parametrize("given", MODELS)
