@@ -74,13 +74,13 @@ PICTURES = [
             GRAPHS,
             ("Which tokens become right together", "Three at once"),
             (
-                "Parallel Jacobi decoding guesses all tokens again in each pass. Above, each "
-                "column is a pass, with the tokens that are final from it on; tokens below each "
-                "other were found at once. Below, a row a pass: the number is the probability of a "
-                "token in the pass in which it became final (Santilli et al. 2023, Figure 4). "
-                "Nearly a staircase: on a model this small most passes settle one token.",
-                "The same of another sentence: in pass 3 three tokens come out right at once, two "
-                "of them though the guess before them was still wrong.",
+                "Parallel Jacobi decoding predicts all tokens again in each pass. Above: a column "
+                "is a pass, with the tokens that are final from it on. Below: a row is a pass; the "
+                "number is the probability of a token in the pass in which it became final "
+                "(Santilli et al. 2023, Figure 4). Most passes settle one token on a model this "
+                "small.",
+                "Another sentence: pass 3 settles three tokens, two of them after a guess that was "
+                "still wrong.",
             ),
             strict=True,
         )
@@ -88,35 +88,33 @@ PICTURES = [
     Picture(
         "methods",
         "One sentence, six methods",
-        "Each strip is a method, each of its rows a pass, each column a token of the output; the "
-        "colour says who wrote the token: the model itself, or a draft that it accepted. The fewer "
-        "rows, the fewer passes.",
+        "Each strip is a method, each row a pass, each column a token. The colour says who wrote "
+        "the token: the model itself, or a draft that it accepted.",
         f"paradec trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
         "--picture {out}methods.svg",
     ),
     Picture(
         "acceptance",
         "How far a draft is right",
-        "Left, of all tokens that were drafted at a position, how many were accepted; right, of "
-        "those with all before them accepted. A flat line on the right means that drafts could be "
-        "longer; a hollow mark rests on fewer than ten drafts, too few to tell. GAD's drafter sees "
-        "the whole source, heads of blockwise decoding only one state of the decoder, and Jacobi "
-        "decoding has no model of what comes.",
+        "Left: the share of accepted tokens by position in the draft. Right: the same among tokens "
+        "with all before them accepted; a flat line means that drafts could be longer. A hollow "
+        "mark rests on fewer than ten drafts. GAD's drafter sees the whole source, blockwise heads "
+        "one state of the decoder; Jacobi decoding has no model of what comes.",
         f"paradec analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
         "--plot {out}acceptance.svg",
     ),
     Picture(
         "order",
         "Writing from both ends, two words an end",
-        "The target order of `ibdecoder_sa`: in which step each word is written, from which "
-        "inputs, and which input sees which (Zhang et al. 2020, Figure 1).",
+        "The target order of `ibdecoder_sa`: the step of each word, its inputs, and which input "
+        "sees which (Zhang et al. 2020, Figure 1).",
         "paradec order --arch ibdecoder_sa --length 9 --out {out}order.svg",
     ),
     Picture(
         "histogram",
         "Speed-up of single sentences",
-        "How many sentences are so many times as fast as with fairseq's beam of 5 (Xia et al. "
-        "2022, Figure 4): the median is not every user's sentence.",
+        "The number of sentences by speed-up against fairseq's beam 5 (Xia et al. 2022, Figure "
+        "4).",
         f"paradec analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
     ),
     *(
@@ -130,15 +128,14 @@ PICTURES = [
             (
                 "batch",
                 "batch size",
-                "A mark a batch size, a line from the slowest to the fastest round, against "
-                "fairseq's beam of 5 in the same batches. The larger the batch, the more greedy "
-                "search gains, and the less what decodes several tokens a pass: the machine is "
-                "busy anyway.",
+                "Against fairseq's beam 5 in the same batches; a line reaches from the slowest to "
+                "the fastest round. Larger batches help greedy search and hurt decoders of several "
+                "tokens a pass: the machine is busy anyway.",
             ),
             (
                 "length",
                 "source length",
-                "The same at batch 1, by bins of source lengths with as many sentences each.",
+                "The same at batch 1, in bins of source length with equally many sentences.",
             ),
         )
     ),
@@ -148,7 +145,7 @@ HEAD = f"""\
 # Gallery
 
 Made by `paradec gallery` from the demo's models and from `{BENCHMARK}`; \
-each picture stands with the command that draws it. The traces are of the demo's 100 test sentences:
+each picture has its command. The traces are of the demo's 100 test sentences:
 
 ```
 """
@@ -176,9 +173,8 @@ def page(out: Path) -> str:
         ]
     parts.append(
         "## Pages\n\n"
-        "The same as pages to click through, which need no network: `--html` of "
-        "[`paradec trace`](trace.md#look-at-a-trace) shows traces side by side and pass by pass, "
-        "and [`paradec report`](report.md) puts all that was measured in a folder on one page."
+        "`--html` of [`paradec trace`](trace.md#look-at-a-trace) shows traces side by side on a "
+        "page to click through, [`paradec report`](report.md) all results of a folder."
     )
     return "\n\n".join(parts) + "\n"
 
