@@ -74,6 +74,7 @@ def run_demo(capsys, *arguments):
     return status, {row[0]: row[1:] for row in cells}, lines
 
 
+@pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
     status, table, lines = run_demo(capsys, "--block-size", "3")
     assert status == 0
@@ -111,6 +112,7 @@ def test_the_demo_compares_all_decoders(capsys):
         assert not any("@@" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_the_demo_notices_a_wrong_output(capsys, commits_unverified):
     status, table, lines = run_demo(capsys)
     assert status == 1
@@ -172,6 +174,7 @@ def count_divergences(folder: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(out.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_lossless_counts_every_variant(tmp_path):
     table = count_divergences(tmp_path, "--batch-sizes", "1,2")
     rows = table["rows"]

@@ -530,6 +530,7 @@ def copy_pairs(generator: random.Random, count: int) -> list[Pair]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [*PRESETS, "ibdecoder-c3"])
 def test_a_copy_task_is_learned_and_decoded(arch: str) -> None:
     """A layer each side, 250 updates; then its own search copies sentences it has not seen."""

@@ -99,6 +99,7 @@ def gad_twin(
     return result.tokens, [(p.start, p.draft, p.num_accepted) for p in result.passes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shortlist", [5, 12, 20, VOCABULARY])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", ["default", "learned_positions", "adaptive_softmax"])

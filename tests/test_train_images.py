@@ -108,6 +108,7 @@ def test_the_steps_of_both_settings(tmp_path: Path) -> None:
         assert f"--setting: got '{setting}'; allowed with images: regular" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_try_out_from_data_to_heads(tmp_path: Path) -> None:
     """train.sh itself: a base of one layer, and heads on it."""
     data, base, heads = image_folder(tmp_path / "data"), tmp_path / "base", tmp_path / "heads"
