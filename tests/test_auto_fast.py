@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,11 +34,11 @@ from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import systems
 from fairseq_paradec.methods.auto_fast import AutoFastGenerator
-from fairseq_paradec.methods.auto_fast import generator as auto_fast
-from fairseq_paradec.methods.auto_fast.generator import BATCHES
+from fairseq_paradec.methods.auto_fast import choose as choosing
+from fairseq_paradec.methods.auto_fast.candidates import BEAM, LOSSLESS, RELAXED, candidates
+from fairseq_paradec.methods.auto_fast.choose import BATCHES
 from fairseq_paradec.methods.auto_fast.profile import Bin, bin_of
 from fairseq_paradec.methods.gad import BlockDrafter, GadGenerator
-from fairseq_paradec.methods.jacobi import JacobiDrafter
 from fairseq_paradec.options import DecodingConfig
 
 LIMITS = Limits()
@@ -56,7 +55,7 @@ Costs = Callable[[str, int], float]  # a candidate's label, sentences in the bat
 @pytest.fixture(autouse=True)
 def _set_up(caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(auto_fast, "SECONDS", 1e6)  # scripted clocks go fast
+    monkeypatch.setattr(choosing, "SECONDS", 1e6)  # scripted clocks go fast
 
 
 def pair(variant: str = "share_all"):
@@ -146,7 +145,7 @@ def test_candidates_with_heads():
 def test_a_shortlist_is_tried_where_the_dictionary_is_large():
     config = DecodingConfig("auto_fast", engine_dtype="bf16")
     for size in (4000, 4001):
-        offered = auto_fast.candidates(config, {"gad": 8}, {"gad": "x"}, size, 5)
+        offered = candidates(config, {"gad": 8}, {"gad": "x"}, size, 5)
         labels = [one.label for one in offered]
         wanted = "gad --block-size 8 --adaptive-block --drafter-shortlist 2000"
         assert (wanted in labels) == (size > 4000)
@@ -157,7 +156,7 @@ def test_a_shortlist_is_tried_where_the_dictionary_is_large():
 def test_every_config_is_one_that_a_user_can_give():
     config = DecodingConfig("auto_fast", latency_budget_ms=1.0, compile=True)
     blocks, paths = {"gad": 8, "blockwise": 4}, {"gad": "x", "blockwise": None}
-    for one in auto_fast.candidates(config, blocks, paths, 9999, 5):
+    for one in candidates(config, blocks, paths, 9999, 5):
         given = {k: v for k, v in vars(one.config).items() if v is not None and v is not False}
         if one.config.decoding == "beam":
             continue
@@ -170,6 +169,105 @@ def test_every_config_is_one_that_a_user_can_give():
 
 # ---- choosing -----------------------------------------------------------------------------------
 
+QUALITY = {"beam": BEAM, "greedy": LOSSLESS, "hgj": LOSSLESS, "gad": LOSSLESS, "gad_pp": RELAXED}
+MS = {"beam": 40.0, "greedy": 10.0, "hgj": 9.0, "gad": 5.0, "gad_pp": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "wanted"),
+    [
+        ({}, "greedy"),
+        ({"hgj": 0.985, "gad": 1.4}, "greedy"),
+        ({"hgj": 0.98, "gad": 1.4}, "hgj"),
+        ({"hgj": 0.8, "gad": 0.7}, "gad"),
+        ({"beam": 0.1, "gad_pp": 0.1, "hgj": 0.9}, "hgj"),
+    ],
+)
+def test_the_fastest_lossless_one_if_it_beats_greedy_by_two_percent(ratios, wanted):
+    ratios = {"greedy": 1.0, **ratios}
+    assert choosing.choose(ratios, MS, QUALITY).label == wanted
+
+
+@pytest.mark.parametrize(
+    ("budget", "more", "wanted"),
+    [
+        (40.0, {}, "beam"),
+        (39.9, {}, "gad"),
+        (5.0, {}, "gad"),
+        (4.9, {}, "gad_pp"),
+        (1.9, {}, None),
+        (10.0, {"hgj": 30.0, "gad": 30.0}, "greedy"),
+        (9.5, {"gad": 9.6}, "hgj"),  # the fastest by its ratio is over the budget
+        (7.0, {"beam": 6.0, "gad": 1.0}, "beam"),
+    ],
+)
+def test_the_best_quality_within_the_budget(budget, more, wanted):
+    ms = MS | more
+    ratios = {label: value / ms["greedy"] for label, value in ms.items()}
+    choice = choosing.choose(ratios, ms, QUALITY, budget)
+    assert choice.in_budget == (wanted is not None)
+    assert choice.label == (wanted or "gad_pp")
+
+
+@pytest.mark.parametrize(
+    ("times", "left"),
+    [
+        ([[0.9, 1.6]], "ab"),  # the first two batches: both must be that slow
+        ([[0.9, 1.6]] * 2, "a"),
+        ([[0.9, 1.1]] * 3, "ab"),  # 1.3 times the best after three, 1.1 after five
+        ([[0.8, 1.1]] * 3, "a"),
+        ([[0.9, 0.98]] * 5, "ab"),
+        ([[0.9, 1.0]] * 5, "a"),
+        ([[1.2, 1.05]] * 5, "b"),  # greedy is the best
+        ([[0.6, 0.62], [0.6, 0.62], [0.6, 9.0], [0.6, 0.62], [0.6, 0.62]], "ab"),  # the median
+    ],
+)
+def test_who_drops_out(times, left):
+    trial = choosing.Trial(["greedy", "a", "b"])
+    for a, b in times:
+        trial.add({"greedy": 1.0, "a": a, "b": b}, 1, 5)
+        trial.drop([label for label in trial.running if label != "greedy"])
+    assert trial.running == ["greedy", *left]
+
+
+def test_what_is_measured_is_what_two_of_three_batches_reach():
+    trial = choosing.Trial(["greedy", "a"])
+    for seconds in (0.2, 0.6, 0.4):
+        trial.add({"greedy": 2.0, "a": seconds}, 4, 10)
+    found = trial.measured(set())
+    assert found.ratios == {"greedy": 1.0, "a": pytest.approx(0.2)}
+    assert found.ms == {"greedy": 500.0, "a": 150.0}
+    assert (found.batches, found.seconds) == (3, pytest.approx(1.2))
+    assert found.pass_seconds == pytest.approx(0.2)
+    assert list(trial.measured({"a"}).ratios) == ["greedy"]
+
+
+def test_the_order_changes():
+    trial, orders = choosing.Trial([]), []
+    for _ in range(6):
+        orders.append("".join(trial.in_turn("abc")))
+        trial.batches += 1
+    assert orders == ["abc", "cba", "bca", "acb", "cab", "bac"]
+
+
+@pytest.mark.parametrize(
+    ("running", "batches", "seconds", "done"),
+    [
+        ("greedy a", 15, 0.0, False),
+        ("greedy a", BATCHES, 0.0, True),
+        ("greedy a", 3, 9.0, False),
+        ("greedy a", 2, 11.0, False),
+        ("greedy a", 3, 11.0, True),
+        ("greedy", 2, 0.0, True),
+        ("a", 4, 0.0, False),
+        ("a", 5, 0.0, True),
+    ],
+)
+def test_when_a_bin_is_measured(monkeypatch, running, batches, seconds, done):
+    monkeypatch.setattr(choosing, "SECONDS", 10.0)
+    trial = choosing.Trial(running.split(), batches=batches, seconds=seconds)
+    assert trial.is_done == done
+
 
 def test_greedy_if_drafting_is_useless(caplog):
     task, model, path = pair()
@@ -178,33 +276,6 @@ def test_greedy_if_drafting_is_useless(caplog):
     assert generator._choices == {Bin(1, 8): "greedy"}
     assert "batch 1, sources of 1-8 tokens: greedy; the next best," in caplog.text
     assert "0.59x as fast (measured on 2 batches, 20.4 s)" in caplog.text
-
-
-def slowly(propose):
-    """The same, after a rest."""
-
-    def rested(self, rows):
-        time.sleep(0.01)
-        return propose(self, rows)
-
-    return rested
-
-
-@pytest.mark.slow
-def test_greedy_if_drafts_are_slow_and_wrong_by_the_real_clock(monkeypatch):
-    task, model, path = pair()
-    propose = BlockDrafter.propose
-
-    def useless(self, rows):
-        found = propose(self, rows)
-        wrong = [[4 + (token + 1) % 30 for token in draft] for draft in found.tokens]
-        return found._replace(tokens=wrong, num_scored=[len(draft) + 1 for draft in wrong])
-
-    monkeypatch.setattr(BlockDrafter, "propose", slowly(useless))
-    monkeypatch.setattr(JacobiDrafter, "propose", slowly(JacobiDrafter.propose))
-    generator = build(task, [model], drafter_path=path)
-    run(task, [model], generator, times=2 * BATCHES)
-    assert generator._choices == {Bin(1, 8): "greedy"}
 
 
 def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(caplog):
@@ -225,67 +296,6 @@ def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(caplog):
     ran.clear()
     run(task, [model], generator, times=3)
     assert ran == [GAD[1]] * 3
-
-
-def test_the_order_changes():
-    task, model = built("share_all")
-    ran: list[str] = []
-
-    def costs(label, sentences):
-        ran.append(label)
-        return 1.0
-
-    generator = build(task, [model], costs)
-    run(task, [model], generator, times=6)
-    rounds = [ran[i : i + 4] for i in range(4, len(ran), 4)]
-    assert len({tuple(one) for one in rounds}) == len(rounds) == 6
-    assert {one[0] for one in rounds} == {"greedy", *HGJ}
-
-
-@pytest.mark.parametrize(("cost", "wins"), [(0.97, True), (0.985, False)])
-def test_another_than_greedy_must_be_faster_by_two_percent(cost, wins):
-    task, model = built("share_all")
-    generator = build(task, [model], costs_of(1.05, **{"hgj__block-size 3": cost}))
-    run(task, [model], generator)
-    assert generator._choices == {Bin(1, 8): HGJ[0] if wins else "greedy"}
-
-
-def test_the_median_counts_and_not_one_slow_batch():
-    task, model = built("share_all")
-    seen: list[str] = []
-
-    def costs(label, sentences):
-        seen.append(label)
-        hiccup = label == HGJ[0] and seen.count(label) == 5
-        return 9.0 if hiccup else {"greedy": 1.0, HGJ[0]: 0.6}.get(label, 0.7)
-
-    generator = build(task, [model], costs)
-    run(task, [model], generator)
-    assert generator._choices == {Bin(1, 8): HGJ[0]}
-
-
-def test_measuring_ends_after_some_seconds(monkeypatch):
-    monkeypatch.setattr(auto_fast, "SECONDS", 4.0)
-    task, model = built("share_all")
-    generator = build(task, [model], costs_of(0.9, **{"hgj__block-size 3": 0.8}))
-    run(task, [model], generator, times=3)
-    assert generator._choices == {Bin(1, 8): HGJ[0]}
-
-
-def test_bins_are_separate():
-    task, model, path = pair()
-
-    def costs(label, sentences):
-        best = GAD[0] if sentences == 1 else "greedy"
-        return 0.5 if label == best else 1.0
-
-    generator = build(task, [model], costs, drafter_path=path)
-    run(task, [model], generator, (6,))
-    assert generator._choices == {Bin(1, 8): GAD[0]}
-    run(task, [model], generator, (9, 4))
-    run(task, [model], generator, RAGGED)
-    found = {Bin(1, 8): GAD[0], Bin(2, 12): "greedy", Bin(8, 12): "greedy"}
-    assert generator._choices == found
 
 
 def test_bins():
@@ -329,32 +339,35 @@ def test_with_compile_the_best_two_are_tried_both_ways(monkeypatch, compiled):
 # ---- what comes out -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["share_all", "learned_positions", "separate"])
-@pytest.mark.parametrize("best", ["greedy", "hgj", "gad"])
+@pytest.mark.parametrize(
+    ("variant", "best"),
+    [("share_all", "greedy"), ("learned_positions", "hgj"), ("separate", "gad")],
+)
 def test_the_output_is_fairseqs_while_measuring_and_after(variant, best):
+    """In every bin by itself."""
     task, model, path = pair(variant)
 
     def costs(label, sentences):
-        return 0.5 if label.startswith(best) else 1.0
+        return 0.5 if label.startswith(best if sentences > 1 else "greedy") else 1.0
 
     generator = build(task, [model], costs, drafter_path=path)
     for lengths in ((6,), RAGGED):
-        run(task, [model], generator, lengths, times=BATCHES + 3)
-    assert len(generator._choices) == 2
-    assert all(choice.startswith(best) for choice in generator._choices.values())
+        run(task, [model], generator, lengths, times=BATCHES + 2)
+    assert generator._choices[Bin(1, 8)] == "greedy"
+    assert generator._choices[Bin(8, 12)].startswith(best)
 
 
-def test_with_prefixes_and_heads():
+@pytest.mark.parametrize("is_model", [True, False])
+def test_with_prefixes_and_heads(is_model):
     task, model = built("default")
     headed = tiny_blockwise(task)
-    path = lend_heads(task, model, headed.block_heads)
-    costs = costs_of(1.0, blockwise=0.5)
-    for models, flags in (([model], {"drafter_path": path}), ([headed], {})):
-        generator = build(task, models, costs, **flags)
-        for seed in range(BATCHES + 2):
-            sample = batch(task, (5, 7), seed=seed)
-            check(task, models, generator, sample, torch.tensor([[7, 9], [8, 1]]))
-        assert all(choice.startswith("blockwise") for choice in generator._choices.values())
+    flags = {} if is_model else {"drafter_path": lend_heads(task, model, headed.block_heads)}
+    models = [headed if is_model else model]
+    generator = build(task, models, costs_of(1.7, blockwise=0.5), **flags)
+    for seed in range(BATCHES + 2):
+        sample = batch(task, (5, 7), seed=seed)
+        check(task, models, generator, sample, torch.tensor([[7, 9], [8, 1]]))
+    assert all(choice.startswith("blockwise") for choice in generator._choices.values())
 
 
 def test_weights_are_gathered_once_for_all():
@@ -584,33 +597,11 @@ def budget_run(budget: float, seconds: dict[str, float], lengths=(6,), beam: int
 SECONDS = {"beam": 0.4, "greedy": 0.1, "hgj": 0.09, "gad ": 0.05, LOOSE[0]: 0.03, LOOSE[1]: 0.02}
 
 
-@pytest.mark.parametrize(
-    ("budget", "wanted"),
-    [(401.0, "beam --beam 3"), (399.0, GAD[0]), (51.0, GAD[0]), (49.0, LOOSE[0]), (29.0, LOOSE[1])],
-)
-def test_the_best_quality_within_the_budget(budget, wanted, caplog):
-    _, _, generator = budget_run(budget, SECONDS)
-    assert generator._choices == {Bin(1, 8): wanted}
-    assert "no decoder is as fast" not in caplog.text
-
-
-def test_greedy_stands_for_its_quality_where_drafting_is_slow():
-    seconds = SECONDS | {"hgj": 0.3, "gad ": 0.3}
-    _, _, generator = budget_run(101.0, seconds)
-    assert generator._choices == {Bin(1, 8): "greedy"}
-
-
 def test_nothing_fits(caplog):
     _, _, generator = budget_run(19.0, SECONDS)
     assert generator._choices == {Bin(1, 8): LOOSE[1]}
     assert "--latency-budget-ms 19: no decoder is as fast" in caplog.text
     assert f"the fastest, {LOOSE[1]}, takes 20.00 ms" in caplog.text
-
-
-@pytest.mark.slow
-def test_the_budget_is_per_sentence():
-    _, _, generator = budget_run(201.0, SECONDS, (6, 5))
-    assert generator._choices == {Bin(2, 8): "beam --beam 3"}
 
 
 @pytest.mark.slow

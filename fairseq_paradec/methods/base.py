@@ -119,6 +119,21 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             B lists of hypotheses, the best one first.
         """
 
+    def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
+        """Work as one of several generators on the same models.
+
+        Args:
+            scorers: theirs, by kind; of one kind there is one, so that weights are gathered once.
+            record_tokens: keep each pass's tokens.
+        """
+        self.record_tokens = record_tokens
+        self.scorer = self._one_of(scorers, "scorer", self.scorer)
+
+    def _one_of(self, scorers: dict[Any, Any], name: str, own: Any) -> Any:
+        """Return the scorer of a kind; the first one's own is for all."""
+        kind = (name, self.config.compile, getattr(own, "shortlist", None))
+        return scorers.setdefault(kind, own)
+
     # ---- one batch -----------------------------------------------------------------------------
 
     def _generate(

@@ -116,6 +116,11 @@ class GadGenerator(ParallelGenerator):
         sizes = BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
         return BlockDrafter(self.draft_scorer, rules, sizes)
 
+    def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
+        """Share the drafter's scorer, too; see MethodGenerator.join."""
+        super().join(scorers, record_tokens)
+        self.draft_scorer = self._one_of(scorers, "draft_scorer", self.draft_scorer)
+
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder, and the drafter's where it has its own."""
         self.scorer.encode(net_input)
