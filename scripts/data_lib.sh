@@ -256,7 +256,7 @@ step_raw() {
     mkdir -p -- "$work/raw" "$work/.text/raw"
     make_raw
     for split in "${splits[@]}"; do
-        "$python" "$root/scripts/data_pairs.py" clean ${smoke:+--lines 200} \
+        "${paradec[@]}" data pairs clean ${smoke:+--lines 200} \
             "$work/raw/$split.$source" "$work/raw/$split.$target" \
             "$work/.text/raw/$split.$source" "$work/.text/raw/$split.$target" || exit 2
     done
@@ -313,7 +313,7 @@ step_text() {
             done
         done
     done
-    "$python" "$root/scripts/data_pairs.py" filter ${max_tokens:+--max-tokens "$max_tokens"} \
+    "${paradec[@]}" data pairs filter ${max_tokens:+--max-tokens "$max_tokens"} \
         ${max_ratio:+--max-ratio "$max_ratio"} \
         "$dest/.text/tok/train.$source" "$dest/.text/tok/train.$target" \
         "$dest/.text/raw/train.$source" "$dest/.text/raw/train.$target" \
@@ -323,7 +323,7 @@ step_text() {
         for split in "${splits[@]}"; do
             for lang in "$source" "$target"; do
                 in_parts "$work/tok/$split.$lang" "$work/raw/$split.$lang" \
-                    "$python" "$root/scripts/data_detokenise.py" "${language:-$lang}"
+                    "${paradec[@]}" data detokenise "${language:-$lang}"
             done
         done
     fi

@@ -144,13 +144,12 @@ else
 fi
 need_python fairseq torch tqdm
 
-export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 export LOGLEVEL=${LOGLEVEL:-WARNING} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 settings=("--path=$path" "--subset=$subset" --beam "$beam" "--lenpen=$lenpen" "${flags[@]}")
 [ -z "$max_tokens" ] || settings+=(--max-tokens "$max_tokens")
 [ -z "$batch_size" ] || settings+=(--batch-size "$batch_size")
 [ -z "$num_shards" ] || settings+=(--num-shards "$num_shards" "--shards-flag=$shards_flag")
-"$python" "$root/scripts/distill_parts.py" "${settings[@]}" -- "$data" "$dest"
+"${paradec[@]}" distill parts "${settings[@]}" -- "$data" "$dest"
 if [ -f "$dest/distilled.json" ]; then
     note "already made: $dest"
     exit 0
@@ -172,7 +171,7 @@ if [ -z "$merge" ]; then
     for ((i = 0; i < ${processes:-1}; i++)); do
         mapfile -t shards < <(seq "$((first + i))" "$workers" "$((num_shards - 1))")
         [ ${#shards[@]} -gt 0 ] || continue
-        "$python" "$root/scripts/distill_shard.py" --path="$path" --device "$device" \
+        "${paradec[@]}" distill shard --path="$path" --device "$device" \
             --worker "$((gpu + i))" -- "$data" "$dest" "${shards[@]}" &
         pids+=("$!")
     done
@@ -187,6 +186,6 @@ if [ -z "$merge" ]; then
     fi
 fi
 note "[2/2] checking and merging into $dest"
-"$python" "$root/scripts/distill_merge.py" -- "$data" "$dest" &
+"${paradec[@]}" distill merge -- "$data" "$dest" &
 pids=("$!")
 wait "${pids[0]}"

@@ -121,13 +121,15 @@ parse_options() { # options with a value, switches (both as "--one --two"), then
 python=${PYTHON:-$root/.venv/bin/python}
 [ -x "$python" ] || [ -n "${PYTHON:-}" ] || python=python3
 
-need_python() { # the modules that the script runs
+need_python() { # the modules that the script runs; then ${paradec[@]} is this checkout's paradec
     command -v "$python" >/dev/null || fail "no such Python: $python (run make setup, or give --python)"
     local missing
     missing=$("$python" -c 'import importlib.util as u, sys
 print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))' "$@") ||
         fail "$python does not run"
     [ -z "$missing" ] || fail "$python has no module $missing (run make setup, or give --python)"
+    # env leaves its process to Python: a signal to the step's process id reaches it.
+    paradec=(env "PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}" "$python" -P -m fairseq_paradec)
 }
 
 # A command whose chatter goes to a file, of which the end is shown if it fails.

@@ -108,9 +108,9 @@ for lang in en de; do
 done
 
 echo "[3/3] models" >&2
-shrink() { # checkpoint or nothing, its name in DEST, then more of shrink_checkpoint.py
+shrink() { # checkpoint or nothing, its name in DEST, then more of paradec shrink
     if [ -n "$1" ]; then
-        "$python" "$root/scripts/shrink_checkpoint.py" "${@:3}" -- "$1" "$dest/$2"
+        "${paradec[@]}" shrink "${@:3}" -- "$1" "$dest/$2"
     else
         echo "$2: no checkpoint given, left as it is" >&2
     fi

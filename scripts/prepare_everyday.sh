@@ -36,7 +36,7 @@ make_raw() {
     "$python" -m zipfile -e "$from/deu-eng.zip" "$work/zip"
     need_file "$work/zip/deu.txt" "deu.txt in deu-eng.zip"
     mkdir -- "$work/tatoeba"
-    "$python" "$root/scripts/data_hash_split.py" "$work/tatoeba" en de --valid 8 --test 16 \
+    "${paradec[@]}" data hash-split "$work/tatoeba" en de --valid 8 --test 16 \
         <"$work/zip/deu.txt"
     for lang in en de; do
         gzip -dc -- "$from/train.$lang.gz" >"$work/raw/train.$lang"

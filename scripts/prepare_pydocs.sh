@@ -68,8 +68,8 @@ make_raw() {
             gzip -dc -- "$from/test.$lang.gz" >"$work/raw/test.$lang"
         done
     else
-        "$python" "$root/scripts/data_po.py" "${inputs[@]}" >"$work/pairs"
-        "$python" "$root/scripts/data_hash_split.py" "$work/raw" en es --valid 20 --test 30 \
+        "${paradec[@]}" data po "${inputs[@]}" >"$work/pairs"
+        "${paradec[@]}" data hash-split "$work/raw" en es --valid 20 --test 30 \
             --min-words 5 --max-words 60 <"$work/pairs"
     fi
 }

@@ -49,7 +49,7 @@ make_raw() {
             elif [ "$split" = train ]; then
                 words=$max_summary
             fi
-            "$python" "$root/scripts/data_first_words.py" ${words:+"$words"} \
+            "${paradec[@]}" data first-words ${words:+"$words"} \
                 <"$from/$split.$side" >"$work/raw/$split.$side"
         done
     done

@@ -33,7 +33,7 @@ END
 make_raw() {
     "$python" -m zipfile -e "$from/deu-eng.zip" "$work/zip"
     need_file "$work/zip/deu.txt" "deu.txt in deu-eng.zip"
-    "$python" "$root/scripts/data_hash_split.py" "$work/raw" en de --valid 10 --test 20 \
+    "${paradec[@]}" data hash-split "$work/raw" en de --valid 10 --test 20 \
         --min-words "$min_length" ${max_length:+--max-words "$max_length"} <"$work/zip/deu.txt"
 }
 

@@ -47,7 +47,7 @@ make_raw() {
     # The one set serves both directions: German is its source, by name only.
     for file in src.de ref.en; do
         member dev.tgz "newstest2014-deen-$file.sgm" >"$work/test.sgm"
-        "$python" "$root/scripts/data_markup.py" sgm "$work/test.sgm" >"$work/raw/test.${file#*.}"
+        "${paradec[@]}" data markup sgm "$work/test.sgm" >"$work/raw/test.${file#*.}"
     done
 }
 

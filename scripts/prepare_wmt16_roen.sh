@@ -31,7 +31,7 @@ END
 
 make_raw() {
     local lang file set split
-    "$python" "$root/scripts/data_markup.py" tmx "$from/en-ro.tmx.gz" ro en \
+    "${paradec[@]}" data markup tmx "$from/en-ro.tmx.gz" ro en \
         "$work/setimes.ro" "$work/setimes.en"
     for lang in ro en; do
         {
@@ -43,7 +43,7 @@ make_raw() {
         for set in newsdev2016:valid newstest2016:test; do
             split=${set#*:}
             member dev.tgz "${set%:*}-roen-$file.sgm" >"$work/$split.sgm"
-            "$python" "$root/scripts/data_markup.py" sgm "$work/$split.sgm" \
+            "${paradec[@]}" data markup sgm "$work/$split.sgm" \
                 >"$work/raw/$split.${file#*.}"
         done
     done

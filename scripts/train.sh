@@ -281,7 +281,7 @@ log_is=" (log: $log)"
 [ -z "$temporary" ] || log_is= # it goes with the folder
 done_updates=0
 [ ! -e "${checkpoints[0]}" ] ||
-    done_updates=$("$python" "$root/scripts/resume_checkpoint.py" -- "$save_dir")
+    done_updates=$("${paradec[@]}" resume -- "$save_dir")
 if [ "${length[0]}" = updates ] && [ "$done_updates" -ge "${length[1]}" ]; then
     note "[1/2] training was finished: $done_updates updates" # fairseq would do one more
 else
@@ -323,7 +323,7 @@ else
 fi
 
 note "[2/2] averaging the last $average checkpoints"
-"$python" "$root/scripts/average_checkpoints.py" --last "$average" --out="$save_dir/model.pt" \
+"${paradec[@]}" average --last "$average" --out="$save_dir/model.pt" \
     -- "$save_dir" &
 pids=("$!")
 wait "${pids[0]}"

@@ -178,7 +178,7 @@ else
     if [ "$heads" -nt "$model" ]; then
         note "already made: $heads"
     else
-        run "$python" "$root/scripts/shrink_checkpoint.py" --heads-only --max-mb 10000 -- \
+        run "${paradec[@]}" shrink --heads-only --max-mb 10000 -- \
             "$model" "$heads"
     fi
     models+=("--drafter-path=$heads")

@@ -1,29 +1,24 @@
-"""scripts/cross_sources.py: more sources for distillation, from those that there are."""
+"""paradec data cross-sources: more sources for distillation, from those that there are."""
 
 from __future__ import annotations
 
-import importlib.util
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from fairseq.data import Dictionary, data_utils
-from support.commands import DEMO, run_script, succeed
+from support.commands import DEMO, ROOT, run_python, succeed
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "cross_sources.py"
+from fairseq_paradec.cli.data.cross_sources import cross
 
 
-def load() -> Any:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("cross_sources", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def run_command(*args: object, python: str | None = None) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += "from fairseq_paradec.cli.main import main\nsys.exit(main())"
+    return run_python(code, "data", "cross-sources", *args, python=python)
 
 
 def test_sentences_are_cut_between_words():
-    cross = load().cross
     first, second = "a b@@ c d e".split(), "r s t@@ u@@ v".split()  # 4 and 3 words
     assert cross(first, second, 0.0) == second
     assert cross(first, second, 1.0) == first
@@ -44,7 +39,7 @@ def training_set(folder: Path) -> Path:
 def test_a_folder_of_crossed_sources(tmp_path):
     data = training_set(tmp_path / "it's data")
     for name, python in (("one", None), ("two", sys.executable)):
-        succeed(run_script(SCRIPT, data, tmp_path / name, "--times", 2, python=python))
+        succeed(run_command(data, tmp_path / name, "--times", 2, python=python))
     names = sorted(file.name for file in data.iterdir())
     assert sorted(file.name for file in (tmp_path / "one").iterdir()) == names
     for name in names:  # the same seed, the same files
@@ -73,7 +68,7 @@ def test_mistakes_are_named(tmp_path):
         ((data, tmp_path / "x", "--times", "0"), "--times"),
         ((DEMO, tmp_path / "x"), "train.en-de"),
     ):
-        done = run_script(SCRIPT, *arguments)
+        done = run_command(*arguments)
         assert done.returncode == 2 and words in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "x").exists()

@@ -235,7 +235,10 @@ def test_broken_data_are_named(captions: Path, tmp_path: Path) -> None:
     result = run("prepare_multi30k", "--from", tmp_path / "from", tmp_path / "dest")
     assert result.returncode == 2
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("data_pairs: fewer lines than its partner: ") and "valid.de" in last
+    assert (
+        last.startswith("paradec data: error: fewer lines than its partner: ")
+        and "valid.de" in last
+    )
     (tmp_path / "from" / "val.de.gz").write_bytes(b"not gzip")
     result = run("prepare_multi30k", "--from", tmp_path / "from", tmp_path / "dest2")
     assert result.returncode == 2 and "stopped, for the reason above" in result.stderr
@@ -328,7 +331,15 @@ def test_pydocs_from_po(tmp_path: Path) -> None:
     (checkout / "library").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "fixtures" / "pydocs.po", checkout / "library" / "stdtypes.po")
     pairs = subprocess.run(
-        [sys.executable, SCRIPTS / "data_po.py", checkout / "library" / "stdtypes.po"],
+        [
+            sys.executable,
+            "-m",
+            "fairseq_paradec",
+            "data",
+            "po",
+            checkout / "library" / "stdtypes.po",
+        ],
+        cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
         check=True,

@@ -6,6 +6,7 @@ in two pieces (train, train1).
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -24,13 +25,12 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from support.commands import DEMO, ROOT, fairseq, lines_of, succeed
 
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import distill_merge  # noqa: E402
-import distill_parts  # noqa: E402
-import distill_shard  # noqa: E402
-
-from fairseq_paradec.errors import UsageError  # noqa: E402
+from fairseq_paradec.cli.distill import merge as distill_merge
+from fairseq_paradec.cli.distill import parts as distill_parts
+from fairseq_paradec.cli.distill import shard as distill_shard
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import loading
 
 SCRIPT = ROOT / "scripts" / "distill.sh"
 TEACHER = DEMO / "model.pt"
@@ -86,12 +86,19 @@ def data(tmp_path_factory, words, corpus) -> Path:
 
 def begin(data: Path, dest: Path, *options: object, shards: int = 1, size: int = 8) -> int:
     given = ["--beam", 5, "--batch-size", size, "--num-shards", shards, *options]
-    return distill_parts.main([str(data), str(dest), *OPTIONS, *map(str, given)])
+    return paradec(["distill", "parts", str(data), str(dest), *OPTIONS, *map(str, given)])
+
+
+def run_shards(*given: object) -> None:
+    """As paradec distill shard, but for what becomes of an error."""
+    parser = argparse.ArgumentParser()
+    distill_shard.declare(parser)
+    assert distill_shard.run(parser.parse_args(list(map(str, given)))) == 0
 
 
 def translate(data: Path, dest: Path, *shards: int, path: object = TEACHER) -> None:
     given = [data, dest, *shards, "--path", path, "--device", "cpu", "--worker", 0]
-    distill_shard.main(list(map(str, given)))
+    run_shards(*given)
 
 
 def made(dest: Path) -> dict[str, bytes]:
@@ -248,7 +255,7 @@ def spy(tmp_path) -> Path:
     script.write_text(
         "#!/usr/bin/env bash\n"
         f"log='{tmp_path}/log'\n"
-        'case $1 in\n*distill_shard.py) ;;\n*distill_merge.py) echo merge >>"$log"; exit ;;\n'
+        'case "$4 $5" in\n"distill shard") ;;\n"distill merge") echo merge >>"$log"; exit ;;\n'
         f'*) exec "{sys.executable}" "$@" ;;\nesac\n'
         'while [ "$1" != --worker ]; do shift; done\n'
         'echo "$2: ${*:6}" >>"$log"\n'
@@ -297,9 +304,9 @@ def test_merge_alone_takes_the_number_of_shards_from_the_folder(data, tmp_path, 
 def test_half_precision_where_it_is_asked_for(data, whole, monkeypatch):
     settings = distill_parts.read_settings(whole)
     models: list[Any] = []
-    generator = distill_shard.loading.generator
+    generator = loading.generator
     monkeypatch.setattr(
-        distill_shard.loading,
+        loading,
         "generator",
         lambda task, given, **options: (models.extend(given), generator(task, given, **options))[1],
     )
@@ -319,7 +326,7 @@ def test_each_process_gets_a_line_of_the_terminal_and_a_gpu(data, tmp_path, monk
     for worker in range(3):
         given = [data, tmp_path / "dest", 0, "--path", TEACHER, "--device", "cuda"]
         with pytest.raises(ZeroDivisionError):
-            distill_shard.main(list(map(str, [*given, "--worker", worker])))
+            run_shards(*given, "--worker", worker)
     assert seen == [torch.device("cuda", i) for i in (0, 1, 0)]
 
 
@@ -571,7 +578,7 @@ def test_another_number_of_shards_is_refused_by_what_gave_it(
     command = (data, "--path", TEACHER, "--batch-size", 8, *options, dest)
     result = shell(*command, python=spy, **variables)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert f"distill: {flag}: got 1, but DEST ({dest}) was begun with 2;" in result.stderr
+    assert f"distill: error: {flag}: got 1, but DEST ({dest}) was begun with 2;" in result.stderr
     assert not (tmp_path / "log").exists()
 
 
@@ -605,9 +612,7 @@ def test_a_teacher_of_another_pair_is_refused(data, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_without_a_gpu_is_refused(data, tmp_path):
     with pytest.raises(UsageError, match="--device: got 'cuda'"):
-        distill_shard.main(
-            [str(data), str(tmp_path), "0", "--path", "x", "--device", "cuda", "--worker", "0"]
-        )
+        run_shards(data, tmp_path, 0, "--path", "x", "--device", "cuda", "--worker", 0)
 
 
 MISTAKES: list[tuple[list[Any], list[str]]] = [
@@ -668,7 +673,10 @@ def test_mistakes_are_named_in_a_line_before_work_starts(data, tmp_path, args, e
         [str(SCRIPT), *map(str, options)], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("distill: ") and result.stderr.count("\n") == 1
+    assert (
+        result.stderr.startswith(("distill: ", "paradec distill: error: "))
+        and result.stderr.count("\n") == 1
+    )
     assert all(word in result.stderr for word in expected), result.stderr
     assert not (tmp_path / "dest").exists()
 

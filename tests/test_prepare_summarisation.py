@@ -1,8 +1,7 @@
-"""scripts/prepare_summarisation.sh and concatenate_captions.py, on text made up here."""
+"""scripts/prepare_summarisation.sh and paradec data captions, on text made up here."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,10 @@ from typing import Any
 import pytest
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from support.commands import ROOT
 from support.recipes import contents, kill_at, read, refuse, run, succeed, write
+
+from fairseq_paradec.cli.data import captions
+from fairseq_paradec.cli.main import main as paradec
 
 NAME = "prepare_summarisation"
 SIDES = ("document", "summary")
@@ -125,18 +126,7 @@ def test_mistakes_of_the_recipe(tmp_path: Path) -> None:
 # ---- the stand-in --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def captions() -> Any:
-    """scripts/concatenate_captions.py as a module."""
-    path = ROOT / "scripts" / "concatenate_captions.py"
-    spec = importlib.util.spec_from_file_location("concatenate_captions", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_first_clauses(captions: Any) -> None:
+def test_first_clauses() -> None:
     for caption, clause in (
         ("A man in a red hat stands On a ladder .", "A man in a red hat stands"),
         ("Two young , white dogs run .", "Two young , white dogs run"),  # too early
@@ -169,10 +159,10 @@ def parts(text: str) -> list[str]:
     return text.removesuffix(" .").split(" . ")
 
 
-def test_documents_of_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:
+def test_documents_of_captions(tmp_path: Path, capsys: Any) -> None:
     texts = caption_files(tmp_path / "it's here")
     args = [str(texts), str(tmp_path / "a" / "one"), "--captions", "4", "--times", "3"]
-    assert captions.main(args) == 0
+    assert paradec(["data", "captions", *args]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "test: 2 documents", "valid: 1 documents", "train: 15 documents"
     ]  # fmt: skip
@@ -197,11 +187,14 @@ def test_documents_of_captions(captions: Any, tmp_path: Path, capsys: Any) -> No
     assert len(set(first)) == len(first) == 20
 
 
-def test_seeds_and_short_summaries(captions: Any, tmp_path: Path) -> None:
+def test_seeds_and_short_summaries(tmp_path: Path) -> None:
     texts = str(caption_files(tmp_path / "texts"))
     runs = (("one",), ("same",), ("other", "--seed", "2"), ("head", "--summarised", "1"))
     for name, *more in runs:
-        assert captions.main([texts, str(tmp_path / name), "--captions", "3", *more]) == 0
+        assert (
+            paradec(["data", "captions", texts, str(tmp_path / name), "--captions", "3", *more])
+            == 0
+        )
     assert contents(tmp_path / "one") == contents(tmp_path / "same")
     assert made(tmp_path / "one", "train") != made(tmp_path / "other", "train")
     assert len(made(tmp_path / "one", "train")) == 8 * 7  # 8 rounds of 23 captions
@@ -211,14 +204,14 @@ def test_seeds_and_short_summaries(captions: Any, tmp_path: Path) -> None:
         assert document == same and head == f"{parts(whole)[0]} ."
 
 
-def test_documents_of_several_lengths(captions: Any, tmp_path: Path) -> None:
+def test_documents_of_several_lengths(tmp_path: Path) -> None:
     texts = str(caption_files(tmp_path / "texts"))
     for name, sizes, *more in (
         ("both", "3,2,3"), ("one", "3"), ("brief", "3,2", "--summarised", "1"),
         ("few", "3,2", "--most", "1"),
     ):  # fmt: skip
         args = [texts, str(tmp_path / name), "--captions", sizes, "--times", "2", *more]
-        assert captions.main(args) == 0
+        assert paradec(["data", "captions", *args]) == 0
     for split, rounds, available in (("train", 2, 23), ("valid", 1, 7), ("test", 1, 9)):
         pairs = made(tmp_path / "both", split)
         lengths = [len(parts(document)) for document, _ in pairs]
@@ -232,7 +225,7 @@ def test_documents_of_several_lengths(captions: Any, tmp_path: Path) -> None:
         assert made(tmp_path / "few", split) == few
 
 
-def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> None:
+def test_mistakes_with_captions(tmp_path: Path, capsys: Any) -> None:
     texts, dest = caption_files(tmp_path / "texts"), tmp_path / "dest"
     for args, words in (
         ([texts, texts], "DEST: got"),
@@ -243,10 +236,10 @@ def test_mistakes_with_captions(captions: Any, tmp_path: Path, capsys: Any) -> N
         ([texts, dest, "--captions", "2,9"], "allowed: at least --captions, 9"),
         ([texts, dest, "--captions", "9"], "valid.en: got 7 captions that no other split has"),
     ):
-        assert captions.main(list(map(str, args))) == 2
+        assert paradec(["data", "captions", *map(str, args)]) == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
     with pytest.raises(SystemExit):
-        captions.main([str(texts), str(dest), "--captions", "2,0"])
+        paradec(["data", "captions", str(texts), str(dest), "--captions", "2,0"])
     assert not dest.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".captions")]

@@ -1,4 +1,4 @@
-"""scripts/train_blockwise.sh, its table and its heads; shrink_checkpoint.py and prepare_demo.sh."""
+"""scripts/train_blockwise.sh, its table and its heads; paradec shrink and prepare_demo.sh."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.commands import DEMO, ROOT, fairseq, preprocess, succeed, wait_unti
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Stubbed, names
 
 from fairseq_paradec.analysis.blocks import block_sizes
+from fairseq_paradec.cli import average, shrink
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402
-import average_checkpoints  # noqa: E402
-import shrink_checkpoint  # noqa: E402
 from support.training import Blockwise
 
 
@@ -58,10 +58,7 @@ def report(setting: str, heads: str, base: str = "gad/base/model.pt") -> str:
 BASE = f"train.sh [data] [--save-dir] [gad/base] {SETTINGS}"
 DISTILL = f"distill.sh [data] [gad/data.en-de] {TRANSLATE} [--path] [gad/base/model.pt]"
 HEADS = "--drafter-path=gad/heads.pt"
-SHRINK = (
-    "shrink_checkpoint.py [--heads-only] [--max-mb] [10000] [--] [gad/model/model.pt] "
-    "[gad/heads.pt]"
-)
+SHRINK = "shrink.py [--heads-only] [--max-mb] [10000] [--] [gad/model/model.pt] [gad/heads.pt]"
 
 
 @pytest.mark.slow
@@ -148,9 +145,7 @@ def test_a_try_out_leaves_nothing(recipe: Blockwise, tmp_path: Path) -> None:
     result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     steps = recipe.record.read_text().splitlines()
-    assert [step.split()[0] for step in steps if "[--smoke]" not in step] == [
-        "shrink_checkpoint.py"
-    ]
+    assert [step.split()[0] for step in steps if "[--smoke]" not in step] == ["shrink.py"]
     assert not list((tmp_path / "tmp").iterdir())
 
 
@@ -295,7 +290,7 @@ case "$*" in
         while [ "$1" != --destdir ]; do shift; done
         mkdir -p "$2" && touch "$2"/test.en-de.{en,de}.{bin,idx}
         ;;
-    *shrink_checkpoint*) printf '[%s]' "${@:2}" >>"$RECORD"; echo >>"$RECORD" ;;
+    *"paradec shrink"*) printf '[%s]' "${@:5}" >>"$RECORD"; echo >>"$RECORD" ;;
 esac
 """
 
@@ -361,7 +356,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def changed(made: Path, name: str, **options: Any) -> Path:
     """The model with other options in its configuration, in a new file."""
-    state = average_checkpoints.read(made / "k3" / "model" / "model.pt")
+    state = average.read(made / "k3" / "model" / "model.pt")
     for option, value in options.items():
         setattr(state["cfg"]["model"], option, value)
     torch.save(state, made / name)
@@ -371,21 +366,20 @@ def changed(made: Path, name: str, **options: Any) -> Path:
 @pytest.fixture(scope="module")
 def tuned(made: Path) -> Path:
     """As if its base had been fine-tuned: another model, and shrunk, without a base to be read."""
-    state = average_checkpoints.read(made / "k3" / "model" / "model.pt")
+    state = average.read(made / "k3" / "model" / "model.pt")
     options = state["cfg"]["model"]
     assert options.base_copied and options.base_path == str(made / "k3" / "base" / "model.pt")
     options.fine_tune_base = True
     state["model"]["decoder.layers.0.fc2.bias"] += 0.5
     torch.save(state, made / "full.pt")
-    assert shrink_checkpoint.main([str(made / "full.pt"), str(made / "tuned.pt")]) == 0
+    assert paradec(["shrink", str(made / "full.pt"), str(made / "tuned.pt")]) == 0
     return made / "tuned.pt"
 
 
 @pytest.mark.slow
 def test_the_frozen_base_is_the_base(made: Path) -> None:
     base, whole = (
-        average_checkpoints.read(made / "k3" / name / "model.pt")["model"]
-        for name in ("base", "model")
+        average.read(made / "k3" / name / "model.pt")["model"] for name in ("base", "model")
     )
     heads = {name for name in whole if name.startswith("decoder.heads.")}
     assert heads and set(whole) - heads == set(base)
@@ -532,9 +526,9 @@ def test_the_minimum_block_and_the_distance_are_combined(
 @pytest.mark.slow
 def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
     source, target = made / "k3" / "model" / "model.pt", made / "again.pt"
-    assert shrink_checkpoint.main(["--heads-only", str(source), str(target)]) == 0
+    assert paradec(["shrink", "--heads-only", str(source), str(target)]) == 0
     again = torch.load(target, weights_only=True)
-    full = average_checkpoints.read(source)["model"]
+    full = average.read(source)["model"]
     heads = {name for name in full if name.startswith("decoder.heads.")}
     assert heads <= set(again["model"])
     for name, weight in again["model"].items():
@@ -545,7 +539,7 @@ def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
         3, "base.pt", True,
     )  # fmt: skip
     # What is heads alone can be taken once more, for the demo.
-    assert shrink_checkpoint.main(["--heads-only", str(target), str(made / "more.pt")]) == 0
+    assert paradec(["shrink", "--heads-only", str(target), str(made / "more.pt")]) == 0
     twice = torch.load(made / "more.pt", weights_only=True)
     assert set(twice["model"]) == set(again["model"]) and twice["cfg"] == again["cfg"]
 
@@ -559,9 +553,9 @@ def test_heads_only_refuses_what_is_no_drafter(
         (DEMO / "model.pt", "of --arch transformer'; allowed: a checkpoint of blockwise_transf"),
         (changed(made, "t.pt", fine_tune_base=True), "t.pt, trained with --fine-tune-base, whose"),
         (changed(made, "f.pt", train_first_head=True), "f.pt, trained with --train-first-head, "),
-        (made / "none.pt", "no such checkpoint: "),
+        (made / "none.pt", "none.pt'; allowed: a checkpoint"),
     ):
-        assert shrink_checkpoint.main(["--heads-only", str(source), str(target)]) == 2
+        assert paradec(["shrink", "--heads-only", str(source), str(target)]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
         assert not target.exists()
@@ -570,8 +564,8 @@ def test_heads_only_refuses_what_is_no_drafter(
 def test_a_path_that_was_not_given_stays_none() -> None:
     """From nothing there is no base: a name in its place would be looked for."""
     given = argparse.Namespace(base_path=None, data="/here", user_dir="/there", block_size=3)
-    assert shrink_checkpoint.plain_config(given) == {
+    assert shrink.plain_config(given) == {
         "base_path": None, "data": ".", "user_dir": None, "block_size": 3,
     }  # fmt: skip
     given.base_path = "/my/base.pt"
-    assert shrink_checkpoint.plain_config(given)["base_path"] == "base.pt"
+    assert shrink.plain_config(given)["base_path"] == "base.pt"

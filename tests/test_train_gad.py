@@ -18,11 +18,11 @@ import torch
 from support.commands import ROOT, fairseq, preprocess, succeed, wait_until
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 
+from fairseq_paradec.cli import average
 from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
 import acceptance  # noqa: E402
-import average_checkpoints  # noqa: E402
 
 GREEDY = {"decoding": "greedy"}
 
@@ -214,7 +214,7 @@ def test_the_list_of_experiments_can_be_read(tmp_path: Path) -> None:
 
 
 def weights(path: Path, part: str = "") -> dict[str, torch.Tensor]:
-    model = average_checkpoints.read(path)["model"]
+    model = average.read(path)["model"]
     return {name: tensor for name, tensor in model.items() if name.startswith(part)}
 
 
@@ -373,7 +373,7 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(
     assert acceptance.main(command) == 0
     assert len(asked) == 8 and json.loads(out.read_text())["rows"] == rows
     drafter = made / "other drafter.pt"
-    state = average_checkpoints.read(Path(options_for(made)[4]))
+    state = average.read(Path(options_for(made)[4]))
     torch.save(state | {"extra_state": {}}, drafter)
     command[4] = str(drafter)
     assert acceptance.main(command) == 0

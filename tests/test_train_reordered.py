@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ import pytest
 from support.commands import preprocess, wait_until
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, Stubbed, names
 
+from fairseq_paradec.cli import average
 from fairseq_paradec.models.reordered_transformer import PRESETS
-
-sys.path.insert(0, str(SCRIPTS))
-import average_checkpoints  # noqa: E402
 
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
@@ -261,6 +258,6 @@ def test_a_try_out_killed_and_gone_on_with(tmp_path: Path) -> None:
     assert f"already trained: {model}" in result.stderr
     assert "BLEU" in result.stdout
     assert json.loads((save_dir / "quality.json").read_text())["rows"][0]["sentences"] == 40
-    state = average_checkpoints.read(model)["model"]
+    state = average.read(model)["model"]
     layers = {name.split(".")[2] for name in state if name.startswith("decoder.layers.")}
     assert layers == {"0", "1"}

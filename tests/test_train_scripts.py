@@ -1,4 +1,4 @@
-"""scripts/train.sh, average_checkpoints.py, resume_checkpoint.py, evaluate.py."""
+"""scripts/train.sh, paradec average, resume, evaluate.py."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ import torch
 from support.commands import preprocess, run_python, succeed, wait_until
 from support.training import ENV, SCRIPTS, TRAIN, Stubbed, train
 
+from fairseq_paradec.cli import average, resume
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure.documents import read_document
 
 sys.path.insert(0, str(SCRIPTS))
-import average_checkpoints  # noqa: E402
 import evaluate  # noqa: E402
-import resume_checkpoint  # noqa: E402
 
 # ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
 
@@ -355,7 +355,7 @@ def trained(corpus: Path) -> Path:
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
-    return average_checkpoints.read(path)["model"]
+    return average.read(path)["model"]
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -370,9 +370,9 @@ def test_a_smoke_run_ends_with_the_average_of_its_checkpoints(trained: Path) -> 
     names = {path.name for path in trained.glob("checkpoint*[0-9].pt")}
     assert names == {"checkpoint_1_10.pt", "checkpoint1.pt", "checkpoint_2_20.pt"}
     last = ("checkpoint1.pt", "checkpoint_2_20.pt")  # the end of an epoch counts, too
-    states = [average_checkpoints.read(trained / name) for name in last]
-    assert [average_checkpoints.count_updates(state) for state in states] == [14, 20]
-    result = average_checkpoints.read(trained / "model.pt")
+    states = [average.read(trained / name) for name in last]
+    assert [average.count_updates(state) for state in states] == [14, 20]
+    result = average.read(trained / "model.pt")
     assert result["last_optimizer_state"] is None
     for name, weight in result["model"].items():
         total = states[0]["model"][name].double() + states[1]["model"][name].double()
@@ -445,8 +445,8 @@ def test_two_processes_train_one_model(corpus: Path) -> None:
     assert result.returncode == 0, result.stderr
     log = (corpus / "two" / "train.log").read_text()
     assert "training on 2 devices" in log
-    state = average_checkpoints.read(corpus / "two" / "checkpoint_last.pt")
-    assert average_checkpoints.count_updates(state) == 20
+    state = average.read(corpus / "two" / "checkpoint_last.pt")
+    assert average.count_updates(state) == 20
 
 
 @pytest.mark.slow
@@ -630,10 +630,10 @@ def test_average_is_the_mean_number_by_number(tmp_path: Path) -> None:
     torch.save(checkpoint(40, model), tmp_path / "checkpoint_last.pt")
     torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
     out = tmp_path / "model.pt"
-    assert average_checkpoints.main([str(tmp_path), "--last", "3", "--out", str(out)]) == 0
+    assert paradec(["average", str(tmp_path), "--last", "3", "--out", str(out)]) == 0
 
-    result = average_checkpoints.read(out)
-    used = [average_checkpoints.read(tmp_path / f"checkpoint{n}.pt") for n in (20, 30, 40)]
+    result = average.read(out)
+    used = [average.read(tmp_path / f"checkpoint{n}.pt") for n in (20, 30, 40)]
     for name in ("a", "half"):
         rows = [state["model"][name].flatten().tolist() for state in used]
         for i, value in enumerate(result["model"][name].flatten().tolist()):
@@ -641,7 +641,7 @@ def test_average_is_the_mean_number_by_number(tmp_path: Path) -> None:
     assert result["model"]["half"].dtype == torch.float32
     assert result["model"]["version"].tolist() == [3]
     assert result["model"]["a"].data_ptr() == result["model"]["b"].data_ptr()
-    assert average_checkpoints.count_updates(result) == 40
+    assert average.count_updates(result) == 40
     assert result["last_optimizer_state"] is None
 
 
@@ -657,7 +657,7 @@ def test_what_was_not_trained_stays_as_it_is_to_the_bit(count: int) -> None:
         checkpoint(i, {"frozen": frozen.clone(), "half": half.clone(), "a": torch.randn(3)})
         for i in range(count)
     ]
-    model = average_checkpoints.average(states)["model"]
+    model = average.average(states)["model"]
     assert torch.equal(model["frozen"].view(torch.int32), frozen.view(torch.int32))
     assert torch.equal(model["half"], half.float()) and model["half"].dtype == torch.float32
     assert model["frozen"].data_ptr() != states[-1]["model"]["frozen"].data_ptr()
@@ -676,7 +676,7 @@ def test_what_was_not_trained_stays_as_it_is_to_the_bit(count: int) -> None:
 def test_average_refuses_what_does_not_fit(other: dict[str, Any], arch: str, message: str) -> None:
     one = checkpoint(1, {"a": torch.ones(2), "n": torch.tensor(1)})
     with pytest.raises(ValueError, match=message):
-        average_checkpoints.average([one, checkpoint(2, other, arch)])
+        average.average([one, checkpoint(2, other, arch)])
 
 
 def test_average_names_a_torn_file_and_writes_nothing(
@@ -686,7 +686,7 @@ def test_average_names_a_torn_file_and_writes_nothing(
     torch.save(checkpoint(1, {"a": torch.ones(9)}), torn)
     torn.write_bytes(torn.read_bytes()[:-50])
     arguments = [str(tmp_path), "--last", "1", "--out", str(tmp_path / "model.pt")]
-    assert average_checkpoints.main(arguments) == 2
+    assert paradec(["average", *arguments]) == 2
     assert f"{str(torn)!r}, which is truncated or no checkpoint" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [torn.name]
     for state, message in (
@@ -694,8 +694,8 @@ def test_average_names_a_torn_file_and_writes_nothing(
         ({"model": {}, "cfg": None}, f"{torn}: no whole checkpoint of fairseq-train"),
     ):
         torch.save(state, torn)
-        for main, flags in ((average_checkpoints.main, arguments), (resume_checkpoint.main, [])):
-            assert main(flags or [str(tmp_path)]) == 2
+        for words in (["average", *arguments], ["resume", str(tmp_path)]):
+            assert paradec(words) == 2
             error = capsys.readouterr().err
             assert message in error and "weights_only" not in error
             own = [line for line in error.splitlines() if "not used: " not in line]
@@ -703,23 +703,23 @@ def test_average_names_a_torn_file_and_writes_nothing(
 
 
 def test_mending_takes_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    assert resume_checkpoint.mend(tmp_path) == 0
+    assert resume.mend(tmp_path) == 0
     for updates, name in ((5, "checkpoint1"), (9, "checkpoint_2_9"), (9, "checkpoint_best")):
         torch.save(checkpoint(updates, {"a": torch.ones(2)}), tmp_path / f"{name}.pt")
     last = tmp_path / "checkpoint_last.pt"
     for content in (b"", (tmp_path / "checkpoint1.pt").read_bytes()):  # torn, and older
         last.write_bytes(content)
         (tmp_path / "checkpoint_best.pt").write_bytes(b"torn")
-        assert resume_checkpoint.mend(tmp_path) == 9
+        assert resume.mend(tmp_path) == 9
         assert last.read_bytes() == (tmp_path / "checkpoint_2_9.pt").read_bytes()
     torch.save(checkpoint(12, {"a": torch.ones(2)}), last)
     newest = last.read_bytes()
-    assert resume_checkpoint.mend(tmp_path) == 12 and last.read_bytes() == newest
+    assert resume.mend(tmp_path) == 12 and last.read_bytes() == newest
 
 
 def test_nothing_is_removed_if_no_checkpoint_is_whole(tmp_path: Path) -> None:
     last = tmp_path / "checkpoint_last.pt"
     last.write_bytes(b"torn")
     with pytest.raises(ValueError, match="truncated or no checkpoint"):
-        resume_checkpoint.mend(tmp_path)
+        resume.mend(tmp_path)
     assert last.exists()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..analysis.symbols import printable
 from ..errors import UsageError
@@ -39,6 +40,23 @@ def positive(text: str) -> float:
 def whole_numbers(text: str) -> list[int]:
     """Read an argument that is a list of whole numbers with commas between them."""
     return [whole_number(part) for part in text.split(",")]
+
+
+def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[str, str]) -> None:
+    """Declare the modules of a package as subcommands, each with its ``declare`` and ``run``.
+
+    Args:
+        parser: of the command.
+        package: its name.
+        steps: what each does, by name. None needs the package to be registered with fairseq but
+            those that say so by ``parser.set_defaults(plugin=True)``.
+    """
+    commands = parser.add_subparsers(metavar="STEP", required=True)
+    for name, text in steps.items():
+        module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
+        one = commands.add_parser(name, help=text, description=module.__doc__)
+        one.set_defaults(step=module.run, plugin=False)
+        module.declare(one)
 
 
 def run(name: str, command: Callable[[], int]) -> int:

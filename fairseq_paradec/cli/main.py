@@ -38,16 +38,22 @@ GROUPS: dict[str, dict[str, str]] = {
         "results": "render RESULTS.md from results/*.json",
     },
     "make data and models": {
+        "average": "average the last checkpoints of a training run",
+        "shrink": "a small copy of a checkpoint, or of its heads alone",
         "images": "image files as lines of tokens, and outputs as pictures",
+        "data": "more data of what there is, and steps of scripts/prepare_*.sh",
     },
 }
 
-COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+#: Steps of scripts/distill.sh and scripts/train.sh, which nobody types.
+STEPS = ("distill", "resume")
+
+COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
 
 
 def overview() -> str:
     """Return what ``paradec --help`` prints; it fits 80×24."""
-    width = max(map(len, COMMANDS))
+    width = max(len(name) for group in GROUPS.values() for name in group)
     lines = ["usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)"]
     for title, commands in GROUPS.items():
         lines += [f"{title}:", *(f"  {name:{width}}  {text}" for name, text in commands.items())]

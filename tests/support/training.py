@@ -29,8 +29,8 @@ case "$*" in
     *find_spec*) ;;
     *device_count*) echo "$GPUS" ;;
     *socket*) echo 12345 ;;
-    *resume_checkpoint*) echo "$UPDATES" ;;
-    *average_checkpoints*) printf '%s\\n' "$@" >"$RECORD.average" ;;
+    *"paradec resume"*) echo "$UPDATES" ;;
+    *"paradec average"*) printf '%s\\n' "$@" >"$RECORD.average" ;;
     *fairseq_cli.train*)
         # Ranks run side by side: each appends what it is told in one piece.
         printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >"$RECORD.$$"
@@ -179,8 +179,8 @@ case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
     *acceptance.py*) exec "$(dirname -- "$1")/acceptance.sh" "${@:2}" ;;
-    *shrink_checkpoint.py*)
-        { printf shrink_checkpoint.py; printf ' [%s]' "${@:2}"; echo; } >>"$RECORD"
+    *"paradec shrink"*)
+        { printf shrink; printf ' [%s]' "${@:5}"; echo; } >>"$RECORD"
         touch -- "${@: -1}"
         ;;
 esac

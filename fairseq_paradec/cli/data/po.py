@@ -5,6 +5,7 @@ What is fuzzy, obsolete, untranslated, plural or the same in both languages is l
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
@@ -76,17 +77,20 @@ def messages(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             fields[key] += ast.literal_eval(line)
 
 
-def main() -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", nargs="*", type=Path, metavar="FILE.po")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the messages."""
     count = 0
-    for path in sys.argv[1:]:
-        with Path(path).open(encoding="utf-8") as file:
+    for path in args.file:
+        with path.open(encoding="utf-8") as file:
             for original, translation in messages(file):
                 english, other = strip_markup(original), strip_markup(translation)
                 if english and other and english != other:
                     print(english, other, sep="\t")
                     count += 1
-    print(f"  {count} messages in {len(sys.argv) - 1} files", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
+    print(f"  {count} messages in {len(args.file)} files", file=sys.stderr)
+    return 0

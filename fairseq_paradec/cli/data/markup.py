@@ -41,8 +41,8 @@ def units(path: Path, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
             unit.clear()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("sgm")
     command.add_argument("file", type=Path)
@@ -50,12 +50,14 @@ def main() -> None:
     command.add_argument("file", type=Path)
     command.add_argument("languages", nargs=2)
     command.add_argument("outputs", nargs=2, type=Path)
-    args = parser.parse_args()
 
+
+def run(args: argparse.Namespace) -> int:
+    """Print segments, or write pairs."""
     if args.command == "sgm":
         for segment in segments(args.file.read_text(encoding="utf-8")):
             print(segment)
-        return
+        return 0
     count = 0
     first, second = (path.open("w", encoding="utf-8", newline="\n") for path in args.outputs)
     with first, second:
@@ -64,7 +66,4 @@ def main() -> None:
             second.write(other + "\n")
             count += 1
     print(f"  {count} pairs in {args.file.name}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

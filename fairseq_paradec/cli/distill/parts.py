@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What the steps of distill.sh share: settings, batches, and files of finished translations.
 
 Batches are made once from the whole subset and dealt out to the shards, so that a sentence has the
@@ -14,19 +13,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import logging
 import os
 import random
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# fairseq sets up logging while it is imported, and shows everything; who comes first wins.
-logging.basicConfig(format="%(message)s", level=os.environ.get("LOGLEVEL", "WARNING").upper())
+from ...errors import UsageError
 
 #: Sentences that --smoke translates.
 SMOKE_SENTENCES = 64
@@ -36,10 +32,6 @@ _FILES = {"data": "DATA", "languages": "DATA", "teachers": "--path"}
 
 #: Start of the name of a folder of parts before it gets its own.
 NEW = ".new-"
-
-
-class DistillError(ValueError):
-    """What cannot be done, in the words of the user's command."""
 
 
 class Batch(NamedTuple):
@@ -56,14 +48,14 @@ def languages(data: Path, subset: str) -> tuple[str, str]:
     """Return source and target language, as the names of the subset's files tell them.
 
     Raises:
-        DistillError: there are no such files.
+        UsageError: there are no such files.
     """
     for path in sorted(data.glob("*.idx")):
         match = re.fullmatch(r"(.+)\.([^.]+)-([^.]+)\.([^.]+)\.idx", path.name)
         if match and match[1] == subset and match[4] == match[2]:
             return match[2], match[3]
     found = {path.name.split(".")[0] for path in data.glob("*.*-*.*.idx")}
-    raise DistillError(
+    raise UsageError(
         f"--subset: got '{subset}'; DATA ({data}) holds: {' '.join(sorted(found)) or 'none'}"
     )
 
@@ -100,7 +92,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
         files += [path.with_name(path.name + end) for end in (".bin", ".idx")]
     for path in files:
         if not path.is_file():
-            raise DistillError(f"DATA: got '{args.data}', in which {path.name} is missing")
+            raise UsageError(f"DATA: got '{args.data}', in which {path.name} is missing")
     settings = {
         "subset": args.subset,
         "languages": list(pair),
@@ -123,14 +115,14 @@ def begin(dest: Path, settings: dict[str, Any], shards_flag: str) -> None:
     makes it, and the others compare. ``shards_flag`` is what gave the number of shards.
 
     Raises:
-        DistillError: DEST holds something else, or was made with other settings.
+        UsageError: DEST holds something else, or was made with other settings.
     """
     parts = dest / "parts"
     # Listed before it is looked for: another process may make it in between.
     there = {path.name for path in dest.iterdir()} if dest.is_dir() else set()
     if not (parts / "settings.json").is_file():
         if any(not name.startswith(NEW) for name in there):
-            raise DistillError(
+            raise UsageError(
                 f"DEST: got '{dest}', which holds other files; allowed: a new or empty folder, "
                 "or one that this script began"
             )
@@ -149,7 +141,7 @@ def begin(dest: Path, settings: dict[str, Any], shards_flag: str) -> None:
             continue
         flag = shards_flag if name == "num-shards" else _FILES.get(name, f"--{name}")
         given, begun = ("files", "others") if name in _FILES else (repr(value), repr(old))
-        raise DistillError(
+        raise UsageError(
             f"{flag}: got {given}, but DEST ({dest}) was begun with {begun}; "
             "allowed: the same, or another DEST"
         )
@@ -222,9 +214,8 @@ def format_batch(batch: Batch) -> bytes:
 # ---- the command --------------------------------------------------------------------------------
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line, which distill.sh has checked."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, which distill.sh has checked."""
     parser.add_argument("data", type=Path)
     parser.add_argument("dest", type=Path)
     parser.add_argument("--path", required=True)
@@ -237,19 +228,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shards-flag", default="--num-shards", help="what gave their number")
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--smoke", action="store_true")
-    return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Begin or check DEST; return the exit status."""
-    args = parse_args(argv)
-    try:
-        begin(args.dest, settings_of(args), args.shards_flag)
-    except DistillError as error:
-        print(f"distill: {error}", file=sys.stderr)
-        return 2
+def run(args: argparse.Namespace) -> int:
+    """Begin or check DEST."""
+    begin(args.dest, settings_of(args), args.shards_flag)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

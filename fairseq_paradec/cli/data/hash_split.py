@@ -27,16 +27,18 @@ def split_of(english: str, valid: int, test: int) -> str:
     return "test" if place < test else "valid" if place < test + valid else "train"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("dir", type=Path)
     parser.add_argument("languages", nargs=2, metavar="LANG", help="English, then the other")
     parser.add_argument("--min-words", type=int, default=1, help="of the English side")
     parser.add_argument("--max-words", type=int, default=sys.maxsize, help="of the English side")
     parser.add_argument("--valid", type=int, required=True, help="share in a thousand")
     parser.add_argument("--test", type=int, required=True, help="share in a thousand")
-    args = parser.parse_args()
 
+
+def run(args: argparse.Namespace) -> int:
+    """Split standard input."""
     pairs: dict[str, list[str]] = {}
     for line in sys.stdin.buffer:
         columns = [" ".join(column.split()) for column in line.decode().split("\t")]
@@ -64,7 +66,4 @@ def main() -> None:
                 counts[split] += 1
     shares = ", ".join(f"{split} {counts[split]}" for split in SPLITS)
     print(f"  {len(pairs)} different English sentences; pairs: {shares}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Translate some shards of a subset with fairseq's beam search: the working step of distill.sh.
 
 Finished batches are appended to the shard's file in DEST/parts; batches that are there already are
@@ -9,24 +8,23 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import distill_parts as parts
-import torch
-from fairseq.data import ConcatDataset, LanguagePairDataset, data_utils
-from tqdm import tqdm
+from ...errors import UsageError
+from . import parts
 
-from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import loading
+if TYPE_CHECKING:  # torch takes seconds to load
+    import torch
 
 Translate = Callable[[list[int]], list[list[int]]]
 
 
 def load_sources(data: Path, settings: dict[str, Any], dictionary: Any) -> Any:
     """Load the source side of the subset, with all the pieces of a training set."""
+    from fairseq.data import ConcatDataset, data_utils
+
     paths = parts.source_paths(data, settings["subset"], settings["languages"])
     return ConcatDataset([data_utils.load_indexed_dataset(str(p), dictionary) for p in paths])
 
@@ -54,6 +52,10 @@ def translator(
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages.
     """
+    from fairseq.data import LanguagePairDataset
+
+    from ...measure import loading
+
     models, task = loading.load(str(data), path)
     trained = [task.cfg.source_lang, task.cfg.target_lang]
     if trained != settings["languages"]:
@@ -112,17 +114,19 @@ def run_shard(path: Path, batches: list[list[int]], translate: Translate, line: 
         translate: from numbers of sentences to translations.
         line: of the terminal, for the progress bar.
     """
+    from tqdm import tqdm
+
     with path.open("ab") as stream:
         todo = resume(stream, path, batches)
         total = sum(map(len, batches))
-        tty = sys.stderr.isatty()
         with tqdm(
             desc=f"shard {path.stem}",
             total=total,
             initial=total - sum(map(len, todo)),
             unit=" sentences",
-            position=line if tty else None,
-            mininterval=0.5 if tty else 30,
+            position=line,
+            mininterval=0.5,
+            disable=None,
         ) as bar:
             for ids in todo:
                 stream.write(parts.format_batch(parts.Batch(ids, translate(ids))))
@@ -130,21 +134,21 @@ def run_shard(path: Path, batches: list[list[int]], translate: Translate, line: 
                 bar.update(len(ids))
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line, which distill.sh has checked."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, which distill.sh has checked."""
+    parser.set_defaults(plugin=True)
     parser.add_argument("data", type=Path)
     parser.add_argument("dest", type=Path)
     parser.add_argument("shards", type=int, nargs="+")
     parser.add_argument("--path", required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--worker", type=int, required=True, help="GPU and line of the terminal")
-    return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Translate the shards; return the exit status."""
-    args = parse_args(argv)
+def run(args: argparse.Namespace) -> int:
+    """Translate the shards."""
+    import torch
+
     torch.set_num_threads(1)
     device = torch.device("cpu")
     if args.device == "cuda":
@@ -159,11 +163,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = parts.part_path(args.dest, shard, shards)
         run_shard(path, batches[shard::shards], translate, args.worker)
     return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UsageError as mistake:
-        print(f"distill: {mistake}", file=sys.stderr)
-        sys.exit(2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make a small, shareable copy of a fairseq checkpoint, or of its blockwise heads alone.
 
 Weights are stored as fp16 (fairseq copies them into an fp32 model when loading), optimizer and
@@ -10,10 +9,11 @@ without any class being allowed first.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import Any
+
+from ..errors import UsageError, option_error
 
 # Settings that hold a path or an address on the machine of training, and their neutral values.
 NEUTRAL_PATHS: dict[str, Any] = {
@@ -81,7 +81,7 @@ def half_weights(weights: dict[str, Any]) -> dict[str, Any]:
         if key not in halves:
             half = tensor.to(torch.float16)
             if not torch.isfinite(half).all():
-                raise ValueError(f"{name} has weights outside fp16's range")
+                raise UsageError(f"{name} has weights outside fp16's range")
             halves[key] = half.contiguous()
         result[name] = halves[key]
     return result
@@ -94,10 +94,10 @@ def shrink(state: dict[str, Any]) -> dict[str, Any]:
         state: a checkpoint as fairseq 0.12 writes it, with ``cfg`` and ``model``.
 
     Raises:
-        ValueError: the checkpoint has no configuration fairseq 0.12 understands.
+        UsageError: the checkpoint has no configuration fairseq 0.12 understands.
     """
     if not state.get("cfg") or "model" not in state:
-        raise ValueError("not a checkpoint of fairseq 0.10 or later: `cfg` or `model` is missing")
+        raise UsageError("not a checkpoint of fairseq 0.10 or later: `cfg` or `model` is missing")
     history = state["optimizer_history"][-1]
     return {
         "args": None,
@@ -129,8 +129,7 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it has no heads, or they do not fit the base that they were started from.
     """
-    from fairseq_paradec.errors import option_error
-    from fairseq_paradec.models.blockwise_transformer import heads_only
+    from ..models.blockwise_transformer import heads_only
 
     options = (state.get("cfg") or {}).get("model") or {}
     options = vars(options) if isinstance(options, argparse.Namespace) else options
@@ -152,70 +151,48 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     return state | {"model": heads_only(weights)}
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description="Make a small copy of a fairseq checkpoint: fp16 weights, no training state, "
-        "no paths, plain-data configuration.",
-        epilog="example: scripts/shrink_checkpoint.py --heads-only checkpoints/k6/model.pt "
-        "checkpoints/k6/heads.pt",
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec shrink --heads-only checkpoints/k6/model.pt checkpoints/k6/heads.pt"
     )
-    parser.add_argument("source", type=Path, help="full checkpoint (only read)")
-    parser.add_argument("target", type=Path, help="file to write")
-    parser.add_argument(
-        "--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)"
-    )
-    parser.add_argument(
-        "--heads-only",
-        action="store_true",
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="full checkpoint (only read)")
+    add("target", type=Path, metavar="TARGET", help="file to write")
+    add("--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)")
+    add(
+        "--heads-only", action="store_true",
         help="of a blockwise_transformer on a frozen base the heads alone, for --drafter-path; "
         "the base is given as --path",
-    )
-    return parser.parse_args(argv)
+    )  # fmt: skip
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Shrink one checkpoint; return the exit status."""
-    args = parse_args(argv)
-    if not args.source.is_file():
-        print(f"shrink_checkpoint: no such checkpoint: {args.source}", file=sys.stderr)
-        return 2
+def run(args: argparse.Namespace) -> int:
+    """Shrink one checkpoint; return 1 if it stays too large."""
     import torch
 
+    if not args.source.is_file():
+        raise option_error("SOURCE", str(args.source), "a checkpoint")
+    if not args.target.absolute().parent.is_dir():
+        raise option_error("TARGET", str(args.target), "a file in a folder that exists")
     # The only class in a fairseq checkpoint that is not plain data; safe loading stays on.
     torch.serialization.add_safe_globals([argparse.Namespace])
-    if not args.target.absolute().parent.is_dir():
-        print(f"shrink_checkpoint: no such folder: {args.target.parent}", file=sys.stderr)
-        return 2
     try:
         state = torch.load(args.source, map_location="cpu", weights_only=True)
-    except Exception:  # whatever a file that is no checkpoint makes of the reader
-        print(f"shrink_checkpoint: no checkpoint, or damaged: {args.source}", file=sys.stderr)
-        return 2
+    except Exception as error:  # whatever a file that is no checkpoint makes of the reader
+        raise option_error("SOURCE", str(args.source), "a checkpoint that is whole") from error
     if args.heads_only:
-        logging.disable(logging.INFO)  # what fairseq says while it is imported
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-        from fairseq_paradec.errors import UsageError
-
-        try:
-            state = heads_alone(state, args.source)
-        except UsageError as error:
-            print(f"shrink_checkpoint: {error}", file=sys.stderr)
-            return 2
+        state = heads_alone(state, args.source)
     partial = args.target.with_name(args.target.name + ".partial")
     torch.save(shrink(state), partial)
     megabytes = partial.stat().st_size / 1e6
     if megabytes > args.max_mb:
         partial.unlink()
         print(
-            f"shrink_checkpoint: the result has {megabytes:.1f} MB; --max-mb allows {args.max_mb}",
+            f"paradec shrink: the result has {megabytes:.1f} MB; --max-mb allows {args.max_mb}",
             file=sys.stderr,
         )
         return 1
     partial.replace(args.target)
     print(f"{args.target}: {megabytes:.1f} MB")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make a data folder of all the parts: the last step of distill.sh.
 
 Everything is written beside its place and renamed into it when whole; distilled.json comes last.
@@ -12,17 +11,15 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import distill_parts as parts
 import numpy as np
-import torch
-from distill_shard import batches_of, load_sources
-from fairseq.data import Dictionary, indexed_dataset
 
-from fairseq_paradec.errors import UsageError
+from ...errors import UsageError
+from . import parts
+from .shard import batches_of, load_sources
 
 #: What is counted.
 COUNTS = ("sentences", "left out")
@@ -69,6 +66,9 @@ def write(
     folder: Path, settings: dict[str, Any], sources: Any, targets: list[np.ndarray], dicts: Any
 ) -> dict[str, int]:
     """Write the subset, binarised and as text; return what is to be counted."""
+    import torch
+    from fairseq.data import indexed_dataset
+
     (folder / "text").mkdir(parents=True)
     subset, pair = settings["subset"], settings["languages"]
     stem = f"{subset}.{'-'.join(pair)}"
@@ -143,6 +143,8 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
 
 def _merge(data: Path, dest: Path, report: Path) -> None:
     """Do the work of ``merge``, undisturbed."""
+    from fairseq.data import Dictionary
+
     settings = parts.read_settings(dest)
     dicts = [Dictionary.load(str(data / f"dict.{lang}.txt")) for lang in settings["languages"]]
     sources = load_sources(data, settings, dicts[0])
@@ -163,21 +165,16 @@ def _merge(data: Path, dest: Path, report: Path) -> None:
     shutil.rmtree(work)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Merge; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, which distill.sh has checked."""
+    parser.set_defaults(plugin=True)
     parser.add_argument("data", type=Path)
     parser.add_argument("dest", type=Path)
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Merge."""
     counts = merge(args.data, args.dest)
     print(f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
           file=sys.stderr)  # fmt: skip
     return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UsageError as mistake:
-        print(f"distill: {mistake}", file=sys.stderr)
-        sys.exit(2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make more source sentences for distillation: the first part of one and the last part of another.
 
 A drafter learns to agree with its verifier, for which any source will do that looks like those to
@@ -11,23 +10,15 @@ are those of the sentence that gave the first part: placeholders, for scripts/di
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-logging.disable(logging.INFO)  # what fairseq says while it is imported
-import torch  # noqa: E402
-from fairseq.data import Dictionary, data_utils, indexed_dataset  # noqa: E402
-from tqdm import tqdm  # noqa: E402
-
-from fairseq_paradec.cli import arguments  # noqa: E402
-from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
+from ...errors import UsageError, option_error
+from .. import arguments
 
 SMOKE_PAIRS = 64
 
@@ -54,21 +45,21 @@ def cross(first: Sequence[str], second: Sequence[str], share: float) -> list[str
     return [*first[:here], *second[there:]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit status."""
-    parser = argparse.ArgumentParser(prog="cross_sources.py", description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=True)
     add = parser.add_argument
     add("data", metavar="DATA", type=Path, help="a folder that fairseq-preprocess made")
     add("dest", metavar="DEST", type=Path, help="the new folder; must not exist")
     add("--times", type=arguments.whole_number, default=4, metavar="N", help="(default: 4)")
     add("--seed", type=int, default=1, help="(default: 1)")
     add("--smoke", action="store_true", help=f"only the first {SMOKE_PAIRS} pairs")
-    args = parser.parse_args(argv)
-    return arguments.run("cross_sources.py", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write the folder, whole or not at all."""
+    from fairseq.data import data_utils
+
     pair = data_utils.infer_language_pair(str(args.data)) if args.data.is_dir() else (None, None)
     if None in pair:
         raise option_error("DATA", str(args.data), "a folder that fairseq-preprocess made")
@@ -88,6 +79,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace, folder: Path, source: str, target: str) -> None:
     """Write the training set."""
+    import torch
+    from fairseq.data import Dictionary, data_utils, indexed_dataset
+    from tqdm import tqdm
+
     pair = f"train.{source}-{target}"
     dictionary = Dictionary.load(str(args.data / f"dict.{source}.txt"))
     sides = {}
@@ -105,7 +100,7 @@ def _write(args: argparse.Namespace, folder: Path, source: str, target: str) -> 
         size = len(Dictionary.load(str(args.data / f"dict.{language}.txt")))
         path = str(folder / f"{pair}.{language}.bin")
         builders[language] = indexed_dataset.make_builder(path, "mmap", vocab_size=size)
-    with tqdm(total=count * (1 + args.times), unit=" pairs") as bar:
+    with tqdm(total=count * (1 + args.times), unit=" pairs", disable=None) as bar:
         for turn in range(1 + args.times):
             for i in range(count):
                 tokens = sides[source][i]
@@ -120,7 +115,3 @@ def _write(args: argparse.Namespace, folder: Path, source: str, target: str) -> 
                 bar.update()
     for language, builder in builders.items():
         builder.finalize(str(folder / f"{pair}.{language}.idx"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

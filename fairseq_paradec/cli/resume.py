@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make checkpoint_last.pt of a training run whole, and print after how many updates it is.
 
 fairseq writes one checkpoint under a temporary name and then copies it, in place, to
@@ -13,23 +12,24 @@ import shutil
 import sys
 from pathlib import Path
 
-from average_checkpoints import count_updates, read
+from ..errors import UsageError
+from .average import count_updates, read
 
 
 def mend(folder: Path) -> int:
     """Make ``checkpoint_last.pt`` the newest whole checkpoint; return its number of updates.
 
     Raises:
-        ValueError: there are checkpoints, but none is whole.
+        UsageError: there are checkpoints, but none is whole.
     """
     last = folder / "checkpoint_last.pt"
     found, error = {}, None
     for path in sorted(folder.glob("checkpoint*.pt")):
         try:
             found[path] = count_updates(read(path))
-        except ValueError as broken:
+        except UsageError as broken:
             error = broken
-            print(f"resume_checkpoint: not used: {path}", file=sys.stderr)
+            print(f"paradec resume: not used: {path}", file=sys.stderr)
     if not found:
         if error is not None:
             raise error
@@ -39,21 +39,16 @@ def mend(folder: Path) -> int:
         partial = folder / "checkpoint_last.partial"
         shutil.copyfile(newest, partial)
         partial.replace(last)
-        print(f"resume_checkpoint: going on from {newest}", file=sys.stderr)
+        print(f"paradec resume: going on from {newest}", file=sys.stderr)
     return found[newest]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Mend one run's folder; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="of a training run (--save-dir)")
-    try:
-        print(mend(parser.parse_args(argv).folder))
-    except ValueError as error:
-        print(f"resume_checkpoint: {error}", file=sys.stderr)
-        return 2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Mend one run's folder."""
+    print(mend(args.folder))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

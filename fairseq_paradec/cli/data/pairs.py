@@ -15,15 +15,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
+from ...errors import UsageError
+
 
 def lines_of(files: list[TextIO]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of parallel files side by side, and stop the program if one is shorter."""
+    """Yield the lines of parallel files side by side.
+
+    Raises:
+        UsageError: one is shorter.
+    """
     while True:
         lines = tuple(file.readline() for file in files)
         if not all(lines):
             if any(lines):
                 short = ", ".join(file.name for file, line in zip(files, lines) if not line)
-                sys.exit(f"data_pairs: fewer lines than its partner: {short}")
+                raise UsageError(f"fewer lines than its partner: {short}")
             return
         yield lines
 
@@ -46,8 +52,8 @@ def keep(source: str, target: str, max_tokens: int | None, max_ratio: float | No
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("clean")
     command.add_argument("--lines", type=int, help="only the first N pairs")
@@ -56,8 +62,10 @@ def main() -> None:
     command.add_argument("--max-tokens", type=int)
     command.add_argument("--max-ratio", type=float)
     command.add_argument("files", nargs=8, type=Path, help="four to read, then four to write")
-    args = parser.parse_args()
 
+
+def run(args: argparse.Namespace) -> int:
+    """Clean or filter."""
     half = len(args.files) // 2
     with ExitStack() as stack:
         # newline="\n": a stray carriage return is no line of its own.
@@ -79,10 +87,7 @@ def main() -> None:
             for line, file in zip(lines, outputs):
                 file.write(line + "\n")
     if not written:
-        sys.exit(f"data_pairs: no sentence pairs left of {seen}: {args.files[0]}")
+        raise UsageError(f"no sentence pairs left of {seen}: {args.files[0]}")
     if written < seen:
         print(f"  {seen - written} of {seen} training pairs dropped", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

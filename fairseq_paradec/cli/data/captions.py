@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make documents and summaries from captions: a stand-in where no summarisation corpus is at hand.
 
 A document is N captions. Its summary has the first clause of each of the first K, in order: all of
@@ -21,19 +20,15 @@ left out.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import random
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-logging.disable(logging.INFO)  # what fairseq says while it is imported
-from fairseq_paradec.cli import arguments  # noqa: E402
-from fairseq_paradec.cli.analyse_texts import read  # noqa: E402
-from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
+from ...errors import UsageError, option_error
+from .. import arguments
+from ..analyse_texts import read
 
 ENDS = frozenset(
     ", ; : . ! ? and or but while as that who which where with without in into inside on onto at "
@@ -78,13 +73,9 @@ def documents(
     return pairs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="concatenate_captions.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add(
         "texts", metavar="TEXTS", type=Path,
@@ -98,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     number = arguments.whole_number
     add("--language", default="en", metavar="LANG", help="ending of the files (default: en)")
     add(
-        "--captions", type=lambda text: [number(part) for part in text.split(",")], default=[8],
+        "--captions", type=arguments.whole_numbers, default=[8],
         metavar="N[,N...]", help="of a document, one length or several (default: 8)",
     )  # fmt: skip
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
@@ -108,11 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="documents of an N in valid and test, so that all lengths have as many (default: all)",
     )  # fmt: skip
     add("--seed", type=int, default=1, help="(default: 1)")
-    args = parser.parse_args(argv)
-    return arguments.run("concatenate_captions.py", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write the folder, whole or not at all."""
     sizes = list(dict.fromkeys(args.captions))
     if args.summarised is not None and args.summarised > min(sizes):
@@ -149,7 +138,3 @@ def _run(args: argparse.Namespace) -> int:
         os.rename(folder, args.dest)
     print(*(f"{split}: {len(pairs)} documents" for split, pairs in made.items()), sep="\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

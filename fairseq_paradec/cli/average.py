@@ -1,30 +1,30 @@
-#!/usr/bin/env python3
 """Average the weights of a training run's last checkpoints, and drop the training state."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from ..errors import UsageError, option_error
+from .arguments import whole_number
 
-logging.disable(logging.INFO)  # what fairseq says while it is imported
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from fairseq_paradec.cli.arguments import whole_number  # noqa: E402
-from fairseq_paradec.compat.checkpoints import allow_fairseq_checkpoints, explain_file  # noqa: E402
-from fairseq_paradec.errors import UsageError  # noqa: E402
+if TYPE_CHECKING:  # takes seconds to load
+    import torch
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint safely; tensors stay on the disk until they are used.
 
     Raises:
-        ValueError: it is torn, or no checkpoint of fairseq.
+        UsageError: it is torn, or no checkpoint of fairseq.
     """
+    import torch
+
+    from ..compat.checkpoints import allow_fairseq_checkpoints, explain_file
+
     allow_fairseq_checkpoints()
     try:
         load = explain_file(torch.load)
@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
     except UsageError:
         raise
     except Exception as error:  # torch has no one error for a broken file
-        raise ValueError(f"{path}: no whole checkpoint of fairseq-train") from error
+        raise UsageError(f"{path}: no whole checkpoint of fairseq-train") from error
     return state
 
 
@@ -49,7 +49,7 @@ def last_checkpoints(folder: Path, count: int) -> list[dict[str, Any]]:
     may have no number.
 
     Raises:
-        ValueError: there is none, or one cannot be read.
+        UsageError: there is none, or one cannot be read.
     """
     found = {}
     for path in (*folder.glob("checkpoint[0-9_]*.pt"), folder / "checkpoint_last.pt"):
@@ -63,20 +63,20 @@ def check_same_kind(states: Sequence[dict[str, Any]]) -> None:
     """Refuse checkpoints that are not of one model.
 
     Raises:
-        ValueError: architecture, names or shapes differ.
+        UsageError: architecture, names or shapes differ.
     """
     first = states[0]
     shapes = {name: tuple(tensor.shape) for name, tensor in first["model"].items()}
     for other in states[1:]:
         arches = [vars_of(state["cfg"]["model"]).get("arch") for state in (first, other)]
         if arches[0] != arches[1]:
-            raise ValueError(f"different architectures: {arches[0]} and {arches[1]}")
+            raise UsageError(f"different architectures: {arches[0]} and {arches[1]}")
         others = {name: tuple(tensor.shape) for name, tensor in other["model"].items()}
         different = sorted(
             name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name)
         )
         if different:
-            raise ValueError(
+            raise UsageError(
                 f"different weights: {different[0]} is {shapes.get(different[0], 'missing')} in "
                 f"one checkpoint and {others.get(different[0], 'missing')} in another "
                 f"({len(different)} such names)"
@@ -99,7 +99,7 @@ def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         states: checkpoints of one model, oldest first.
 
     Raises:
-        ValueError: they are not of one model, or whole numbers in them differ.
+        UsageError: they are not of one model, or whole numbers in them differ.
     """
     check_same_kind(states)
     means: dict[tuple[Any, ...], torch.Tensor] = {}
@@ -115,9 +115,11 @@ def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def mean(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the mean of one weight; see ``average``."""
+    import torch
+
     if not tensors[0].is_floating_point():
         if any(not torch.equal(tensor, tensors[0]) for tensor in tensors):
-            raise ValueError(f"{name} holds whole numbers, which differ between checkpoints")
+            raise UsageError(f"{name} holds whole numbers, which differ between checkpoints")
         return tensors[0].clone()
     halves = (torch.float16, torch.bfloat16)
     dtype = torch.float32 if tensors[0].dtype in halves else tensors[0].dtype
@@ -129,28 +131,24 @@ def mean(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return (total / len(tensors)).to(dtype)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Average one run's checkpoints; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="of a training run (--save-dir)")
     parser.add_argument("--last", type=whole_number, required=True, help="how many checkpoints")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
-    args = parser.parse_args(argv)
-    try:
-        if not args.folder.is_dir():
-            raise ValueError(f"DIR: got '{args.folder}'; allowed: the folder of a training run")
-        states = last_checkpoints(args.folder, args.last)
-        result = average(states)
-    except ValueError as error:
-        print(f"average_checkpoints: {error}", file=sys.stderr)
-        return 2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Average one run's checkpoints."""
+    import torch
+
+    if not args.folder.is_dir():
+        raise option_error("DIR", str(args.folder), "the folder of a training run")
+    states = last_checkpoints(args.folder, args.last)
+    result = average(states)
     partial = args.out.with_name(args.out.name + ".partial")
     torch.save(result, partial)
     partial.replace(args.out)
     updates = ", ".join(str(count_updates(state)) for state in states)
-    print(f"average_checkpoints: {len(states)} averaged, of updates {updates}", file=sys.stderr)
+    print(f"paradec average: {len(states)} averaged, of updates {updates}", file=sys.stderr)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,24 @@
+"""Turn Moses tokens on standard input into plain text, line by line.
+
+It is what evaluations do with translations, so that a reference is made in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("language", metavar="LANG", help="as in de")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Filter standard input."""
+    from sacremoses import MosesDetokenizer
+
+    detokenizer = MosesDetokenizer(lang=args.language)
+    for line in sys.stdin:
+        print(detokenizer.detokenize(line.split()))
+    return 0
