@@ -62,7 +62,7 @@ setup(
     extras_require={
         # engines to compare with: paradec benchmark --peers
         "peers": ["ctranslate2>=4.5,<5"],
-        # photographs: scripts/prepare_super_resolution.py --photographs
+        # photographs: paradec data images --photographs
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5"],
     },

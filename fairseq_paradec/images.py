@@ -238,7 +238,7 @@ def read_sizes(folder: str) -> tuple[Size, Size]:
     """Read how the images of a data folder are arranged: its sources and its targets.
 
     Args:
-        folder: what scripts/prepare_super_resolution.py made.
+        folder: what paradec data images made.
 
     Returns:
         The small and the large size: as many channels, and the same whole multiple in both
@@ -248,7 +248,7 @@ def read_sizes(folder: str) -> tuple[Size, Size]:
         UsageError: the file is not there, is something else, or its sizes do not fit each other.
     """
     path = os.path.join(folder, SIZES)
-    allowed = "a folder that scripts/prepare_super_resolution.py made"
+    allowed = "a folder that paradec data images made"
 
     def error(wrong: str) -> UsageError:
         return UsageError(f"DATA: got {folder!r}, whose {path} {wrong}; allowed: {allowed}")

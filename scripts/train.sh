@@ -43,7 +43,7 @@ options:
                         -- --base-path FILE names; with --fine-tune-base that is trained, too
                         (tiny 6 epochs). image_transformer (Stern et al. 2018, section 7.2; tiny 20
                         epochs) writes images, and blockwise_image_transformer puts heads on it:
-                        DATA is a folder of scripts/prepare_super_resolution.py then. In such a
+                        DATA is a folder of paradec data images then. In such a
                         folder every model is trained by --task image_super_resolution
     --epochs N          how long: a checkpoint is written after each epoch
     --updates N         or so: one more after every hundredth of the updates
@@ -127,7 +127,7 @@ image= # how many tokens an image has, if DATA holds images
 size = json.load(open(sys.argv[1]))["hr"]
 print(size["height"] * size["width"] * size["channels"] + 1)' "$data/sizes.json" 2>/dev/null) ||
     fail "DATA: got '$data', whose sizes.json cannot be read; allowed: a folder of" \
-        "scripts/prepare_super_resolution.py"
+        "paradec data images"
 [[ -n $image || $arch != *image_transformer* ]] ||
     fail "--arch: got '$arch'; allowed: it with images, which DATA ($data) does not hold (no" \
         "sizes.json)"

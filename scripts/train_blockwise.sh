@@ -14,7 +14,7 @@ made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps i
 
 input:
     DATA                   a folder that fairseq-preprocess made (paths have no ':' in them); or one
-                           of images, by prepare_super_resolution.py (section 7.2 of the paper):
+                           of images, by paradec data images (section 7.2 of the paper):
                            --arch image_transformer then, and blockwise_image_transformer
 output:
     DIR/base/              [1/5] a Transformer, unless --base is given

@@ -1,12 +1,10 @@
-"""scripts/prepare_super_resolution.py: from photographs to a folder that fairseq reads."""
+"""paradec data images: from photographs to a folder that fairseq reads."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +13,13 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.translation import load_langpair_dataset
 from PIL import Image
-from support.commands import run_script
 
 from fairseq_paradec import images
+from fairseq_paradec.cli.data.images import PHOTOGRAPHS
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.images import Pixels, Size
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "prepare_super_resolution.py"
 PARTS = ("train", "valid", "test")
-
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("prepare_super_resolution", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def noise(seed: int, *shape: int) -> Pixels:
@@ -71,9 +59,9 @@ def pairs(data: Path, part: str) -> list[tuple[Pixels, Pixels, dict[str, Any]]]:
     return found
 
 
-def test_a_folder_of_photographs(tmp_path, script, capsys):
+def test_a_folder_of_photographs(tmp_path, capsys):
     source, out = photographs(tmp_path / "faces"), tmp_path / "new" / "data"
-    assert script.main([str(source), str(out)]) == 0
+    assert paradec(["data", "images", str(source), str(out)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "train      4 pairs of 4 photographs",
         "valid      1 pairs of 1 photographs",
@@ -99,11 +87,11 @@ def test_a_folder_of_photographs(tmp_path, script, capsys):
     assert sorted(file.name for file in out.parent.iterdir()) == ["data"]  # nothing half done
 
 
-def test_patches(tmp_path, script):
+def test_patches(tmp_path):
     """Squares of 16 pixels as they are, and of 32, each averaged to 16; the margins fall away."""
     source, out = photographs(tmp_path / "source"), tmp_path / "out"
     arguments = [str(source), "--size", "16", "--input-size", "4", "--patches", "16,32", str(out)]
-    assert script.main([*arguments, "--test", "2", "--valid", "1"]) == 0
+    assert paradec(["data", "images", *arguments, "--test", "2", "--valid", "1"]) == 0
     parts = {part: pairs(out, part) for part in PARTS}
     names = {part: {origin["image"] for *_, origin in found} for part, found in parts.items()}
     assert [len(names[part]) for part in PARTS] == [3, 1, 2]
@@ -120,13 +108,16 @@ def test_patches(tmp_path, script):
             assert low.shape == (4, 4, 3)
 
 
-def test_the_same_files_each_time_and_others_by_another_seed(tmp_path, script):
+def test_the_same_files_each_time_and_others_by_another_seed(tmp_path):
     source = photographs(tmp_path / "source", 12)
     moved = tmp_path / "elsewhere" / "source"
     shutil.copytree(source, moved)
     contents = []
     for name, folder, seed in (("one", source, "1"), ("two", moved, "1"), ("three", source, "2")):
-        assert script.main([str(folder), str(tmp_path / name), "--gray", "--seed", seed]) == 0
+        assert (
+            paradec(["data", "images", str(folder), str(tmp_path / name), "--gray", "--seed", seed])
+            == 0
+        )
         contents.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
     assert contents[0] == contents[1]
     assert set(contents[0]) == set(contents[2]) == {
@@ -140,14 +131,14 @@ def test_the_same_files_each_time_and_others_by_another_seed(tmp_path, script):
     assert low.shape == (8, 8) and high.shape == (32, 32)
 
 
-def test_copies_are_left_out(tmp_path, script, capsys):
+def test_copies_are_left_out(tmp_path, capsys):
     source = photographs(tmp_path / "source", 5)
     for file in [*source.glob("?.*")]:
         (source / f"copy-{file.stem}.png").write_bytes(file.read_bytes())
     flat = np.zeros((64, 32, 3), dtype=np.uint8)  # two squares, one of them left
     Image.fromarray(flat).save(source / "flat.png")
     out = tmp_path / "out"
-    assert script.main([str(source), str(out), "--patches", "32", "--test", "3"]) == 0
+    assert paradec(["data", "images", str(source), str(out), "--patches", "32", "--test", "3"]) == 0
     assert "left out: 6 pairs that were there already" in capsys.readouterr().out
     parts = json.loads((out / "sizes.json").read_text())["parts"]
     # A photograph of which nothing is new counts for no part.
@@ -156,55 +147,57 @@ def test_copies_are_left_out(tmp_path, script, capsys):
     assert len(targets) == len(set(targets)) == 6
 
 
-def test_bad_files_are_named_or_counted(tmp_path, script, capsys):
+def test_bad_files_are_named_or_counted(tmp_path, capsys):
     source = photographs(tmp_path / "source", 4)
     Image.fromarray(noise(9, 40, 31, 3)).save(source / "small.png")
-    assert script.main([str(source), str(tmp_path / "out")]) == 2
+    assert paradec(["data", "images", str(source), str(tmp_path / "out")]) == 2
     assert "small.png: got '40×31 pixels'; allowed: 32×32 or more" in capsys.readouterr().err
     Image.fromarray(noise(9, 40, 40, 4)).save(source / "small.png")
-    assert script.main([str(source), str(tmp_path / "out")]) == 2
+    assert paradec(["data", "images", str(source), str(tmp_path / "out")]) == 2
     assert "small.png: got 'mode RGBA'" in capsys.readouterr().err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["source"]
     (source / "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    assert script.main([str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
+    assert paradec(["data", "images", str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
     assert "left out: 2 photographs that cannot be used; the first: " in capsys.readouterr().out
     sizes = json.loads((tmp_path / "out" / "sizes.json").read_text())
     assert sizes["left_out"] == 2
     assert [sizes["parts"][part]["photographs"] for part in PARTS] == [2, 1, 1]
 
 
-def test_names_that_cannot_be_printed(tmp_path, script, capsys):
+def test_names_that_cannot_be_printed(tmp_path, capsys):
     source = photographs(tmp_path / "source", 4)
     Path(os.fsdecode(os.fsencode(source / "b") + b"\xff.png")).write_bytes(b"xx")
-    assert script.main([str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
+    assert paradec(["data", "images", str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
     said = capsys.readouterr().out
     assert "left out: 1 photographs" in said and "b\\udcff.png" in said
     said.encode()  # strictly
     assert (tmp_path / "out" / "sizes.json").is_file()
 
 
-def test_nothing_left_for_training_is_said(tmp_path, script, capsys):
+def test_nothing_left_for_training_is_said(tmp_path, capsys):
     source = photographs(tmp_path / "source", 3)
     (source / "1.PNG").write_bytes(b"")
-    assert script.main([str(source), str(tmp_path / "out"), "--skip-bad"]) == 2
+    assert paradec(["data", "images", str(source), str(tmp_path / "out"), "--skip-bad"]) == 2
     error = capsys.readouterr().err
     assert "no photographs left for training: of 3, 1 could not be used" in error
     assert "1.PNG: cannot be read" in error
     assert not (tmp_path / "out").exists()
 
 
-def test_a_quick_try(tmp_path, script):
+def test_a_quick_try(tmp_path):
     source = photographs(tmp_path / "source", 18, (16, 48))
-    assert script.main(
-        [str(source), str(tmp_path / "out"), "--smoke", "--patches", "8"]
+    assert paradec(
+        ["data", "images", str(source), str(tmp_path / "out"), "--smoke", "--patches", "8"]
         + ["--size", "8", "--input-size", "2", "--gray"]
     ) == 0  # fmt: skip
     parts = json.loads((tmp_path / "out" / "sizes.json").read_text())["parts"]
     assert [tuple(parts[part].values()) for part in PARTS] == [(14, 56), (1, 4), (1, 4)]
 
 
-def test_the_photographs_that_are_installed(tmp_path, script):
-    assert script.main(["--photographs", str(tmp_path / "out"), "--patches", "128"]) == 0
+def test_the_photographs_that_are_installed(tmp_path):
+    assert (
+        paradec(["data", "images", "--photographs", str(tmp_path / "out"), "--patches", "128"]) == 0
+    )
     sizes = json.loads((tmp_path / "out" / "sizes.json").read_text())
     assert sizes["made_by"]["photographs"] == ["skimage", "sklearn"]
     names = {part: {origin["image"] for *_, origin in pairs(tmp_path / "out", part)}
@@ -218,18 +211,18 @@ def test_the_photographs_that_are_installed(tmp_path, script):
     assert sum(part["pairs"] for part in sizes["parts"].values()) + sizes["duplicates"] == 94
 
 
-def test_packages_that_are_missing_are_named(tmp_path, script, monkeypatch, capsys):
-    monkeypatch.setitem(script.PHOTOGRAPHS, "no_such_package", ["a.png"])
-    assert script.main(["--photographs", str(tmp_path / "out")]) == 2
+def test_packages_that_are_missing_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PHOTOGRAPHS, "no_such_package", ["a.png"])
+    assert paradec(["data", "images", "--photographs", str(tmp_path / "out")]) == 2
     assert "--photographs: got 'no no_such_package'" in capsys.readouterr().err
-    monkeypatch.delitem(script.PHOTOGRAPHS, "no_such_package")
-    monkeypatch.setitem(script.PHOTOGRAPHS, "numpy", ["data/none.png"])
-    assert script.main(["--photographs", str(tmp_path / "out")]) == 2
+    monkeypatch.delitem(PHOTOGRAPHS, "no_such_package")
+    monkeypatch.setitem(PHOTOGRAPHS, "numpy", ["data/none.png"])
+    assert paradec(["data", "images", "--photographs", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "--photographs: got 'no " in error and "none.png'" in error
 
 
-def test_mistakes_are_named(tmp_path, script, capsys):
+def test_mistakes_are_named(tmp_path, capsys):
     source, out = str(photographs(tmp_path / "source", 4)), str(tmp_path / "out")
     (tmp_path / "empty").mkdir()
     for arguments, words in (
@@ -245,13 +238,16 @@ def test_mistakes_are_named(tmp_path, script, capsys):
         ([source, out, "--patches", "64"], "allowed: 64×64 or more"),
         ([source, out, "--test", "2", "--valid", "2"], "--test, --valid: got [2, 2]"),
     ):
-        assert script.main(arguments) == 2
+        assert paradec(["data", "images", *arguments]) == 2
         assert words in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
 
-def test_as_a_command(tmp_path):
-    done = run_script(SCRIPT, "--help", python=sys.executable)
-    assert done.returncode == 0 and "(DIR | --photographs) OUT" in done.stdout
-    done = run_script(SCRIPT, tmp_path, tmp_path / "out", "--size", 0)
-    assert done.returncode == 2 and "--size" in done.stderr and "Traceback" not in done.stderr
+def test_as_a_command(tmp_path, capsys):
+    for words, status in ((["--help"], 0), ([str(tmp_path), str(tmp_path), "--size", "0"], 2)):
+        with pytest.raises(SystemExit) as end:
+            paradec(["data", "images", *words])
+        assert end.value.code == status
+        out, err = capsys.readouterr()
+        assert "paradec data images (DIR | --photographs) OUT" in out + err
+        assert status == 0 or "--size" in err

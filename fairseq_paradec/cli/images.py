@@ -140,7 +140,7 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     """Read a subset of a data folder.
 
     Args:
-        data: what scripts/prepare_super_resolution.py made.
+        data: what paradec data images made.
         subset: its name, as in ``test``.
 
     Returns:
@@ -165,7 +165,7 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
         except (OSError, ValueError) as error:  # a UsageError is a ValueError
             raise UsageError(
                 f"DATA: got {data!r}, whose subset {subset!r} (--subset) is missing or damaged "
-                f"({error}); allowed: one that scripts/prepare_super_resolution.py made"
+                f"({error}); allowed: one that paradec data images made"
             ) from error
     small, large = sides
     return sizes[1], [Pair(*both) for both in zip(small, large, strict=True)]

@@ -16,7 +16,7 @@ DOCUMENT, SUMMARY = "document", "summary"
 
 
 def holds_images(data: str) -> bool:
-    """Say whether a data folder is of images, as ``prepare_super_resolution.py`` makes it."""
+    """Say whether a data folder is of images, as ``paradec data images`` makes it."""
     return (Path(data) / images.SIZES).is_file()
 
 

@@ -44,7 +44,7 @@ class ImageSuperResolutionConfig(ParallelTranslationConfig):
 
 @register_task("image_super_resolution", dataclass=ImageSuperResolutionConfig)
 class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
-    """Pairs of a small image and the large one, as scripts/prepare_super_resolution.py makes them.
+    """Pairs of a small image and the large one, as paradec data images makes them.
 
     An output is an image: as many intensities as one has, and ``</s>``.
 

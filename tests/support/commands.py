@@ -197,19 +197,6 @@ def wait_until(
         time.sleep(0.005)
 
 
-def run_script(
-    path: Path, *args: object, python: Path | str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a Python script as ``python PATH ARGS`` would; ``python`` as in ``run_python``."""
-    code = """
-import os, runpy, sys
-sys.argv = sys.argv[1:]
-sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-    return run_python(code, path, *args, python=python)
-
-
 def fairseq(
     command: str,
     *args: object,

@@ -41,7 +41,7 @@ def image_folder(
     pairs: Mapping[str, int] = PAIRS,
     seed: int = 1,
 ) -> Path:
-    """Write what scripts/prepare_super_resolution.py writes: pairs, dictionaries, sizes.json."""
+    """Write what paradec data images writes: pairs, dictionaries, sizes.json."""
     folder.mkdir(parents=True, exist_ok=True)
     symbols = images.dictionary()
     for number, (part, count) in enumerate(pairs.items()):

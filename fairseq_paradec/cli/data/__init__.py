@@ -1,4 +1,4 @@
-"""Steps of the data recipes in scripts/, and two ways to more data."""
+"""Data folders made of what there is, and steps of the data recipes in scripts/."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ STEPS = {
     "detokenise": "Moses tokens to plain text",
     "first-words": "lines cut to their first words",
     "hash-split": "train, valid and test by a hash of the English side",
+    "images": "photographs to pairs of small and large images",
     "markup": "the text of .sgm and .tmx files",
     "pairs": "clean raw pairs; filter training pairs",
     "po": "the translated messages of .po files",

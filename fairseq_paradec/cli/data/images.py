@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make fairseq data for image super-resolution: pairs of a small image and the large one.
 
 The task of Stern et al. (2018), section 7.2: from 8×8 pixels to 32×32. The source language is lr
@@ -22,27 +21,20 @@ import argparse
 import hashlib
 import importlib.util
 import json
-import logging
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-logging.disable(logging.INFO)  # what fairseq says while it is imported
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import numpy as np  # noqa: E402
-import PIL  # noqa: E402
-import torch  # noqa: E402
-from fairseq.data import indexed_dataset  # noqa: E402
-from tqdm import tqdm  # noqa: E402
+import numpy as np
+import PIL
 
-from fairseq_paradec import images  # noqa: E402
-from fairseq_paradec.analysis.symbols import printable  # noqa: E402
-from fairseq_paradec.cli import arguments  # noqa: E402
-from fairseq_paradec.errors import UsageError, option_error  # noqa: E402
-from fairseq_paradec.images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size  # noqa: E402
+from ... import images
+from ...analysis.symbols import printable
+from ...errors import UsageError, option_error
+from ...images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size
+from .. import arguments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 # Colour photographs in the two packages. motorcycle_right is motorcycle_left from a step aside, so
@@ -103,6 +95,8 @@ class Part:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        from fairseq.data import indexed_dataset
+
         self.photographs = self.pairs = 0
         self._symbols = images.dictionary()
         self._stems = [str(folder / f"{name}.{'-'.join(LANGUAGES)}.{side}") for side in LANGUAGES]
@@ -114,6 +108,8 @@ class Part:
 
     def add(self, origin: dict[str, Any], pair: Sequence[Pixels]) -> None:
         """Append a pair, small and large, and where it comes from."""
+        import torch
+
         for pixels, builder in zip(pair, self._builders):
             indices = np.append(pixels.reshape(-1).astype(np.int64), 0) + self._symbols.nspecial
             indices[-1] = self._symbols.eos()
@@ -174,15 +170,12 @@ class Maker:
         return new
 
 
-def parser() -> argparse.ArgumentParser:
-    """Describe the arguments."""
-    made = argparse.ArgumentParser(
-        prog="prepare_super_resolution.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s (DIR | --photographs) OUT [options]",
-    )
-    add = made.add_argument
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=True)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = f"{parser.prog} (DIR | --photographs) OUT [options]"
+    add = parser.add_argument
     number = arguments.whole_number
     add("folder", metavar="DIR", type=Path, nargs="?", help="a folder with photographs")
     add("out", metavar="OUT", type=Path, help="the new data folder; must not exist")
@@ -207,16 +200,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"a quick try: {SMOKE_PHOTOGRAPHS} photographs, {SMOKE_SQUARES} pairs of each",
     )
-    return made
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit status."""
-    args = parser().parse_intermixed_args(argv)
-    return arguments.run("prepare_super_resolution.py", lambda: _run(args))
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write the folder, whole or not at all."""
     _check(args)
     paths = in_lots(_installed() if args.photographs else _listed(args.folder), args.seed)
@@ -286,12 +272,14 @@ def _write(
     Returns:
         What was made, in words.
     """
+    from tqdm import tqdm
+
     channels = 1 if args.gray else 3
     small, large = (Size(side, side, channels) for side in (args.input_size, args.size))
     maker = Maker(large, small, args.patches, SMOKE_SQUARES if args.smoke else None)
     parts = {name: Part(folder, name) for name in PARTS}
     bad: list[str] = []
-    for path in tqdm(paths, unit=" photographs"):
+    for path in tqdm(paths, unit=" photographs", disable=None):
         try:
             pairs = maker.pairs(path)
         except UsageError as error:
@@ -338,7 +326,7 @@ def _describe(
         "duplicates": duplicates,
         "left_out": len(bad),
         "made_by": {
-            "script": "prepare_super_resolution.py",
+            "script": "paradec data images",
             "photographs": sorted(PHOTOGRAPHS) if args.photographs else args.folder.resolve().name,
             "patches": args.patches,
             "seed": args.seed,
@@ -358,7 +346,3 @@ def _describe(
         first = printable(bad[0])  # it quotes a file's name
         made.append(f"left out: {len(bad)} photographs that cannot be used; the first: {first}")
     return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())
