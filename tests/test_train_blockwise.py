@@ -58,7 +58,7 @@ def report(setting: str, heads: str, base: str = "gad/base/model.pt") -> str:
 BASE = f"train.sh [data] [--save-dir] [gad/base] {SETTINGS}"
 DISTILL = f"distill.sh [data] [gad/data.en-de] {TRANSLATE} [--path] [gad/base/model.pt]"
 HEADS = "--drafter-path=gad/heads.pt"
-SHRINK = "shrink.py [--heads-only] [--max-mb] [10000] [--] [gad/model/model.pt] [gad/heads.pt]"
+SHRINK = "shrink [--heads-only] [--max-mb] [10000] [--] [gad/model/model.pt] [gad/heads.pt]"
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_try_out_leaves_nothing(recipe: Blockwise, tmp_path: Path) -> None:
     result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     steps = recipe.record.read_text().splitlines()
-    assert [step.split()[0] for step in steps if "[--smoke]" not in step] == ["shrink.py"]
+    assert [step.split()[0] for step in steps if "[--smoke]" not in step] == ["shrink"]
     assert not list((tmp_path / "tmp").iterdir())
 
 
