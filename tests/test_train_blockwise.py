@@ -553,7 +553,7 @@ def test_heads_only_refuses_what_is_no_drafter(
         (DEMO / "model.pt", "of --arch transformer'; allowed: a checkpoint of blockwise_transf"),
         (changed(made, "t.pt", fine_tune_base=True), "t.pt, trained with --fine-tune-base, whose"),
         (changed(made, "f.pt", train_first_head=True), "f.pt, trained with --train-first-head, "),
-        (made / "none.pt", "none.pt'; allowed: a checkpoint"),
+        (made / "none.pt", 'none.pt"; allowed: a checkpoint'),
     ):
         assert paradec(["shrink", "--heads-only", str(source), str(target)]) == 2
         error = capsys.readouterr().err
