@@ -11,11 +11,9 @@ from support.commands import DEMO, fairseq, succeed
 from support.tables import table, write
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
-from fairseq_paradec.analysis.agreement import OTHER_NUMBER, VERBS, Pair, contrastive_pairs
-from fairseq_paradec.analysis.quality import TranslationQuality
+from fairseq_paradec.analysis.agreement import Pair, contrastive_pairs
 from fairseq_paradec.cli import analyse_texts
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.measure import documents
 
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
@@ -48,14 +46,6 @@ def test_otem_of_references_is_0_and_shorter_ones_have_no_penalty():
     assert ngrams.over_translation([[]], [["a"]]).otem() == 0
 
 
-def test_saying_it_again_never_lowers_a_rate_of_surplus():
-    for ours, theirs in zip(CORPUS, OTHERS, strict=True):
-        once = ngrams.over_translation([ours], [theirs])
-        twice = ngrams.over_translation([ours + ours], [theirs])
-        assert twice.rates[0] >= once.rates[0]
-        assert twice.length_penalty >= once.length_penalty
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [("a b c", 0), ("a a b", 1), ("a a a", 2), ("a b a b", 2), ("a b a b a", 3), ("a b c a", 0),
@@ -74,29 +64,6 @@ def test_repetition_by_hand():
     assert found == ngrams.Repetition(tokens=8, repeated=2, sentences=1)
     assert found.rate == 2 / 8
     assert ngrams.repetition([[], []]).rate == 0
-
-
-def test_repetition_is_a_part_of_what_over_translation_counts():
-    for one in CORPUS:
-        single, whole = ngrams.repeated_tokens(one, longest=1), ngrams.repeated_tokens(one)
-        assert single == sum(a == b for a, b in zip(one, one[1:], strict=False)) <= whole
-
-
-def test_the_repetition_of_systems_and_references(tmp_path, capsys):
-    """Of what fairseq-generate printed, D- before H-, and the references beside."""
-    lines = ("T-0\tx x", "H-0\t-1\ta", "D-0\t-1\ta a b", "T-1\ty", "D-1\t-1\tc c c")
-    ours = write(tmp_path / "ours", *lines)
-    plain = write(tmp_path / "plain", "a b", "c")
-    rows = table(capsys, "repetition", ours, plain, "--ref", ours)
-    assert rows == [
-        ["ours", "6", "3", "50.00", "2"],
-        ["plain", "3", "0", "0.00", "0"],
-        ["(reference)", "3", "1", "33.33", "1"],
-    ]
-    assert table(capsys, "repetition", plain) == [["plain", "3", "0", "0.0", "0"]]
-    short = write(tmp_path / "short", "a")
-    assert paradec(["analyse", "repetition", plain, "--ref", short]) == 2
-    assert "plain: got 2 sentences; allowed: 1, as in " in capsys.readouterr().err
 
 
 # ---- precision of the ends ---------------------------------------------------------------------
@@ -140,13 +107,6 @@ def test_bins_have_equal_counts_in_order():
         assert {len(one) - len(CORPUS) // count for one in bins} <= {0, 1}
         ranked = [lengths[i] for one in bins for i in one]
         assert ranked == sorted(lengths)
-
-
-def test_bleu_of_one_bin_is_the_corpus_score():
-    ours, theirs = ([" ".join(one) for one in corpus] for corpus in (CORPUS, OTHERS))
-    (score,) = by_length.bleu(ours, theirs, by_length.equal_bins([1] * 30, 1))
-    assert score == TranslationQuality(theirs, resamples=1).scores(ours)["BLEU"]
-    assert by_length.bleu(theirs, theirs, [[25, 3, 4, 7]]) == [pytest.approx(100)]
 
 
 # ---- scores ------------------------------------------------------------------------------------
@@ -206,23 +166,7 @@ def test_what_is_unsure_is_left_out(line):
     assert contrastive_pairs([line]) == []
 
 
-def test_verbs_are_of_two_numbers():
-    assert len(OTHER_NUMBER) == 2 * len(VERBS)
-    assert all(OTHER_NUMBER[OTHER_NUMBER[form]] == form for form in OTHER_NUMBER)
-
-
 # ---- the command -------------------------------------------------------------------------------
-
-
-def test_over_translation_of_systems_side_by_side(tmp_path, capsys):
-    ref = write(tmp_path / "ref", "a b c d", "e f")
-    good, bad = write(tmp_path / "good.txt", "a b c d", "e f"), tmp_path / "bad.txt"
-    rows = table(capsys, "over-translation", good, write(bad, "a a b b c", "e f"), ref)
-    assert [row[0] for row in rows] == ["good", "bad", "(reference)"]
-    assert {float(cell) for row in (rows[0], rows[2]) for cell in row[1:7]} == {0}
-    # 7 tokens: a and b once too often; repeated: the same two. No bigram twice.
-    assert [float(cell) for cell in rows[1][3:5]] == [28.57, 0]
-    assert float(rows[1][7]) == round(math.exp(1 / 7), 3) and rows[1][8] == "28.57"
 
 
 def test_ngram_precision_of_long_sentences(tmp_path, capsys):
@@ -265,19 +209,6 @@ def test_length_bins_with_times(tmp_path, capsys):
     assert f"{slow}, line 1: got a batch of 4; allowed: --batch-size 1" in capsys.readouterr().err
 
 
-def test_scores_in_any_order(tmp_path, capsys):
-    """PMI: 2 and 4 bits a token in the mean, so log10(16 / 4)."""
-    model = write(tmp_path / "m", "2026 | INFO", "H-1\t-1\tx", "P-1\t-4.0 -2.0", "P-0\t-6.0")
-    plain = write(tmp_path / "a", "P-0\t-2.0", "P-1\t-2.0 -2.0")
-    assert table(capsys, "pmi", model, plain) == [["16.0", "4.0", "0.6021"]]
-    assert table(capsys, "pmi", "16", plain) == [["16.0", "4.0", "0.6021"]]
-    rows = table(capsys, "contrastive", plain, model)
-    assert rows == [["all", "2", "100.0"]]
-    distances = write(tmp_path / "d", 1, 20)
-    rows = table(capsys, "contrastive", model, plain, "--distances", distances)
-    assert rows == [["all", "2", "0.0"], ["1", "1", "0.0"], [">15", "1", "0.0"]]
-
-
 def test_contrastive_make_writes_pairs(tmp_path, capsys):
     src = write(tmp_path / "src", "A man stands .", "People .", "Two dogs in water run .")
     ref = write(tmp_path / "ref", "Ein Mann steht .", "Leute .", "Zwei Hunde im Wasser laufen .")
@@ -294,16 +225,6 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     }
     assert paradec(["analyse", "contrastive-make", ref, src, str(folder)]) == 2
     assert "REF: got" in capsys.readouterr().err
-
-
-def test_out_is_a_table_for_the_results_page(tmp_path, capsys):
-    out = tmp_path / "pmi.json"
-    table(capsys, "pmi", "6.95", "4.04", "--out", out)
-    document = json.loads(out.read_text(encoding="utf-8"))
-    assert document["rows"] == [{"perplexity": 6.95, "autoregressive": 4.04, "PMI": 0.2356}]
-    document["command"] = "python"  # it names a folder of the test
-    out.write_text(json.dumps(document), encoding="utf-8")
-    assert documents.read_document(out)["tables"][0]["rows"] == document["rows"]
 
 
 MISTAKES = {

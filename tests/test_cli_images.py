@@ -16,7 +16,7 @@ from fairseq_paradec import images
 from fairseq_paradec.cli import images as command
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA
-from fairseq_paradec.images import LINE, Pixels
+from fairseq_paradec.images import Pixels
 
 COUNT = 5
 
@@ -169,49 +169,6 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     assert document["command"].startswith("paradec images compare")
 
 
-def test_the_table_stands_among_the_results(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    image_folder(Path("data"), pairs={"test": COUNT})
-    generated(Path("greedy.txt"), shifted(1))
-    given = ("--out", "p", "--json", "tables/images.json")
-    Path("tables").mkdir()
-    assert run(capsys, "compare", "data", "greedy.txt", *given)[0] == 0
-    assert paradec(["results", "--tables", "tables"]) == 0
-    assert "| greedy | 48.13 | 48.13 to 48.13 |" in Path("tables/images.md").read_text()
-
-
-def test_one_system_stands_beside_the_truth(data, tmp_path, capsys):
-    alone = generated(tmp_path / "alone.txt", shifted(3))
-    status, printed, _ = run(capsys, "compare", data, alone, "--out", tmp_path / "p")
-    assert status == 0 and list(rows_of(printed)) == ["alone", command.BICUBIC]
-    assert "mean accepted block" not in printed.splitlines()[0]
-    picture = images.load(tmp_path / "p" / "4.png", 1)
-    assert (picture[4::8, -64 + 4 :: 8] == truth()[4]).all()
-    assert (picture[4::8, 64 + LINE + 4 : 2 * 64 + LINE : 8] == shifted(3)[4]).all()
-
-
-def test_colours(tmp_path, capsys):
-    """In RGB, with a part of the images only."""
-    low, high = images.Size(2, 2, 3), images.Size(8, 8, 3)
-    data = image_folder(tmp_path / "data", low, high, {"valid": 4})
-    outputs = gradients(4, high, 9)
-    text = "".join(
-        f"H-{number}\t0\t{' '.join(map(str, images.tokens(outputs[number])))}\n"
-        for number in (3, 1)
-    )
-    (tmp_path / "a").write_text(text)
-    status, printed, _ = run(
-        capsys, "compare", data, tmp_path / "a", "--out", tmp_path / "p", "--subset", "valid"
-    )
-    assert status == 0 and "2 of 4 images" in printed
-    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["1.png", "3.png"]
-    picture = images.load(tmp_path / "p" / "3.png", 3)
-    assert (picture[::8, 64 + LINE : 128 + LINE : 8] == outputs[3]).all()
-    wanted = gradients(4, high)
-    psnr = np.mean([images.psnr(outputs[number], wanted[number]) for number in (1, 3)])
-    assert rows_of(printed)["a"][0] == f"{psnr:.2f}"
-
-
 def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
     greedy = generated(tmp_path / "greedy.txt", shifted(1))
     out = tmp_path / "p"
@@ -265,13 +222,6 @@ def test_outputs_that_are_none_are_named(data, tmp_path, capsys, old, new, words
     assert status == 2 and printed == ""
     assert all(word in err for word in words), err
     assert not (tmp_path / "p").exists()
-
-
-def test_systems_must_have_the_same_images(data, tmp_path, capsys):
-    whole = generated(tmp_path / "whole.txt", shifted(1))
-    part = broken(tmp_path, line("H", 2), "")
-    status, _, err = run(capsys, "compare", data, whole, part, "--out", tmp_path / "p")
-    assert status == 2 and f"{part}: got no line H-2; allowed: the same images" in err
 
 
 @pytest.mark.parametrize(

@@ -63,24 +63,6 @@ def test_every_prediction_is_kept() -> None:
     ]
 
 
-def test_a_window_that_does_not_reach_a_position_leaves_it_open() -> None:
-    """Right in pass 1, not predicted in pass 2, right again in pass 3; what follows </s> is cut."""
-    graph = from_record(
-        record("a b </s>", one_pass(0, "a b", 1), one_pass(1, "b", 1), one_pass(2, "</s> z z", 1)),
-        "s",
-    )
-    assert graph.final_pass == [1, 1, 3]
-    assert graph.predictions[2] == [None, None, graph.predictions[2][2]]
-    shrinking = record("a b c", one_pass(0, "a b c", 1), one_pass(1, "b", 1), one_pass(2, "c", 1))
-    assert from_record(shrinking, "s").final_pass == [1, 1, 3]
-    # pass 2 left `b` and `c` open, pass 3 found `b`, pass 4 `c`: no wave is empty
-    late = record("a b", one_pass(0, "a x", 1), one_pass(1, "x", 0), one_pass(1, "b", 1))
-    graph = from_record(late, "s")
-    assert graph.waves == [[0], [1]]
-    assert graph.edges == [(1, 0)]
-    assert "pass 2  -" in as_text(graph).splitlines()
-
-
 def test_greedy_search_is_a_chain() -> None:
     words = "a b c </s>".split()
     passes = [one_pass(i, word, 1) | {"draft": []} for i, word in enumerate(words)]
@@ -89,42 +71,11 @@ def test_greedy_search_is_a_chain() -> None:
     assert not any(graph.parallel)
 
 
-def test_for_networkx() -> None:
-    graph = from_record(FIVE, "sentence 3").graph()
-    assert sorted(graph.edges) == [(1, 3), (2, 1), (3, 0), (4, 1)]
-    assert graph.nodes[4] == {
-        "token": "</s>",
-        "final_pass": 4,
-        "log_prob": pytest.approx(math.log(0.77)),
-        "probability": pytest.approx(0.77),
-        "runner_up": "</S>",
-        "runner_up_log_prob": pytest.approx(math.log(0.77) - 1),
-        "parallel": True,
-    }
-
-
-def test_text_for_a_terminal() -> None:
-    flags = {"block_size": 5, "adaptive_block": True, "hybrid_length": None, "compile": False}
-    text = as_text(from_record(record("\x1b[2J", one_pass(0, "\x1b[2J", 1), flags=flags), "s"))
-    assert text.splitlines()[:2] == [
-        "s (pj --block-size 5 --adaptive-block)",
-        r"pass 1  0:\x1b[2J 0.99",
-    ]
-
-
-def test_the_choice_of_auto_fast() -> None:
-    chosen = record("a", one_pass(0, "a", 1), decoding="auto_fast")
-    assert from_record(chosen | {"chosen": "hgj --block-size 8"}, "s").decoding == "hgj"
-    assert from_record(chosen | {"chosen": None}, "s").decoding == "greedy"
-    with pytest.raises(UsageError, match="'gad'"):
-        from_record(chosen | {"chosen": "gad --adaptive-block"}, "s")
-
-
 @pytest.mark.parametrize("decoding", ["gad", "blockwise", "multiword_beam", ""])
 def test_other_methods_are_refused(decoding: str) -> None:
     with pytest.raises(UsageError) as error:
         from_record(FIVE | {"decoding": decoding}, "sentence 3")
-    for part in ("sentence 3", repr(decoding), "greedy, pj, pgj, hgj", "cli.trace"):
+    for part in ("sentence 3", repr(decoding), "greedy, pj, pgj, hgj", "paradec trace"):
         assert part in str(error.value)
 
 

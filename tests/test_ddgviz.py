@@ -7,17 +7,13 @@ import json
 import math
 import os
 import sys
-import time
-import types
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -27,17 +23,14 @@ from support.jacobi_records import FIVE, one_pass, record
 
 from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, symbols, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK
-from fairseq_paradec.cli import pages
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
-from fairseq_paradec.errors import UsageError
 
 #: Tokens that a careless picture would break: markup, quotes, TeX, other scripts, a very long one.
 NASTY = [
     "<b>", "&amp;", '"', "'", "$x_1$", "a_b^c", "\\frac", "%s", "漢字", "日本語", "שלום", "العربية",
     "Donaudampfschifffahrtsgesellschaft", "@@x", "\x1b[2J", "\u202eabc", "...", "</s>",
 ]  # fmt: skip
-HAS_CJK = fonts.choose(["漢"]).missing == []
 NOWHERE = "\U0010fffd"  # private use: no font has it
 
 
@@ -173,69 +166,6 @@ def test_two_hundred_tokens_stay_legible(drawn: list[sheet.Sheet]) -> None:
     assert max(box.get_x() + box.get_width() for box in boxes) < drawn[0].limits[0][1]
 
 
-@pytest.mark.slow
-def test_two_hundred_tokens_take_seconds(tmp_path: Path) -> None:
-    graph = ddg.from_record(long_record(), "s")
-    begin = time.process_time()
-    ddg_plot.draw(graph, tmp_path / "x.png", graph.tokens)
-    assert time.process_time() - begin < 30  # 4 on a common core
-    with Image.open(tmp_path / "x.png") as image:
-        assert max(image.size) < 65 * sheet.DPI
-
-
-def outside(one: sheet.Sheet) -> list[str]:
-    """The texts and boxes that a PNG would cut off."""
-    FigureCanvasAgg(one.figure)
-    one.figure.set_dpi(sheet.DPI)
-    one.figure.canvas.draw()
-    renderer = one.figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    width, height = one.figure.bbox.width, one.figure.bbox.height
-    edges = [(text.get_text(), text.get_window_extent(renderer)) for text in one.axes.texts]
-    edges += [(str(patch), patch.get_window_extent(renderer)) for patch in one.axes.patches]
-    return [
-        name
-        for name, box in edges
-        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
-    ]
-
-
-@pytest.mark.slow
-def test_nothing_sticks_out_of_a_picture(drawn: list[sheet.Sheet]) -> None:
-    """Long titles and sources; long tokens that are all found at once; names of any length."""
-    flags = {"block_size": 5, "jacobi_init": "source-copy", "jacobi_stop": "unchanged",
-             "jacobi_window": "block", "hybrid_length": 12}  # fmt: skip
-    short = FIVE | {"flags": flags, "source": ["interesting"] * 70}
-    ddg_plot.draw(ddg.from_record(short, "sentence of line 1000"), Path("x.png"), short["source"])
-    tokens = " ".join(["W" * 24] * 200)
-    wide = one_pass(0, "a", 200) | {"num_accepted": 199}
-    wide["draft"] = wide["verifier"] = wide["runner_up"] = tokens.split()
-    wide["log_probs"] = wide["runner_up_log_probs"] = [-1.0] * 200
-    ddg_plot.draw(ddg.from_record(record(tokens, wide), "s"), Path("x.png"))
-    ddg_plot.draw(ddg.from_record(long_record(), "s"), Path("x.png"), long_record()["source"])
-    found = [
-        trace_view.read_sentence(one, "sentence " + "9" * 300)
-        for one in (short, record(tokens, wide, source=short["source"]), short)
-    ]
-    files = ["a" * 100, "b" * 100, "c" * 100]
-    trace_plot.draw(found, Path("x.png"), files)
-    trace_plot.draw(found[::2], Path("x.png"), files[::2])
-    assert len(drawn) == 5
-    assert [outside(one) for one in drawn] == [[]] * 5
-
-
-def test_a_wave_of_many_tokens_is_folded(drawn: list[sheet.Sheet]) -> None:
-    output = " ".join(f"w{i}" for i in range(40))
-    late = [one_pass(0, output, 1), one_pass(1, output[3:], 39, accepted=38)]
-    for entry in late:
-        entry["log_probs"] = entry["runner_up_log_probs"] = [-1.0] * len(entry["verifier"])
-    late[0]["verifier"][1:] = ["x"] * 39
-    ddg_plot.draw(ddg.from_record(record(output, *late), "s"), Path("x.png"))
-    boxes = [patch for patch in drawn[0].axes.patches if patch.get_zorder() == 2]
-    columns = {round(box.get_x(), 6) for box in boxes[1:]}
-    assert len(columns) == math.ceil(39 / ddg_plot.TALLEST)
-    assert drawn[0].figure.get_size_inches()[1] < 10
-
-
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> None:
     nasty = record(" ".join(NASTY), one_pass(0, " ".join(NASTY), 1))
@@ -366,30 +296,6 @@ def pixels(text: str) -> np.ndarray:
             return np.asarray(opened.convert("L"))
 
 
-def test_the_usual_font_is_enough_for_most_scripts() -> None:
-    """Spaces, joiners and what is spelled out need no glyph."""
-    texts = [
-        "Straße",
-        "Żółć",
-        "Ελλάς",
-        "Москва",
-        "שלום",
-        "العربية",
-        "a\u200db\u00a0\ufe0f",
-        "\u202e\x07",
-    ]
-    assert fonts.choose(texts) == fonts.Fonts([fonts.USUAL], [])
-
-
-@pytest.mark.skipif(not HAS_CJK, reason="no font here has Chinese characters")
-def test_chinese_and_japanese_have_real_glyphs() -> None:
-    """Two characters without glyphs would be the same box."""
-    assert fonts.choose(["漢字", "かな", "a"]).missing == []
-    assert fonts.choose(["漢字"]).families[0] == fonts.USUAL
-    assert not np.array_equal(pixels("漢"), pixels("字"))
-    assert np.array_equal(pixels(NOWHERE), pixels("\U0010fffc"))
-
-
 @pytest.mark.skipif(not sheet.SHAPES, reason="matplotlib shapes text from 3.11 on")
 def test_right_to_left() -> None:
     """The first letter stands on the right: as the letters in the other order, forced."""
@@ -414,19 +320,6 @@ def test_what_no_font_has_is_named() -> None:
     assert "has 漢 (U+6F22), U+E000; there" in told and "fonts-noto-cjk" in told
     many = fonts.warning([chr(0xE000 + i) for i in range(10)])
     assert "U+E007 and 2 more" in many and "\n" not in many
-
-
-def test_a_dollar_is_a_dollar() -> None:
-    with matplotlib.rc_context({"text.parse_math": True}), fonts.drawing(["$x$"]):
-        assert matplotlib.rcParams["text.parse_math"] is False
-
-
-def test_a_cut_token_and_lines() -> None:
-    assert sheet.label("x" * 24) == "x" * 24
-    assert sheet.label("x" * 25) == "x" * 23 + "…"
-    assert sheet.wrap(["aa"] * 6, 72, 3.5) == ["aa aa", "aa aa", "aa aa"]
-    assert sheet.wrap(["aa"] * 6, 72, 3.5, most=2) == ["aa aa", "aa aa …"]
-    assert sheet.wrap(["a" * 24], 72, 1) == ["a" * 24]  # what never fits stands alone
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -515,29 +408,6 @@ def test_lines_of_a_file(
     assert status == 2 and "no sentence could be decoded" in errors
 
 
-def test_sentencepiece(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's own encoder is asked, without Moses tokens before it."""
-    model = tmp_path / "m.model"
-    model.write_text("")
-
-    class Processor:
-        def Load(self, path: str) -> None:  # noqa: N802
-            assert path == str(model)
-
-        def Encode(self, line: str, **_: Any) -> list[str]:  # noqa: N802
-            assert line == "men, men"
-            return ["men", ",", "men"]
-
-    options = ("--text", "men, men", "--sentencepiece-model", model, "--decoding", "greedy")
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    status, _, errors = run(DEMO, *options)
-    assert status == 2 and "--sentencepiece-model: Please install sentencepiece" in errors
-    module = types.SimpleNamespace(SentencePieceProcessor=Processor)
-    monkeypatch.setitem(sys.modules, "sentencepiece", module)
-    status, told, _ = run(DEMO, *options)
-    assert status == 0 and "men , men </s>" in told
-
-
 def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
     three = [FIVE | {"id": number} for number in (3, 5, 4)]
     file = write(tmp_path / "t.jsonl", *three, three[0])
@@ -554,13 +424,6 @@ def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
     assert {path.name for path in drawn.iterdir()} == {"g-a_b.svg", "g-.._.._x.svg"}
     nameless = write(tmp_path / "n.jsonl", FIVE, FIVE)
     assert run(nameless)[1].startswith("sentence of line 1 (pj)")
-
-
-def test_boxes_are_warned_of(run: Run, tmp_path: Path) -> None:
-    strange = record(NOWHERE, one_pass(0, NOWHERE, 1), id=0)
-    status, told, errors = run(write(tmp_path / "t.jsonl", strange), "--out", tmp_path / "g.png")
-    assert status == 0 and NOWHERE in told
-    assert errors.splitlines() == [f"paradec ddgviz: warning: {fonts.warning([NOWHERE])}"]
 
 
 @pytest.mark.parametrize(
@@ -634,24 +497,8 @@ def test_what_a_trace_says_does_not_command_the_terminal(run: Run, tmp_path: Pat
     assert status == 2 and "\x1b" not in errors and "\\x1b[2J" in errors
 
 
-def test_a_device_is_no_file_to_be_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="pipe: got a device or a folder"):
-        with pages.whole_file(str(pipe)):
-            pass
-    assert pipe.is_fifo()
-
-
 def test_nothing_is_left_of_a_failure(run: Run, tmp_path: Path) -> None:
     out, kept = tmp_path / "g.png", tmp_path / "t.jsonl"
     assert run(DEMO, "--ids", 100, "--out", out, "--trace", kept)[0] == 2
     assert list(tmp_path.iterdir()) == []
 
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        paradec(["ddgviz", "--help"])
-    told = capsys.readouterr().out
-    assert "oracle (the paper's, default)" in " ".join(told.split())
-    assert "\n  paradec ddgviz data-bin/demo.en-de --ids 8 33 --html graphs.html\n" in told

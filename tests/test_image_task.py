@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary, data_utils
 from omegaconf import OmegaConf
-from support.builders import tiny_blockwise, tiny_model, tiny_reordered
+from support.builders import tiny_blockwise, tiny_model
 from support.commands import DEMO, PLUGIN, TRAINING, fairseq, lines_of, succeed
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 
@@ -112,19 +111,6 @@ def test_outputs_are_images_and_those_of_fairseq(models, flags, count):
         )  # fmt: skip
 
 
-def test_without_the_rules_outputs_are_no_images(models):
-    """Else the test above could not fail."""
-    task, model, _ = models
-    search = super(ImageSuperResolutionTask, task).build_generator
-    limits = {"max_len_b": LARGE.num_tokens, "min_len": LARGE.num_tokens}
-    generator = search([model], argparse.Namespace(beam=1, **limits))
-    hypos = task.inference_step(generator, [model], small_images(task, 3))
-    assert {0, 3} <= {token for row in hypos for token in row[0]["tokens"].tolist()}
-    generator = search([model], argparse.Namespace(beam=1))
-    hypos = task.inference_step(generator, [model], small_images(task, 3))
-    assert {len(row[0]["tokens"]) for row in hypos} != {LARGE.num_tokens + 1}
-
-
 @pytest.mark.parametrize("limit", [1, 3, 40])
 def test_near_intensities_only(models, limit):
     """Each written intensity is at most so far from the model's own, given what is written."""
@@ -190,30 +176,6 @@ def test_other_limits_are_refused(models, decoding, limits):
         task.build_generator([model], argparse.Namespace(decoding=decoding, **limits))
 
 
-def test_limits_that_say_the_same_are_fine(models):
-    task, model, _ = models
-    count = LARGE.num_tokens
-    given = {"max_len_a": 0.0, "max_len_b": count, "min_len": count, "unkpen": math.inf}
-    idle = {"max_len_a": 0.0, "max_len_b": 200, "min_len": 1, "unkpen": 0.0}
-    for limits in (given, idle):
-        generator = task.build_generator([model], argparse.Namespace(decoding="pj", **limits))
-        assert (generator.min_len, generator.max_len_b) == (count, count)
-
-
-def test_words_that_were_suppressed_before_stay_so(models):
-    task, model, _ = models
-    sample = small_images(task, 1)
-    (first,) = decode(task, model, sample, decoding="greedy")
-    word = task.target_dictionary[first["tokens"][0]]
-    generator = task.build_generator(
-        [model],
-        argparse.Namespace(decoding="greedy"),
-        extra_gen_cls_kwargs={"tokens_to_suppress": (word,)},
-    )
-    ((hypo,),) = task.inference_step(generator, [model], sample)
-    assert first["tokens"][0] not in hypo["tokens"] and min(hypo["tokens"][:-1]) >= 4
-
-
 def test_distances_between_words_are_refused_before_decoding():
     from support.builders import task_for
 
@@ -223,18 +185,6 @@ def test_distances_between_words_are_refused_before_decoding():
         args = argparse.Namespace(decoding="blockwise", accept_distance=limit)
         with pytest.raises(UsageError, match=f"--accept-distance: got {limit}.*'w0' has no dist"):
             task.build_generator([model], args)
-
-
-@pytest.mark.slow
-def test_distances_between_words_are_refused_by_the_command():
-    result = fairseq(
-        "generate", DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--decoding",
-        "blockwise", "--drafter-path", DEMO / "heads.pt", "--accept-distance", 2,
-    )  # fmt: skip
-    assert result.returncode == 1
-    (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert "--accept-distance: got 2" in message and "has no distance" in message
-    assert not lines_of(result.stdout, "H")
 
 
 # ---- models ------------------------------------------------------------------------------------
@@ -250,13 +200,6 @@ def test_a_model_to_train_gets_the_positions_of_an_image(models):
     args.max_target_positions = 7
     with pytest.raises(UsageError, match=r"--path: got 'a TransformerModel with \(64, 7\) posit"):
         task.build_model(args, from_checkpoint=True)
-
-
-def test_a_model_that_writes_several_at_once_writes_images_too():
-    task = image_task(SMALL, LARGE)
-    model = tiny_reordered(task, "ibdecoder_tiny")
-    (hypo, _) = decode(task, model, small_images(task, 2), decoding="multiword_beam", beam=2)
-    assert len(hypo["tokens"]) == 49 and min(hypo["tokens"][:-1]) >= 4
 
 
 def test_a_model_of_other_images_is_refused(models, monkeypatch):
@@ -369,11 +312,6 @@ def test_other_dictionaries_are_named(data, tmp_path):
         set_up(folder)
 
 
-def test_a_folder_of_texts_is_refused():
-    with pytest.raises(UsageError, match="-s: got 'lr'.*dict.de.txt"):
-        set_up(DEMO)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"max_source_positions": 500}, {"max_target_positions": 64}, {"truncate_source": True},
@@ -426,14 +364,6 @@ def test_generate_writes_images(data, trained, decoding):
 
 
 @pytest.mark.slow
-def test_validate_uses_the_task_of_the_checkpoint(data, trained):
-    result = succeed(
-        fairseq("validate", data, *TASK[:2], "--path", trained, "--batch-size", 2, "--cpu")
-    )
-    assert "valid on 'valid' subset" in result.stderr + result.stdout
-
-
-@pytest.mark.slow
 def test_interactive_names_what_is_no_image(data, with_windows):
     image = " ".join(str(16 * i) for i in range(16))
     lines = [image, "1 2 3", "", image.replace("240", "256"), image + " 0", "hello " * 16]
@@ -467,18 +397,6 @@ def test_a_model_of_images_needs_the_task_and_its_own_sizes(data, with_windows, 
         assert result.returncode == 1
         (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
         assert words in message
-
-
-@pytest.mark.slow
-def test_the_hub_decodes_images(data, trained):
-    from fairseq.models.transformer import TransformerModel
-
-    hub = TransformerModel.from_pretrained(
-        str(trained.parent), trained.name, str(data), user_dir=str(PLUGIN)
-    )
-    line = " ".join(["120"] * 16)
-    answers = [hub.translate(line, **how) for how in ({"beam": 1}, {"decoding": "pj"})]
-    assert answers[0] == answers[1] and len(answers[0].split()) == HIGH.num_tokens
 
 
 @pytest.mark.slow

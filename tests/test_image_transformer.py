@@ -17,7 +17,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import MultiheadAttention
 from omegaconf import OmegaConf
 from reference import local_attention as twin
-from support.builders import task_for, tiny_blockwise, tiny_model, tiny_task
+from support.builders import task_for, tiny_model, tiny_task
 from support.image_models import (
     GRAY,
     HEADS,
@@ -34,7 +34,6 @@ from torch import Tensor
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.models.blockwise_transformer import heads_only, load_heads
 from fairseq_paradec.models.image_transformer import (
     BlockwiseImageTransformer,
     ImagePositions,
@@ -102,25 +101,6 @@ def test_one_by_one_it_is_the_same(block, memory):
     state: dict[str, Any] = {}
     parts = [module(x[t : t + 1], None, None, None, state)[0] for t in range(13)]
     assert torch.allclose(torch.cat(parts), module(x, x, x)[0], rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    ("block", "memory"), [(256, 256), (1, 255), (64, 0), (100, 37), (7, 256), (5000, 0)]
-)
-def test_no_matrix_of_all_positions(block, memory, monkeypatch):
-    """Queries times keys stay within a small multiple of T times the window."""
-    module, length, sizes = attention(block, memory), 3073, []
-    original = torch.nn.functional.scaled_dot_product_attention
-
-    def watched(query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
-        sizes.append(math.prod(query.shape[1:3]) * key.size(2))
-        return original(query, key, value, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    x = torch.zeros(length, 1, 6, dtype=torch.float64)
-    module(x, x, x)
-    window = min(block, length) + memory
-    assert len(sizes) == 1 and sizes[0] <= 2.5 * length * window
 
 
 def test_dropout_is_of_the_weights():
@@ -221,21 +201,7 @@ def test_positions_are_places_in_the_output(sizes):
         assert torch.allclose(small[3 * 2], large[3 * (4 * 6 + 1)], atol=1e-6)
 
 
-def test_positions_are_as_many_as_an_image_needs():
-    task = task_of(RGB)
-    model = tiny_image_model(task, max_target_positions=1024, max_source_positions=7)
-    assert model.max_positions() == (7, 37)
-    assert model.image_sizes == RGB
-    assert "pixels" not in str(model.state_dict().keys())
-
-
 # ---- options ------------------------------------------------------------------------------------
-
-
-def test_defaults_of_the_window():
-    for sizes, want in ((GRAY, (24, 24)), ((Size(8, 8, 3), Size(32, 32, 3)), (256, 256))):
-        model = tiny_image_model(task_of(sizes), None, None)
-        assert model.decoder.attention_window == want
 
 
 @pytest.mark.parametrize(
@@ -262,14 +228,6 @@ def test_another_task_is_refused_by_name(arch):
     wanted = "--task: got 'translation'; allowed: image_super_resolution"
     with pytest.raises(UsageError, match=wanted):
         ARCH_MODEL_REGISTRY[arch].build_model(args, tiny_task())
-
-
-@pytest.mark.parametrize("name", ["image_transformer", "blockwise_image_transformer"])
-def test_sizes_by_name(name):
-    for suffix, dim in (("_tiny", 128), ("_iwslt", 512), ("", 512), ("_big", 1024)):
-        args = Namespace()
-        ARCH_CONFIG_REGISTRY[name + suffix](args)
-        assert args.decoder_embed_dim == dim
 
 
 def test_a_checkpoint_knows_its_sizes(tmp_path):
@@ -325,35 +283,6 @@ def test_heads_on_a_base(base_file):
     assert all(p.requires_grad for p in tuned.parameters())
 
 
-def test_heads_beside_their_base(base_file):
-    """What --drafter-path reads: heads alone, known again by the base."""
-    task, base, path = base_file
-    model = with_heads(task, path, block_size=3)
-    torch.nn.init.normal_(model.block_heads.outer)
-    file = Path(path).with_name("heads.pt")
-    save(task, model, file, HEADS)
-    state = torch.load(file, weights_only=True)
-    torch.save(state | {"model": heads_only(state["model"])}, file)
-    heads = load_heads(str(file), base)
-    assert torch.equal(heads.outer, model.block_heads.outer)
-    with pytest.raises(UsageError, match="heads that were trained on the model of --path"):
-        load_heads(str(file), tiny_image_model(task, seed=1))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attention_block": 6}, "--attention-block: got 6; allowed: 5, as in --base-path"),
-        ({"attention_memory": 5}, "--attention-memory: got 5; allowed: 4"),
-        ({"decoder_layers": 3}, "--decoder-layers"),
-    ],
-)
-def test_flags_that_contradict_the_base_are_refused(base_file, options, message):
-    task, _, path = base_file
-    with pytest.raises(UsageError, match=message):
-        with_heads(task, path, **options)
-
-
 def test_a_base_of_the_other_kind_is_refused_by_name(base_file, tmp_path):
     task, _, path = base_file
     plain_task = task_for("default")
@@ -378,9 +307,3 @@ def test_a_base_of_the_other_kind_is_refused_by_name(base_file, tmp_path):
     with pytest.raises(UsageError, match="holds a BlockwiseImageTransformer"):
         with_heads(task, save(task, heads, tmp_path / "heads.pt", HEADS))
 
-
-def test_the_plain_one_is_as_it_was():
-    """Its state has no new name, so that old checkpoints load."""
-    model = tiny_blockwise(task_for("default"))
-    assert type(model.decoder).__name__ == "BlockwiseDecoder"
-    assert type(model.decoder.layers[0].self_attn) is MultiheadAttention

@@ -86,12 +86,6 @@ def test_impossible_sizes_are_refused(size, name):
         Size(*size)
 
 
-def test_sizes_are_said_in_short():
-    assert f"{Size(8, 4, 3)}" == "8×4×3"
-    with pytest.raises(UsageError, match="tokens: got '1 of them'; allowed: 6, for 2×3×1"):
-        images.image([1], Size(2, 3, 1))
-
-
 def test_shrinking_averages_areas():
     image = np.array([[0, 1, 10, 10], [0, 1, 10, 11], [9, 9, 200, 201]], dtype=np.uint8)
     halves = images.shrink(image[:2], Size(1, 2, 1))
@@ -102,18 +96,6 @@ def test_shrinking_averages_areas():
     # Of five pixels with their centres at 0.5 to 4.5 the first third (up to 1.67) has two.
     row = np.array([[0, 10, 50, 100, 101]], dtype=np.uint8)
     assert images.shrink(row, Size(1, 3, 1)).tolist() == [[5, 50, 101]]
-
-
-def test_shrinking_is_the_mean_of_whole_blocks():
-    image = noise(32, 32, 3)
-    means = image.reshape(8, 4, 8, 4, 3).astype(np.float64).mean(axis=(1, 3))
-    assert (images.shrink(image, Size(8, 8, 3)) == np.floor(means + 0.5)).all()
-
-
-@pytest.mark.parametrize("size", [Size(5, 4, 3), Size(4, 5, 3), Size(2, 2, 1)])
-def test_shrinking_does_not_enlarge_nor_change_channels(size):
-    with pytest.raises(UsageError, match="size: got"):
-        images.shrink(noise(4, 4, 3), size)
 
 
 def test_psnr():
@@ -195,13 +177,6 @@ def test_files_are_read_as_they_are(tmp_path):
     assert images.load(tmp_path / "pure.png", 1).tolist() == [[76, 150, 29]]  # 0.299, 0.587, 0.114
 
 
-def test_photographs_are_put_upright(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was held so that the picture is to be turned to the right
-    path = save(tmp_path / "a.png", "RGB", exif=exif)
-    assert (images.load(path, 3) == np.rot90(noise(4, 6, 3), -1)).all()
-
-
 @pytest.mark.parametrize(
     ("mode", "name"),
     [("P", "p.png"), ("RGBA", "a.png"), ("LA", "la.png"), ("1", "one.png"), ("I;16", "deep.png"),
@@ -219,20 +194,6 @@ def test_modes_that_would_lose_something_are_refused_by_name(tmp_path, mode, nam
     assert message.startswith(f"{path}: got 'mode {mode}'; allowed: mode RGB or L")
 
 
-def test_what_a_mode_does_not_tell_is_refused(tmp_path):
-    frames = [Image.fromarray(noise(4, 6, 3)), Image.fromarray(255 - noise(4, 6, 3))]
-    frames[0].save(tmp_path / "moves.webp", save_all=True, append_images=frames[1:], lossless=True)
-    save(tmp_path / "holes.png", "RGB", transparency=(1, 2, 3))
-    png_of_16_bits(tmp_path / "deep.png")
-    for name, words in (
-        ("moves.webp", "several frames"),
-        ("holes.png", "mode RGB with a transparent colour"),
-        ("deep.png", "mode RGB of 16 bits"),
-    ):
-        with pytest.raises(UsageError, match=f"{name}: got '{words}'; allowed: "):
-            images.load(tmp_path / name, 3)
-
-
 @pytest.mark.parametrize("format_", ["PNG", "JPEG", "BMP", "WEBP"])
 def test_truncated_and_unreadable_files_are_named(tmp_path, format_):
     path = tmp_path / "a.img"
@@ -244,12 +205,3 @@ def test_truncated_and_unreadable_files_are_named(tmp_path, format_):
         with pytest.raises(UsageError, match="a.img: cannot be read as an image"):
             images.load(path, 3)
 
-
-def test_what_is_no_file_or_of_another_format_is_named(tmp_path):
-    path = tmp_path / "a.gif"
-    Image.fromarray(noise(4, 6)).save(path)
-    for wrong in (path, tmp_path / "none.png", tmp_path):
-        with pytest.raises(UsageError, match="cannot be read as an image"):
-            images.load(wrong, 3)
-    with pytest.raises(UsageError, match="channels: got 2"):
-        images.load(path, 2)

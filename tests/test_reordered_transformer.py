@@ -170,33 +170,6 @@ def test_presets_are_the_papers(arch: str) -> None:
     assert model.target_order == PRESETS[arch]
 
 
-def test_flags_win_over_the_preset() -> None:
-    """More directions, more words, and switches."""
-    assert reordered("imdecoder-6x2")[1].target_order == TargetOrder(6, 2)
-    assert reordered("sa-3")[1].target_order == TargetOrder(1, 3)
-    order = reordered("imdecoder-vanilla")[1].target_order
-    assert order == TargetOrder(4, 1, vanilla_positions=True, vanilla_mask=True)
-    assert reordered("left_to_right")[1].target_order == TargetOrder()
-
-
-@pytest.mark.parametrize("learned", [False, True])
-@every_preset
-def test_parameters_are_a_plain_transformers(arch: str, learned: bool) -> None:
-    """The same names and shapes; only IMDecoder has a vector per direction."""
-    task = tiny_task()
-    model = tiny_reordered(task, arch, decoder_learned_pos=learned)
-    plain = plain_twin(decoder_learned_pos=learned)
-    ours = {n: p.shape for n, p in model.named_parameters()}
-    theirs = {n: p.shape for n, p in plain.named_parameters()}
-    if arch == "imdecoder":
-        assert ours.pop("decoder.embed_positions.directions.weight") == (4, 16)
-        if learned:  # of steps
-            assert ours.pop("decoder.embed_positions.learned.weight") == (MAX_POSITIONS, 16)
-            theirs.pop("decoder.embed_positions.weight")
-    assert ours == theirs
-    assert set(model.state_dict()) >= {n for n, _ in model.named_parameters()}
-
-
 def plain_twin(**options: Any) -> Any:
     """A plain Transformer of tiny_reordered's sizes."""
     sizes = {"encoder_layers": 1, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32}
@@ -212,22 +185,6 @@ def save(task: Any, model: Any, path: Path) -> str:
     history = {"criterion_name": "CrossEntropyCriterion", "lr_scheduler_state": {}}
     torch.save(state | {"optimizer_history": [history | {"num_updates": 1}]}, path)
     return str(path)
-
-
-@every_preset
-def test_a_plain_transformers_weights_fit(arch: str) -> None:
-    """All of them, strictly; IMDecoder lacks the directions' vectors then, and says so."""
-    learned = arch.startswith("double_token")
-    model = tiny_reordered(tiny_task(), arch)
-    state = plain_twin(decoder_learned_pos=learned).state_dict()
-    if arch == "imdecoder":
-        with pytest.raises(RuntimeError, match="directions.weight"):
-            model.load_state_dict(dict(state), strict=True)
-        return
-    model.load_state_dict(dict(state), strict=True)
-    assert all(value.equal(state[name]) for name, value in model.state_dict().items())
-    sample = batch(tiny_task(), [4, 6])
-    assert full_forward(model, sample, random_inputs(model, 2, 3, seed=0)).isfinite().all()
 
 
 @every_preset
@@ -263,19 +220,6 @@ def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for wrong in paths:
         with pytest.raises(UsageError, match="^--encoder-from: "):
             tiny_reordered(tiny_task(), "ibdecoder", encoder_from=wrong)
-
-
-@every_model
-def test_a_checkpoint_comes_back(given: str) -> None:
-    """Saved and loaded into a model with other weights: the same outputs."""
-    arch, options = MODELS[given]
-    task, model = reordered(given)
-    other = tiny_reordered(tiny_task(), arch, seed=5, **options)
-    sample, inputs = batch(task, [4, 6]), random_inputs(model, 2, 2, seed=0)
-    want = full_forward(model, sample, inputs)
-    assert not full_forward(other, sample, inputs).allclose(want)
-    other.load_state_dict(model.state_dict(), strict=True)
-    torch.testing.assert_close(full_forward(other, sample, inputs), want)
 
 
 @pytest.mark.parametrize(
@@ -320,18 +264,6 @@ def test_positions_fill_whole_steps(given: str) -> None:
     inputs = random_inputs(model, 1, MAX_POSITIONS // z, seed=1)
     scores = full_forward(model, batch(tiny_task(), [5]), inputs)
     assert scores.shape[1] == model.max_decoder_positions()
-
-
-def test_positions_for_less_than_a_step_are_refused() -> None:
-    """A step needs an input for each of its words."""
-    with pytest.raises(UsageError, match="^--max-target-positions: got 3; allowed: at least 4"):
-        tiny_reordered(tiny_task(), "ibdecoder_sa", max_target_positions=3)
-
-
-def test_positions_that_are_no_whole_steps() -> None:
-    """20 positions and 6 words a step: 18."""
-    model = tiny_reordered(tiny_task(), "imdecoder", directions=6, max_target_positions=20)
-    assert model.max_decoder_positions() == 18
 
 
 # ---- the forward pass ---------------------------------------------------------------------------
@@ -404,23 +336,6 @@ def test_step_by_step_is_the_full_forward(given: str) -> None:
             got = scorer.log_probs(hidden)
             torch.testing.assert_close(got, want[:, begin:end], atol=1e-9, rtol=0)
             scorer.keep([end] * 3)
-
-
-def test_step_by_step_survives_reordering() -> None:
-    """Rows doubled and exchanged between two steps."""
-    task, model = reordered("ibdecoder_sa")
-    sample = batch(task, [7, 3])
-    inputs = random_inputs(model, 2, 2, seed=3)
-    scorer, index = StepScorer(model), [1, 0, 0]
-    ones = torch.ones(4, 1, dtype=torch.bool)
-    with torch.no_grad():
-        scorer.encode(sample["net_input"])
-        scorer.step(inputs[:, :4], mask=ones)
-        scorer.keep([4, 4])
-        scorer.reorder(index)
-        got = scorer.log_probs(scorer.step(inputs[index, 4:], mask=ones))
-    want = full_forward(model, sample, inputs)[index, 4:]
-    torch.testing.assert_close(got, want, atol=1e-9, rtol=0)
 
 
 # ---- training -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -195,7 +194,6 @@ def test_page_in_a_browser(whole: Path, capsys: pytest.CaptureFixture[str]):
         check_values(browser)
         check_contents(browser)
         check_sorting(browser)
-        check_copying(browser)
         check_viewer(browser)
         browser.check_quiet()
 
@@ -295,18 +293,6 @@ def check_sorting(browser: Browser) -> None:
     assert column(browser, name, 0) == names[::-1]
 
 
-def check_copying(browser: Browser) -> None:
-    """Copy a command."""
-    rights = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
-    browser.driver.execute_cdp_cmd("Browser.grantPermissions", rights)
-    button = browser.one("#file-a-table .copy")
-    button.click()
-    told = browser.driver.execute_async_script(
-        "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](`${error}`))"
-    )
-    assert told == table()["command"] and button.text == "copied"
-
-
 def check_viewer(browser: Browser) -> None:
     """Click through the sentences that both traces have, in order of their numbers."""
     outputs = {n: output for n, (_, output) in SENTENCES.items()}
@@ -370,13 +356,6 @@ def blocks(page: str) -> list[dict[str, Any]]:
     return [json.loads(one) for one in found]
 
 
-def test_how_many_sentences_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]):
-    assert run(capsys, folder, "--sentences", 2)[0] == 0
-    shown = blocks((folder / "report.html").read_text("utf-8"))
-    assert [one["name"] for one in shown] == ["sentence 2", "sentence 3"]
-    assert [[p["decoding"] for p in one["panels"]] for one in shown] == [["gad_pp", "greedy"]] * 2
-
-
 def test_traces_of_other_data_are_shown_each_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -389,31 +368,6 @@ def test_traces_of_other_data_are_shown_each_by_itself(
         "b.jsonl, sentence of line 1",
     ]
     assert "No sentence is in all traces" in page
-
-
-def test_statistics_alone_have_no_viewer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    write_lines(tmp_path / "s.jsonl", [without_passes(greedy(1, ["a"], ["b", "</s>"]))])
-    assert run(capsys, tmp_path)[0] == 0
-    page = (tmp_path / "report.html").read_text("utf-8")
-    assert 'id="viewer"' not in page and "newest" not in page
-    assert '<a href="#totals">' in page and '<a href="#sentences">' not in page
-
-
-def test_tables_may_name_files_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = f"{tmp_path}/data"  # which results/ may not: they are published
-    (tmp_path / "t.json").write_text(json.dumps(table(command=f"python -m x {path}")))
-    assert run(capsys, tmp_path)[0] == 0
-    assert f"python -m x {path}" in (tmp_path / "report.html").read_text("utf-8")
-
-
-def test_what_no_font_can_draw_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    document = json.loads(BENCHMARK.read_text("utf-8")) | {"title": "GAD \U0010fffd"}
-    (tmp_path / "b.json").write_text(json.dumps(document))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # which is all that is said
-        status, _, err = run(capsys, tmp_path)
-    assert status == 0 and err.count("\n") == 1
-    assert err.startswith("paradec report: warning: no font of this machine has U+10FFFD")
 
 
 def test_warnings_name_what_differs():
@@ -486,13 +440,6 @@ def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title)
     assert tally.audits == {"identical": 1, "ties": 1, verdict: 1}
     said = "t.jsonl: 1 of 3 outputs are not fairseq's greedy search's, ties apart"
     assert report.warnings([], [tally]) == ([] if title is None else [(title, [said])])
-
-
-def test_anchors_are_one_for_each_name():
-    names = ["a b.json", "a-b.json", "a-b.jsonl", "日本.json", "語.json"]
-    assert list(report.anchors(names).values()) == [
-        "file-a-b", "file-a-b-2", "file-a-b-3", "file-", "file--2",
-    ]  # fmt: skip
 
 
 # ---- errors ------------------------------------------------------------------------------------

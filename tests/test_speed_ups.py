@@ -25,7 +25,6 @@ from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_u
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from fairseq_paradec.analysis.timing import Spread
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
 
 PEER = "CTranslate2 greedy"
@@ -189,46 +188,6 @@ def test_histogram_by_hand():
     assert peer.ratios == pytest.approx([5, 5, 7, 7 / 8.5]) and peer.label == "peer"
     names = [one.name for one in speed_ups.histograms(document())]
     assert names == [name for name in SYSTEMS if name != BEAM]
-
-
-def test_one_slow_round_of_three_counts_for_nothing():
-    """Medians of each sentence's three: of the baseline 4, 6, 6, 8; of our greedy 2, 2, 1, 2."""
-    systems: dict[str, tuple[str, str, list[list[float]]]] = {
-        BEAM: ("beam --beam 5", "beam search", [[4, 6, 60, 8], [4, 60, 6, 6], [90, 6, 4, 70]]),
-        GREEDY: ("beam --beam 1", "exact", [[1] * 4] * 3),
-        OWN_GREEDY: ("greedy", "exact", [[1, 2, 1, 50], [80, 2, 1, 2], [2, 70, 20, 2]]),
-    }
-    (one,) = speed_ups.histograms(document(sweep=False, systems=systems), [OWN_GREEDY])
-    assert one.ratios == [2, 3, 6, 4] and one.bins == [0, 0, 1, 1, 1, 0, 1]
-
-
-def test_as_fast_is_not_faster():
-    (row,) = speed_ups.histogram_table(document(), [BEAM])["rows"]
-    assert row["median"] == "1.00x" and row["1-2x"] == 4 and row["above 1x"] == "0.0%"
-
-
-def test_the_last_bin_is_open():
-    slow = SYSTEMS | {BEAM: ("beam --beam 5", "beam search", [[9, 10, 11, 300]] * 2)}
-    given = document(systems=slow | {OWN_GREEDY: ("greedy", "exact", [[1] * 4] * 2)})
-    (own,) = speed_ups.histograms(given, [OWN_GREEDY])
-    assert own.bins == [0] * 9 + [1, 3]
-    (row,) = speed_ups.histogram_table(given, [OWN_GREEDY])["rows"]
-    assert list(row)[-2:] == ["9-10x", "10x up"] and [*row.values()][-2:] == [1, 3]
-    assert speed_ups.bars([own], 6).splitlines() == [
-        "greedy (exact)", "   9-10x     1 ██", "  10x up     3 ██████",
-    ]  # fmt: skip
-
-
-def test_unknown_labels_are_named():
-    for call in (
-        lambda: speed_ups.speed_ups(document(), "batch", "nobody"),
-        lambda: speed_ups.histograms(document(), None, "nobody"),
-        lambda: speed_ups.histograms(document(), ["nobody"]),
-    ):
-        with pytest.raises(UsageError, match="'nobody'; allowed: a decoder of the benchmark: fair"):
-            call()
-    with pytest.raises(UsageError, match="no peer"):
-        speed_ups.speed_ups(document(), "threads", PEER)
 
 
 # ---- acceptance ----------------------------------------------------------------------------------
@@ -402,15 +361,6 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         speed_plot.plt.close(figure)
 
 
-def many(count: int = 20) -> dict[str, Any]:
-    """A benchmark with as many systems more, whose names begin and end oddly."""
-    more = {
-        f"_$a_ <{i}> & system {i}": (f"pgj --block-size {i}", "exact", [[1 + i / 9] * 4] * 2)
-        for i in range(count)
-    }
-    return document(systems=SYSTEMS | more)
-
-
 def test_marks_stand_at_the_medians(kept):
     speed_plot.draw_speed_ups(document(), "batch", io.BytesIO())
     (ax,) = kept[0].axes
@@ -418,21 +368,6 @@ def test_marks_stand_at_the_medians(kept):
     marks = [line.get_xdata()[0] for line in ax.get_lines() if line.get_marker() != "None"]
     assert marks == [one.spread.median for one in found]
     assert [text.get_text() for text in ax.get_yticklabels()] == list(SYSTEMS)[:-1]
-
-
-@pytest.mark.parametrize(
-    "by, names",
-    [
-        ("batch", ["batch 1", "batch 8", "batch 64"]),
-        # The first system has beams 1 and 5, the next ones 1 and 2.
-        ("beam", [f"beam {n}, against {o}" for n, o in ((1, GREEDY), (2, BEAM), (5, BEAM))]),
-        ("length", ["5 tokens", "6-9 tokens", "10-12 tokens"]),
-    ],
-)
-def test_the_legend_has_the_settings_by_size(kept, by, names):
-    speed_plot.draw_speed_ups(document(), by, io.BytesIO())
-    settings, _ = kept[0].legends
-    assert [text.get_text() for text in settings.get_texts()] == names
 
 
 def test_bars_are_the_bins_in_percent(kept):
@@ -448,92 +383,3 @@ def test_bars_are_the_bins_in_percent(kept):
     assert ax.get_title().endswith("median 1.67x, 75% above 1x")  # between 1.33x and 2x
 
 
-@pytest.mark.parametrize("count, labelled", [(2, [0, 1]), (4, [0, 1, 2, 3]), (7, [3, 4, 5, 6])])
-def test_each_column_of_histograms_ends_with_its_numbers(kept, count, labelled):
-    """Seven in four columns: the last one's panel is in the first line, with nothing below."""
-    names = [*SYSTEMS, "_$a_ <0> & system 0"][1 : count + 1]
-    speed_plot.draw_histogram(many(1), io.BytesIO(), names)
-    kept[0].canvas.draw()
-    panels = kept[0].axes
-    for i, ax in enumerate(panels[:count]):
-        numbers = [t.get_text() for t in ax.get_xticklabels() if t.get_visible()]
-        assert numbers == ([str(n) for n in range(len(numbers))] if i in labelled else []), i
-        assert bool(ax.get_xlabel()) == bool(numbers) == (i in labelled), i
-    assert not any(ax.axison or ax.get_xlabel() for ax in panels[count:])
-
-
-def points(line: Any) -> list[list[float]]:
-    """The points of a line."""
-    return line.get_xydata().tolist()
-
-
-def test_lines_of_acceptance_are_the_rates(kept):
-    """Of two drafts one is wrong from the first token on, so that one alone gets to the second."""
-    passes = [one_pass("a b", "x y z", 0), one_pass("a b", "a b c", 2)]
-    found = acceptance_by_position.count([{"trace": passes}])
-    speed_plot.draw_acceptance({"_a": found, "none": []}, io.BytesIO())
-    left, right = kept[0].axes
-    assert points(left.get_lines()[0]) == [[1, 50], [2, 50]]
-    assert points(right.get_lines()[0]) == [[1, 50], [2, 100]]
-    (legend,) = kept[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["_a", "none"]
-
-
-def test_marks_of_few_drafts_are_hollow(kept):
-    """Of 16 drafts ten get to the second token, nine to the third, none to the last."""
-    passes = [one_pass("a b c d", "w x y z", n) for n in (*6 * [0], 1, *9 * [2])]
-    enough = acceptance_by_position.count([{"trace": passes}])
-    nine = acceptance_by_position.count([{"trace": 9 * [one_pass("a", "a b", 1)]}])
-    speed_plot.draw_acceptance({"enough": enough, "nine": nine}, io.BytesIO())
-    left, right = kept[0].axes
-    hollow = {
-        ax: {
-            line.get_color(): points(line)
-            for line in ax.get_lines()
-            if line.get_markerfacecolor() == "white" and line.get_linestyle() == "None"
-        }
-        for ax in kept[0].axes
-    }
-    assert hollow[left] == {"C0": [], "C1": [[1, 100]]}
-    assert hollow[right] == {"C0": [[3, 0]], "C1": [[1, 100]]}
-    assert points(right.get_lines()[0]) == [[1, 62.5], [2, 90], [3, 0]]
-    # Half a mark at 0% would not look hollow.
-    kept[0].canvas.draw()
-    radius = right.get_lines()[0].get_markersize() / 2 * kept[0].dpi / 72
-    assert right.transData.transform((3, 0))[1] - right.bbox.y0 > radius
-    assert "hollow marks: shares of fewer than 10 drafts" in kept[0].get_supxlabel()
-    (legend,) = kept[0].legends
-    assert [line.get_linestyle() for line in legend.get_lines()] == ["-", "-"]
-    assert [line.get_color() for line in legend.get_lines()] == ["C0", "C1"]
-
-
-def test_twenty_systems_fit(kept):
-    """No name of a row, a panel or the legend lies upon another."""
-    given = many()
-    speed_plot.draw_speed_ups(given, "batch", io.BytesIO())
-    speed_plot.draw_histogram(given, io.BytesIO())
-    for figure in kept:
-        figure.canvas.draw()
-        shown = [ax for ax in figure.axes if ax.axison]
-        texts = [t for ax in shown for t in [*ax.get_yticklabels(), *ax.get_xticklabels()]]
-        texts += [ax.title for ax in shown]
-        texts += [t for legend in figure.legends for t in legend.get_texts()]
-        texts += [figure._suptitle, *(ax.xaxis.label for ax in figure.axes)]
-        boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]
-        whole = figure.bbox
-        for i, box in enumerate(boxes):
-            assert whole.x0 <= box.x0 and box.x1 <= whole.x1, texts[i]
-            assert not any(box.overlaps(other) for other in boxes[i + 1 :])
-
-
-def test_pictures_are_the_same_each_time():
-    found = {"gad": acceptance_by_position.count([{"trace": [one_pass("a b", "a x y", 1)]}])}
-    for draw in (
-        lambda target: speed_plot.draw_speed_ups(document(), "beam", target),
-        lambda target: speed_plot.draw_histogram(document(), target),
-        lambda target: speed_plot.draw_acceptance(found, target),
-    ):
-        first, second = io.BytesIO(), io.BytesIO()
-        draw(first)
-        draw(second)
-        assert first.getvalue() == second.getvalue() and b"<svg" in first.getvalue()

@@ -112,23 +112,6 @@ def test_restore_undoes_permute_in_ragged_batches(order: TargetOrder) -> None:
         assert paper.read(spec_of(order), row[:length]) == words[:length]
 
 
-def test_other_things_can_be_restored() -> None:
-    """Scores go back to the words that they belong to."""
-    scores = torch.tensor([[0.1, 0.5, 0.2, 0.4, 0.3, 0.9]])
-    natural = TargetOrder(2, 1).restore(scores, torch.tensor([5]))
-    torch.testing.assert_close(natural, torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.9]]))
-
-
-def test_whole_steps() -> None:
-    """Slots are rounded up to whole steps, and never down."""
-    for h, c in itertools.product((1, 2, 4, 6, 8), (1, 2, 3, 4)):
-        order = TargetOrder(h, c)
-        assert order.tokens_per_step == h * c
-        for slots in range(1, 40):
-            whole = order.whole_steps(slots)
-            assert whole % (h * c) == 0 and slots <= whole < slots + h * c
-
-
 # ---- what the model is told ---------------------------------------------------------------------
 
 
@@ -195,18 +178,6 @@ def test_training_batches_are_the_twins(order: TargetOrder) -> None:
         assert got.target.tolist() == slots
 
 
-@every_order
-def test_wider_padding_changes_nothing(order: TargetOrder) -> None:
-    """As of --required-seq-len-multiple: more columns are more padding."""
-    rows = targets([4, 9, 0, 6])
-    tight = order.training_batch(padded(rows), BOS, EOS, PAD)
-    wide = order.training_batch(padded(rows, more=5), BOS, EOS, PAD)
-    for narrow, broad in zip(tight, wide, strict=True):
-        width = narrow.size(1)
-        assert broad[:, :width].equal(narrow)
-        assert broad[:, width:].eq(PAD).all()
-
-
 def test_training_batches_by_hand() -> None:
     """A row of five words, one of four and an empty one, in pairs of each kind."""
     rows = [[11, 12, 13, 14, 15], [21, 22, 23, 24], []]
@@ -232,16 +203,6 @@ def test_training_batches_by_hand() -> None:
         [21, 24, 22, 23, EOS, EOS],
         [EOS, EOS, PAD, PAD, PAD, PAD],
     ]
-
-
-def test_left_to_right_training_is_fairseqs_own() -> None:
-    """One word a step: `</s>` in front, the target as it was."""
-    rows = targets([3, 6, 0])
-    batch = padded(rows)
-    got = TargetOrder().training_batch(batch, BOS, EOS, PAD)
-    assert got.target.equal(batch)
-    want = [[EOS, *row] + [PAD] * (6 - len(row)) for row in rows]
-    assert got.prev_output_tokens.tolist() == want
 
 
 # ---- what an order says of itself ---------------------------------------------------------------

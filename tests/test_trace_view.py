@@ -5,14 +5,12 @@ Its pages are tested in test_viewer.py.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import stat
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -23,8 +21,8 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 
 from fairseq_paradec.analysis import page as pages
 from fairseq_paradec.analysis import trace_text, viewer
-from fairseq_paradec.analysis.symbols import display_width, printable
-from fairseq_paradec.analysis.trace_text import MARKS, STYLES, sentence_text, steps_text
+from fairseq_paradec.analysis.symbols import printable
+from fairseq_paradec.analysis.trace_text import MARKS, sentence_text, steps_text
 from fairseq_paradec.analysis.trace_view import (
     EOS,
     MEANINGS,
@@ -104,20 +102,6 @@ def test_a_block_that_waits_until_it_is_unchanged():
     ) == [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]
     # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
     assert lines("", one_pass(0, "a b", "c d", 1, 0)) == [("a/w b/b", "c/x d/b")]
-
-
-def test_no_drafts():
-    """Greedy commits one token per pass, a drafter alone all its tokens in one."""
-    assert lines("a </s>", one_pass(0, "", "a", 0, 1), one_pass(1, "", "</s>", 0, 1)) == [
-        ("", "a/+"),
-        ("a/p", "a/p </s>/+"),
-    ]
-    assert lines("a b </s>", one_pass(0, "", "a b </s> c", 0, 4)) == [("", "a/+ b/+ </s>/+")]
-
-
-def test_fewer_choices_than_drafts():
-    """What the verifier did not look at is thrown away, not rejected."""
-    assert lines("a", one_pass(0, "a b c", "a", 1, 1)) == [("a/a b/x c/x", "a/a")]
 
 
 @pytest.mark.parametrize(
@@ -257,21 +241,6 @@ ALL_STATES = (
 )
 
 
-def test_text_without_colour():
-    assert text_of(*ALL_STATES) == [
-        "sentence 3 (any)",
-        "source  s1 s2 </s>",
-        "   1 D  (den) (Ang) (war) [zu] ~in~",
-        "   1 V  (den) ~Ein~ (war) [in] ~nicht~",
-        "   2 D  den *Ang* war [zu] ~in~",
-        "   2 V  den ~Ein~ war [in] ~nicht~",
-        "   3 D  den Ang war in | b",
-        "   3 V  den Ang war in | b +c",
-        "output  den Ang war in b c",
-        "tokens: 6, passes: 3, tokens per pass: 2.00, drafted tokens accepted: 4 (rescued: 1)",
-    ]
-
-
 def test_every_state_can_be_told_without_colour():
     """Marks alone give the states back, and the legend explains each of them."""
     states = {(left, right): state for state, (left, right) in MARKS.items()}
@@ -292,36 +261,6 @@ def test_every_state_can_be_told_without_colour():
     for state, meaning in MEANINGS.items():
         line = next(x for x in trace_text.legend(False).split("\n") if x.endswith(meaning))
         assert line.split()[0] == state.join(MARKS.get(state, ("", "")))
-
-
-def test_colour():
-    lines = text_of("a b </s>", one_pass(0, "a x", "a b", 1, 2), one_pass(2, "", "</s>", 0, 1),
-                    color=True)  # fmt: skip
-    assert lines[2:6] == [
-        "   1 D  a \x1b[97;41mx\x1b[0m",
-        "   1 V  a \x1b[97;41mb\x1b[0m",
-        "   2 D  \x1b[30;43ma\x1b[0m \x1b[30;43mb\x1b[0m",
-        "   2 V  \x1b[30;43ma\x1b[0m \x1b[30;43mb\x1b[0m \x1b[32m</s>\x1b[0m",
-    ]
-    assert len(set(STYLES.values())) == len(STYLES) == len(MEANINGS) - 1
-    # strikethrough is an attribute of its own (9)
-    assert "\x1b[2;9mno\x1b[0m" in "".join(text_of("a", one_pass(0, "a", "a no", 1, 1), color=True))
-
-
-def test_wide_and_combining_characters_are_aligned():
-    assert display_width("中文") == 4
-    assert display_width("e\u0301a") == 2  # é of two characters
-    assert display_width("ｆ") == 2 and display_width("ﬀ") == 1
-    lines = text_of("中文 ab c", one_pass(0, "中文 e\u0301x q", "中文 ab qqq", 1, 2),
-                    one_pass(2, "c", "c", 1, 1))  # fmt: skip
-    assert lines[2:6] == [
-        "   1 D  中文 [e\u0301x] ~q~",
-        "   1 V  中文 [ab] ~qqq~",
-        "   2 D  中文 ab | c",
-        "   2 V  中文 ab | c",
-    ]
-    lines = text_of("文 b", one_pass(0, "abcd b", "文 b", 0, 1), one_pass(1, "b", "b", 1, 1))
-    assert lines[2:4] == ["   1 D  [abcd] ~b~", "   1 V  [文]   ~b~"]
 
 
 @pytest.mark.parametrize("color", [False, True])
@@ -361,36 +300,6 @@ def test_tokens_do_not_command_the_terminal():
 
 
 # ---- what is known of tokens ------------------------------------------------------------------
-
-
-def test_cells_tell_log_probabilities_ranks_and_runners_up():
-    passes = one_pass(0, "", "q", 0, 1), one_pass(1, "a b", "a z c", 2, 3, **FACTS)
-    (_, one) = read_sentence(record("q a b c", *passes), "s").passes
-    assert one.draft == [
-        Cell("q", "previous", 0),
-        Cell("a", "accepted", 1, log_prob=-0.25, rank=0),
-        Cell("b", "rescued", 2, log_prob=-float("inf"), rank=39),  # was not allowed
-    ]
-    assert one.verifier == [
-        Cell("q", "previous", 0),
-        Cell("a", "accepted", 1, log_prob=-0.25, runner_up="x", runner_up_log_prob=-2.0),
-        Cell("z", "discarded", 2, log_prob=-1.5),
-        Cell("c", "bonus", 3, -float("inf"), None, "y", -3.0),
-    ]
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {},  # an older trace
-        {"log_probs": [], "runner_up": 3, "draft_ranks": ["?"], "draft_log_probs": [True]},
-        {"log_probs": [float("nan")], "draft_log_probs": [float("-inf")], "runner_up": [7]},
-        {"log_probs": [10**400], "runner_up_log_probs": [-1.0], "directions": [1]},
-    ],
-)
-def test_what_is_not_known_is_none(odd):
-    (one,) = read_sentence(record("a", one_pass(0, "a", "a", 1, 1, **odd)), "s").passes
-    assert one.draft == one.verifier == [Cell("a", "accepted", 0)]
 
 
 def test_origins_say_who_wrote_each_token():
@@ -471,12 +380,6 @@ def test_some_are_shown(trace, capsys, arguments, names):
     assert shown(capsys.readouterr().out) == names
 
 
-def test_a_number_that_comes_twice_is_shown_twice(trace, capsys):
-    write(trace, GOOD, GOOD | {"id": 1}, GOOD)
-    assert paradec(["trace", str(trace), "--sentence", "3"]) == 0
-    assert shown(capsys.readouterr().out) == ["sentence 3", "sentence 3"]
-
-
 def without(record, key):
     return {name: value for name, value in record.items() if name != key}
 
@@ -517,89 +420,6 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
             assert len(shown(out)) == shown_before
         assert err.count("\n") == 1
         assert not page.exists()
-
-
-def test_unknown_numbers_are_named(trace, capsys):
-    assert paradec(["trace", str(trace), "--sentence", "1", "8", "9"]) == 2
-    out, err = capsys.readouterr()
-    assert shown(out) == ["sentence 1"]
-    assert err.startswith("paradec trace: error: --sentence: got '8 9'; allowed: numbers (id) of s")
-
-
-def test_a_folder_is_no_trace(tmp_path, capsys):
-    assert paradec(["trace", str(tmp_path)]) == 2
-    assert "FILE: got" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment", "terminal", "colored"),
-    [
-        ([], {}, True, True),
-        ([], {}, False, False),
-        ([], {"NO_COLOR": "1"}, True, False),
-        ([], {"NO_COLOR": ""}, True, True),  # https://no-color.org: when not empty
-        ([], {"TERM": "dumb"}, True, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, False, True),
-        (["--color", "never"], {}, True, False),
-    ],
-)
-def test_when_there_is_colour(
-    trace, capsys, monkeypatch, arguments, environment, terminal, colored
-):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert paradec(["trace", str(trace), *arguments]) == 0
-    out = capsys.readouterr().out
-    assert ("\x1b[97;41mx\x1b[0m" in out, "[x]" in out) == (colored, not colored)
-
-
-def test_lines_are_folded_on_terminals_only(trace, capsys, monkeypatch):
-    words = " ".join(f"w{i}" for i in range(30))
-    write(trace, record(words, one_pass(0, "", words, 0, 30)))
-    monkeypatch.setenv("COLUMNS", "40")
-    for terminal in (True, False):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
-        assert paradec(["trace", str(trace), "--color", "never"]) == 0
-        out = capsys.readouterr().out.partition("\n\n")[2]
-        widest = max(len(line) for line in out.split("\n")[:-2])  # the summary is not folded
-        assert (widest <= 40) == terminal
-
-
-def test_output_that_cannot_be_encoded(trace, capsys, monkeypatch):
-    write(trace, record("ü", one_pass(0, "", "ü", 0, 1)))
-    sys.stdout.reconfigure(encoding="ascii")
-    try:
-        assert paradec(["trace", str(trace)]) == 0
-    finally:
-        sys.stdout.reconfigure(encoding="utf-8")
-    assert "output  \\xfc\n" in capsys.readouterr().out
-
-
-def test_sentences_come_while_the_file_is_being_written(tmp_path):
-    """A pipe whose writer waits for the first sentence: who reads all first waits in vain."""
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    arrived, seen = threading.Event(), []
-
-    def writer():
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(GOOD) + "\n")
-            file.flush()
-            seen.append(arrived.wait(20))
-            file.write(json.dumps(GOOD | {"id": 4}) + "\n")
-
-    thread = threading.Thread(target=writer)
-    thread.start()
-    names = []
-    for sentence in sentences_of(path):
-        names.append(sentence.name)
-        arrived.set()
-    thread.join()
-    assert names == ["sentence 3", "sentence 4"]
-    assert seen == [True]
 
 
 BLOCK = '<script type="application/json" class="sentence">'
@@ -772,12 +592,6 @@ def steps_of(*args, **more):
     return [" ".join(tokens) for tokens in sentence.steps]
 
 
-def test_relaxed_blocks():
-    """The model's own ``</s>`` is a block by itself, and so is what it puts in place of a draft."""
-    assert steps_of(*BLOCKWISE, decoding="blockwise") == ["den Ang war", "in", "</s>"]
-    assert lines(*BLOCKWISE)[1] == ("den/p Ang/r war/a zu/b", "den/p Ein/x war/a in/b x/x")
-
-
 def test_blocks_of_a_minimum_size():
     """With --min-block 3 two drafts pass that are nowhere near the best, and end the sentence."""
     passes = (
@@ -791,31 +605,6 @@ def test_blocks_of_a_minimum_size():
         ("a/p b/p c/p y/p e/r </s>/r", "a/p b/p c/p y/p y/x z/x"),
     ]
     assert steps_of("a b c y e </s>", *passes, decoding="blockwise") == ["a b c", "y e </s>"]
-
-
-def test_a_step_of_any_other_method_is_a_pass():
-    assert steps_of(*BLOCKWISE, decoding="gad_pp") == ["den", "Ang war in", "</s>"]
-    waiting = (one_pass(0, "a x y", "a b z", 1, 0), one_pass(0, "a b c", "a b c", 3, 3))
-    one = read_sentence(record("a b c", *waiting), "sentence 3")
-    assert steps_text(one).split("\n")[3:] == [
-        "Step 1   0 tokens   []",
-        "Step 2   3 tokens   [a, b, c]",
-        "tokens: 3, steps: 2, tokens per step: 1.50, passes: 2",
-    ]
-    # words in the order in which they were written
-    ends = (*FROM_BOTH_ENDS, written(4, [EOS], [4]))
-    assert steps_of("A B C D </s>", *ends) == ["A D", "B C", "</s>"]
-
-
-def test_steps_align_and_do_not_command_the_terminal():
-    passes = [one_pass(i, "", f"w{i}", 0, 1) for i in range(9)]
-    evil = (*passes, one_pass(9, "", "\x1b[2J b", 0, 2))
-    output = " ".join(f"w{i}" for i in range(9)) + " \x1b[2J b"
-    text = steps_text(read_sentence(record(output, *evil, source=None), "sentence 3")).split("\n")
-    assert text[1] == "Input:  (not in the trace)"
-    assert text[3] == "Step  1   1 token    [w0]"
-    assert text[12] == "Step 10   2 tokens   [\\x1b[2J, b]"
-    assert "\x1b" not in "".join(text)
 
 
 @pytest.mark.parametrize("flags", [{}, {"accept_topk": 3}, {"min_block": 2}, {"block_size": 1}])
@@ -896,19 +685,6 @@ def test_files_are_matched_by_number(two, capsys):
     assert "--sentence: got '9'; allowed: numbers (id) of s" in capsys.readouterr().err
 
 
-def test_files_are_matched_by_line_where_there_are_no_numbers(tmp_path, capsys):
-    """As of fairseq-interactive; and a number that comes twice is matched twice, in order."""
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    unnumbered = GOOD | {"id": None, "source": ["x"]}
-    twice = [GOOD | {"id": 4, "source": ["y"]}, GOOD | {"id": 4, "source": ["z"]}]
-    write(paths[0], unnumbered, *twice)
-    write(paths[1], unnumbered, *twice)
-    assert paradec(["trace", *map(str, paths)]) == 0
-    out = capsys.readouterr().out
-    assert shown(out) == ["sentence of line 1"] * 2 + ["sentence 4"] * 4
-    assert re.findall(r"^source  (\S+)$", out, flags=re.MULTILINE) == list("xxyyzz")
-
-
 def test_another_source_is_refused(two, tmp_path, capsys):
     write(tmp_path / "two.jsonl", GOOD | {"id": 8, "source": ["s8"]}, GOOD | {"id": 1})
     assert paradec(["trace", *two]) == 2
@@ -929,33 +705,6 @@ def test_another_source_is_refused(two, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert paradec(["trace", *three[:2], "--html", str(page)]) == 0
     assert re.search(r'"source":\[\d+\],', page.read_text(encoding="utf-8"))
-
-
-def test_a_contradiction_in_a_later_file_is_named(two, tmp_path, capsys):
-    write(tmp_path / "two.jsonl", GOOD | {"id": 1, "source": ["s1"], "output": []})
-    assert paradec(["trace", *two]) == 2
-    error = f"paradec trace: error: {two[1]}, line 1: sentence 1 contradicts itself"
-    assert capsys.readouterr().err.startswith(error)
-
-
-def test_only_the_first_file_may_be_a_pipe(two, tmp_path, capsys):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    def writer():
-        with contextlib.suppress(BrokenPipeError), open(pipe, "wb") as file:
-            file.write((tmp_path / "two.jsonl").read_bytes())
-
-    for files, status in (([str(pipe), two[0]], 0), ([two[0], str(pipe)], 2)):
-        thread = threading.Thread(target=writer)
-        thread.start()
-        assert paradec(["trace", *files]) == status
-        thread.join()
-    assert f"FILE: got '{pipe}'; allowed: no pipe" in capsys.readouterr().err
-
-
-def test_files_of_one_name_are_told_by_their_folders():
-    assert command.short_names(["a/x", "b/x", "c/y"]) == ["a/x", "b/x", "y"]
 
 
 def test_the_picture_is_of_the_first_sentence(two, tmp_path, capsys):

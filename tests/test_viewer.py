@@ -9,13 +9,12 @@ import itertools
 import json
 import math
 import re
-import time
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from support.browser import chromium
 from support.builders import DEMO, Limits, decode
-from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
+from support.trace_records import FACTS, FROM_BOTH_ENDS, one_pass, record, written
 
 from fairseq_paradec.analysis import page, viewer
 from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence
@@ -98,15 +97,6 @@ def test_steps_of_blocks_end_with_the_pass_that_accepted_them():
     assert ends["reordered"] and not data["panels"][0]["reordered"]
 
 
-def test_files_are_named_where_the_method_does_not_tell_them():
-    sentence = read_sentence(GOOD, "sentence 3")
-    other = read_sentence(GOOD | {"decoding": "other"}, "sentence 3")
-    files = ["a.jsonl", "b.jsonl", "c.jsonl"]
-    data = block([sentence, other, sentence], [GOOD] * 3, files, ["d\x1b.jsonl"])
-    assert [panel["file"] for panel in data["panels"]] == ["a.jsonl", "", "c.jsonl"]
-    assert data["missing"] == ["d\\x1b.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("line", "rtl"),
     [
@@ -130,15 +120,6 @@ def test_older_traces_have_no_graph_and_say_why():
     old = {name: value for name, value in GRAPH[1].items() if name != "runner_up"}
     panel = block_of(GRAPH[0], old, GRAPH[2], decoding="pj")["panels"][0]
     assert panel["graph"] is None and "'runner_up' is missing" in panel["no_graph"]
-
-
-def test_the_page_has_one_of_its_views():
-    for view in viewer.VIEWS:
-        assert f'<div id="viewer" data-view="{view}"></div>' in viewer.head("x", view)
-    with pytest.raises(ValueError, match="view 'other' is none of"):
-        viewer.head("x", "other")
-    without_scripts = re.search("<noscript>(.*)</noscript>", viewer.head("x"))
-    assert without_scripts is not None and "cli.trace" in without_scripts[1]
 
 
 # ---- in a browser ------------------------------------------------------------------------------
@@ -460,65 +441,6 @@ def test_the_slider_shows_what_is_there_after_a_pass(browser, demo_page, traces)
 
 
 @pytest.mark.slow
-def test_panels_stay_in_reach_of_the_keys(browser, demo_page, traces):
-    """A token that is hidden is not where Tab stops: another token of its panel is."""
-    browser.open(demo_page)
-    choose(browser, "views", "passes")
-    row = '[data-panel="0"] .row[data-pass="5"] .token[data-what]'
-    browser.driver.execute_script("document.querySelector(arguments[0]).focus()", row)
-
-    def stops():
-        return browser.driver.execute_script(
-            "return [...document.querySelectorAll('.body [tabindex=\"0\"]')].map((one) =>"
-            " [Number(one.dataset.panel), Number(one.closest('.row').dataset.pass)])"
-        )
-
-    others = [[i, 1] for i in range(1, len(traces))]
-    assert stops() == [[0, 5], *others]
-    set_pass(browser, 5)  # it can still be seen
-    assert stops() == [[0, 5], *others]
-    set_pass(browser, 1)
-    assert stops() == [[0, 1], *others]
-    active = browser.one("input.pass")
-    for i in range(len(traces)):
-        active.send_keys(Keys.TAB)
-        active = browser.driver.switch_to.active_element
-        assert active.get_attribute("data-panel") == str(i) and active.is_displayed()
-    set_pass(browser, 0)  # nothing is there
-    set_pass(browser, 2)
-    assert stops() == [[0, 1], *others]
-    browser.check_quiet()
-
-
-@pytest.mark.slow
-def test_steps_and_colours(browser, demo_page, traces):
-    browser.open(demo_page)
-    which = ids_on(browser)[0]
-    choose(browser, "views", "steps")
-    for i, (_, records) in enumerate(traces.values()):
-        sentence = read_sentence(records[which], "s")
-        rows = f'section[data-panel="{i}"] .row'
-        steps = [step for step in sentence.steps if step]
-        assert len(browser.all(rows)) == len(steps)
-        for count, tokens in enumerate(steps, start=1):
-            assert browser.texts(f'{rows}[data-step="{count}"] .word') == tokens
-        assert sentence.steps_summary in browser.texts(f'section[data-panel="{i}"] .body > p')
-    choose(browser, "views", "output")
-    choose(browser, "colours", "by pass")
-    colours = {}
-    for i, (_, records) in enumerate(traces.values()):
-        boxes = browser.all(f'section[data-panel="{i}"] .box')
-        for box, fact in zip(boxes, truth(records[which]), strict=True):
-            colours.setdefault(fact["pass"], set()).add(
-                box.value_of_css_property("background-color")
-            )
-    assert all(len(shades) == 1 for shades in colours.values())
-    assert len(set.union(*colours.values())) == len(colours) > 5
-    assert len(browser.texts(".legend .box")) == 3
-    browser.check_quiet()
-
-
-@pytest.mark.slow
 def test_sentences_are_chosen_in_every_way(browser, demo_page):
     browser.open(demo_page)
     first, second, third = (f"sentence {i}" for i in ids_on(browser))
@@ -782,39 +704,6 @@ def test_whatever_a_text_says_it_is_only_shown(browser, tmp_path):
 
 
 @pytest.mark.slow
-def test_scripts_of_all_directions(browser, tmp_path):
-    """Lines read as their language does, also with Latin tokens in them; CJK as it is."""
-    lines = {
-        "ar": "ذهب الولد BPE@@ إلى المدرسة . </s>",
-        "zh": "我 去 学校 。 </s>",
-    }
-    parts = []
-    for name, line in lines.items():
-        words = line.split()
-        passes = [one_pass(i, "", word, 0, 1) for i, word in enumerate(words)]
-        one = record(line, *passes, source=words, decoding="greedy")
-        parts.append(viewer.sentence([read_sentence(one, name)], [one]))
-    open_page(browser, tmp_path / "p.html", *parts)
-    for name, line in lines.items():
-        assert browser.texts(".body .box .word") == line.split()
-        wanted = "rtl" if name == "ar" else "ltr"
-        assert browser.one(".boxes").get_attribute("dir") == wanted
-        assert browser.one(".source").get_attribute("dir") == wanted
-        lefts = [box.rect["x"] for box in browser.all(".body .box")]
-        assert lefts == sorted(lefts, reverse=name == "ar")
-        # the key follows the eye
-        browser.driver.execute_script("arguments[0].focus()", browser.all(".body .box")[1])
-        browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
-        assert tip(browser)["token"] == line.split()[2 if name == "ar" else 0]
-        styles = {
-            word.value_of_css_property("unicode-bidi") for word in browser.all(".body .box .word")
-        }
-        assert styles == {"plaintext"}
-        browser.one(".onward").click() if name == "ar" else None
-    browser.check_quiet()
-
-
-@pytest.mark.slow
 def test_a_beam_that_goes_on_with_other_hypotheses(browser, tmp_path):
     """Passes that wrote nothing of this output are counted, not drawn."""
     empty = [written(5, [], []) for _ in range(40)]
@@ -843,134 +732,3 @@ def test_an_empty_output_and_no_sentence(browser, tmp_path):
     browser.check_quiet()
 
 
-LONG = 200
-
-
-def long_record():
-    """Jacobi decoding of 200 tokens in 200 passes: each has one token right, and those beyond."""
-    output = [f"w{i}" for i in range(LONG - 1)] + [EOS]
-    passes = []
-    for start in range(LONG):
-        count = LONG - start
-        right = [output[start], *(f"x{(start * 7 + i) % 500}" for i in range(1, count))]
-        passes.append(
-            one_pass(start, " ".join(["<pad>"] * count), " ".join(right), 0, 1,
-                     log_probs=[-0.5] * count, runner_up=["r"] * count,
-                     runner_up_log_probs=[-1.5] * count, draft_log_probs=[-9.0] * count,
-                     draft_ranks=[17] * count)
-        )  # fmt: skip
-    return record(" ".join(output), *passes, decoding="pj")
-
-
-@pytest.mark.slow
-def test_two_hundred_tokens_in_two_hundred_passes(browser, tmp_path):
-    """40,000 cells: every view opens at once, and nothing runs out of the window."""
-    started = time.monotonic()
-    open_page(browser, tmp_path / "p.html", part_of(long_record()))
-    assert len(browser.all(".body .box")) == LONG
-    assert time.monotonic() - started < 20  # 1 on an idle machine, the page's making included
-    counts = {"passes": 42000, "steps": LONG, "dependencies": LONG + 1, "output": LONG}
-    for view, least in counts.items():
-        started = time.monotonic()
-        choose(browser, "views", view)
-        height = browser.driver.execute_script("return document.body.offsetHeight")
-        assert time.monotonic() - started < 20, view
-        assert height > 300
-        count = browser.driver.execute_script(
-            "return document.querySelectorAll('.body .token[data-what]').length"
-        )
-        assert count >= least
-        widths = browser.driver.execute_script(
-            "return [document.documentElement.scrollWidth, window.innerWidth]"
-        )
-        assert widths[0] <= widths[1]
-    browser.check_quiet()
-
-
-@pytest.mark.slow
-def test_names_of_any_length(browser, tmp_path):
-    """Id, files, method, flags, tokens and directions of 5,000 letters: no page is wider for it."""
-    long = "n" * 5000
-    words = [f"{long}{i}" for i in range(2)]
-    passes = [one_pass(0, "p p", " ".join(words), 0, 2, log_probs=[-1, -1], runner_up=words,
-                       runner_up_log_probs=[-2, -2])]  # fmt: skip
-    graph = record(" ".join(words), *passes, decoding="pj", source=[long], flags={long: long})
-    ways = written(1, words, [0, 1])
-    ways |= {"directions": [long, long]}
-    other = record(" ".join(words), ways, decoding=long)
-    records = [graph, graph, other]
-    sentences = [read_sentence(one, f"{long}-{i}") for i in range(2) for one in records]
-    parts = [
-        viewer.sentence(sentences[i : i + 3], records, [long + ".jsonl"] * 3, [long])
-        for i in (0, 3)
-    ]
-    size = browser.driver.get_window_size()
-    try:
-        for width in (1400, 500):
-            browser.driver.set_window_size(width, 900)
-            open_page(browser, tmp_path / "p.html", *parts)
-            assert browser.texts(".sentences option") == [f"{long}-0", f"{long}-1"]
-            for view in viewer.VIEWS:
-                choose(browser, "views", view)
-                widths = browser.driver.execute_script(
-                    "const page = document.scrollingElement;"
-                    " return [page.scrollWidth, page.clientWidth]"
-                )
-                assert widths[0] <= widths[1], (width, view)
-            browser.one(".onward").click()
-            assert browser.one(".head .name").text == f"{long}-1"
-            assert browser.one(".play").is_enabled() and browser.one("input.pass").is_enabled()
-    finally:
-        browser.driver.set_window_size(size["width"], size["height"])
-    browser.check_quiet()
-
-
-@pytest.mark.slow
-def test_a_thousand_sentences_open_quickly(browser, tmp_path):
-    """Only the sentence that is shown is read."""
-    part = viewer.sentence([read_sentence(GOOD, "NAME")] * 4, [GOOD] * 4)
-    parts = [part.replace("NAME", f"sentence {i}") for i in range(1000)]
-    started = time.monotonic()
-    open_page(browser, tmp_path / "p.html", *parts, fragment="#sentence-777")
-    assert browser.one(".head .name").text == "sentence 777"
-    assert time.monotonic() - started < 20  # 0.3 on an idle machine
-    options = "return document.querySelectorAll('.sentences option').length"
-    assert browser.driver.execute_script(options) == 1000
-    assert len(browser.all(".panel")) == 4
-    browser.check_quiet()
-
-
-@pytest.mark.slow
-def test_narrow_windows(browser, demo_page):
-    size = browser.driver.get_window_size()
-    try:
-        browser.driver.set_window_size(500, 900)
-        browser.open(demo_page)
-        for view in viewer.VIEWS:
-            choose(browser, "views", view)
-            widths = browser.driver.execute_script(
-                "return [document.documentElement.scrollWidth, window.innerWidth]"
-            )
-            assert widths[0] <= widths[1], view
-            assert len({panel.rect["x"] for panel in browser.all(".panel")}) == 1
-    finally:
-        browser.driver.set_window_size(size["width"], size["height"])
-    browser.check_quiet()
-
-
-@pytest.mark.slow
-def test_several_files_and_a_missing_sentence(browser, tmp_path):
-    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
-    write(paths[0], GOOD, GOOD | {"id": 4})
-    write(paths[1], GOOD | {"output": ["a", "c"], "trace": [one_pass(0, "", "a c", 0, 2)]})
-    target = tmp_path / "p.html"
-    assert paradec(["trace", *map(str, paths), "--html", str(target)]) == 0
-    browser.open(target)
-    assert browser.one("h1").text == "Traces a.jsonl, b.jsonl"
-    assert browser.texts(".file") == ["a.jsonl", "b.jsonl"]
-    assert browser.one(".same").text == "Another output than the first, from position 1 on."
-    assert browser.all(".missing") == []
-    browser.one(".onward").click()
-    assert browser.one(".missing").text == "b.jsonl does not have this sentence."
-    assert len(browser.all(".panel")) == 1
-    browser.check_quiet()
