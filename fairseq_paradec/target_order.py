@@ -18,7 +18,7 @@ start symbol where t < z, else the word of slot t - z.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -228,3 +228,9 @@ class TargetOrder:
         start = torch.tensor(self.start(bos, eos), device=target.device).expand(len(target), -1)
         inputs = torch.cat((start, slots[:, : width - z]), dim=1)
         return SlotBatch(inputs.masked_fill(t >= rows, pad), slots)
+
+
+def order_of(model: Any) -> TargetOrder:
+    """Return the order in which a model writes; that of a plain Transformer is left to right."""
+    order: TargetOrder = getattr(model, "target_order", TargetOrder())
+    return order

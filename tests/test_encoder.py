@@ -259,7 +259,7 @@ def test_a_drafter_takes_its_output(soft_copy):
         scorer = BlockScorer(drafter)
         scorer.start(output)
         scorer.reorder([2, 0])
-        blocks.append(scorer.logits(scorer.fill([[5, 6], [7]], 4)))
+        blocks.append(scorer.projection.logits(scorer.fill([[5, 6], [7]], 4)))
     assert float((blocks[0] - blocks[1]).abs().max()) < TOLERANCE
 
 

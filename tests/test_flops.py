@@ -208,7 +208,9 @@ def test_a_drafters_pass_is_what_torch_counts(attention, soft_copy):
     with torch.inference_mode():
         scorer.encode(batch(task, [9])["net_input"])
         for known, new in ((3, 3), (5, 2 if caches else 5)):
-            found = counted(lambda n=known: scorer.logits(scorer.fill([[7] * n], 4)[:, :2]))
+            found = counted(
+                lambda n=known: scorer.projection.logits(scorer.fill([[7] * n], 4)[:, :2])
+            )
             assert found == sum(flops.decoder_pass(shape, new + 4, known + 4, 9, 2).values())
 
 

@@ -141,9 +141,9 @@ def test_blocks_are_those_of_the_twin_and_of_a_scorer_without_cache(
             if len(stay) < len(live):
                 scorer.reorder(stay)
                 live = [live[i] for i in stay]
-    assert scorer.cache.size(2) > 32
+    assert scorer.cache.capacity > 32
     if attention == "prefix_causal":
-        assert scorer.lengths == [62]
+        assert scorer.cache.lengths == [62]
 
 
 def test_the_prefix_is_computed_once() -> None:

@@ -25,14 +25,11 @@ from support.image_models import (
 from torch import Tensor
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
-from fairseq_paradec.decoding.engine import local
-from fairseq_paradec.decoding.engine.chunk import (
-    INITIAL_CAPACITY,
-    ChunkScorer,
-    EnsembleScorer,
-    build_scorer,
-)
+from fairseq_paradec.decoding.engine import cache
+from fairseq_paradec.decoding.engine.cache import INITIAL_CAPACITY
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.local import LocalScorer
+from fairseq_paradec.decoding.engine.scorers import EnsembleScorer, build_scorer
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
@@ -72,7 +69,7 @@ def walk(scorer: Any, inputs: Tensor, want: Tensor, rng: random.Random, widest: 
         for b, (row, n, good) in enumerate(zip(rows, done, right, strict=True)):
             difference = (got[b, :good] - want[row, n : n + good]).abs().max()
             assert float(difference) < TOLERANCE, (row, n, good)
-        slots.append(scorer.cache.size(2))
+        slots.append(scorer.cache.capacity)
         # 2. As much is kept as was right, or less.
         done = [n + rng.randint(min(good, 1), good) for n, good in zip(done, right, strict=True)]
         scorer.keep(done)
@@ -89,7 +86,7 @@ def walk(scorer: Any, inputs: Tensor, want: Tensor, rng: random.Random, widest: 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> int:
     """Rings with little room, so that a small image goes round them many times."""
-    monkeypatch.setattr(local, "INITIAL_CAPACITY", 4)
+    monkeypatch.setattr(cache, "INITIAL_CAPACITY", 4)
     return 4
 
 
@@ -122,8 +119,8 @@ def test_the_cache_does_not_grow_with_the_image():
         scorer.encode(image_batch(task, 1)["net_input"])
         for _ in range(sizes[1].num_tokens + 1):
             scorer.step(torch.tensor([[9]]))
-            scorer.keep([scorer.lengths[0] + 1])
-        found.append(scorer.cache.size(2))
+            scorer.keep([scorer.cache.lengths[0] + 1])
+        found.append(scorer.cache.capacity)
     assert found[0] == found[1] == 8 + INITIAL_CAPACITY
 
 
@@ -145,7 +142,7 @@ def test_a_chunk_wider_than_the_ring_makes_it_larger(block, memory, narrow):
         scorer.step(chunk)
         scorer.keep(kept)
         done = kept
-    sizes = [scorer.cache.size(2)]
+    sizes = [scorer.cache.capacity]
     for width in (30, 10, 70):
         chunk = torch.stack([row[n : n + width] for row, n in zip(inputs, done, strict=True)])
         got = scorer.log_probs(scorer.step(chunk))
@@ -153,7 +150,7 @@ def test_a_chunk_wider_than_the_ring_makes_it_larger(block, memory, narrow):
             assert torch.allclose(got[row], want[row, n : n + width], rtol=0, atol=TOLERANCE)
         done = [n + 3 for n in done]
         scorer.keep(done)
-        sizes.append(scorer.cache.size(2))
+        sizes.append(scorer.cache.capacity)
     reach = block - 1 + memory
     assert sizes == [reach + 4, reach + 32, reach + 32, reach + 128]
 
@@ -194,13 +191,12 @@ def test_a_roll_back_beyond_the_last_chunk_is_our_own_bug(narrow):
         scorer.keep([30])
 
 
-def test_positions_and_masks_are_its_own():
+def test_its_mask_is_its_own():
     task = task_of()
     scorer = LocalScorer(tiny_image_model(task))
     scorer.encode(image_batch(task, 1)["net_input"])
-    for given in ({"positions": torch.tensor([[3]])}, {"mask": torch.ones(1, 1).bool()}):
-        with pytest.raises(AssertionError):
-            scorer.step(torch.tensor([[9]]), **given)
+    with pytest.raises(AssertionError):
+        scorer.step(torch.tensor([[9]]), mask="all")
 
 
 def test_ensembles_are_averaged():

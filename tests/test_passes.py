@@ -154,19 +154,27 @@ class Counted:
 
 def test_pieces_run_every_map_once():
     scorer, uses = scorer_of("prenorm"), Counter[str]()
-    names = [name for name in scorer.layers[0]._fields if name.endswith(("norm", "out", "query"))]
-    names = [name for name in names if name != "pre_norm"] + ["qkv", "fc1", "fc2"]
-    scorer.layers = [
-        layer._replace(**{n: Counted(getattr(layer, n), f"{i} {n}", uses) for n in names})
-        for i, layer in enumerate(scorer.layers)
-    ]
-    scorer.projection = Counted(scorer.projection, "projection", uses)
-    scorer.final_norm = Counted(scorer.final_norm, "final norm", uses)
+    maps = ("norm", "qkv", "query", "out", "fc1", "fc2")
+
+    def counted(part: Any, name: str) -> Any:
+        """The piece of a layer, its maps counted."""
+        found = {n: getattr(part, n) for n in maps if hasattr(part, n)}
+        return part._replace(**{n: Counted(m, f"{name} {n}", uses) for n, m in found.items()})
+
+    scorer.weights = scorer.weights._replace(
+        layers=[
+            type(layer)(*(counted(part, f"{i} {n}") for n, part in layer._asdict().items()))
+            for i, layer in enumerate(scorer.weights.layers)
+        ],
+        final_norm=Counted(scorer.weights.final_norm, "final norm", uses),
+    )
+    linear = Counted(scorer.projection.linear, "projection", uses)
+    scorer.projection = scorer.projection._replace(linear=linear)
     tokens = torch.full((1, 3), 5)
     with torch.inference_mode():
         scorer.log_probs(scorer.step(tokens))
         of_a_pass = dict(uses)
-        calls = piece_calls(scorer, tokens, 4)
+        calls = piece_calls(scorer, tokens)
         uses.clear()
         for call in calls.values():
             call()

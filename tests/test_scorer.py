@@ -7,7 +7,8 @@ import torch
 from support.builders import VARIANTS, batch, built, task_for, tiny_model
 from support.forward import LENGTHS, difference, full_forward, inputs_for
 
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer, EnsembleScorer, build_scorer
+from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.scorers import EnsembleScorer, build_scorer
 from fairseq_paradec.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
@@ -125,22 +126,6 @@ def test_pad_is_a_token_like_any_other():
     scorer = ChunkScorer(model)
     scorer.encode(sample["net_input"])
     assert difference(scorer.log_probs(scorer.step(inputs)), want) < TOLERANCE
-
-
-def test_own_positions_and_mask():
-    """Positions 0..4 scored in another order, each seeing only what a left-to-right pass would."""
-    task, model = built("default")
-    sample, inputs = batch(task, LENGTHS), inputs_for(task)
-    want = full_forward(model, sample, inputs)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    scorer = ChunkScorer(model)
-    scorer.encode(sample["net_input"])
-    scorer.step(inputs[:, :4])
-    scorer.keep([4] * len(LENGTHS))
-    positions = (4 + order).expand(len(LENGTHS), -1)
-    mask = order[:, None] >= order[None, :]
-    got = scorer.log_probs(scorer.step(inputs[:, 4 + order], positions, mask))
-    assert difference(got, want[:, 4 + order]) < TOLERANCE
 
 
 def test_cache_grows():

@@ -31,8 +31,7 @@ from support.gad import KINDS, Pair, pair, twin_drafter, twin_verifier
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.shortlist import set_shortlist
+from fairseq_paradec.decoding.engine.projection import DraftProjection
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.errors import UsageError
 
@@ -239,11 +238,12 @@ def test_only_the_first_tokens_are_projected(lasting: bool) -> None:
     scorer = BlockScorer(given.drafter)
     given.drafter._is_generation_fast = lasting  # type: ignore[assignment]
     try:
-        set_shortlist(scorer, 11, given.task.target_dictionary)
+        drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
         with torch.inference_mode():
             scorer.encode(sample["net_input"])
             hidden = scorer.fill([[], []], 4)
-            short, whole_ = scorer.logits(hidden), scorer.logits(hidden, whole=True)
+            short = drafts.logits(scorer.projection, hidden)
+            whole_ = drafts.logits(scorer.projection, hidden, whole=True)
             everything = scorer.log_probs(hidden)
     finally:
         del given.drafter._is_generation_fast
@@ -277,7 +277,7 @@ def _build_heads(given: Pair, size: int) -> None:
 def test_an_adaptive_softmax_has_no_shortlist() -> None:
     task, model = built("adaptive_softmax")
     with pytest.raises(UsageError, match=r"--drafter-shortlist: got 9; .*adaptive softmax"):
-        set_shortlist(ChunkScorer(model), 9, task.target_dictionary)
+        DraftProjection(model, 9, task.target_dictionary)
 
 
 # ---- a trained model ----------------------------------------------------------------------------

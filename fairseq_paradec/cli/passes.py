@@ -335,7 +335,7 @@ class Bench:
             scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
             counts = decoder_pieces(scorer, plan.source, width, plan.cached + width)
             # A compiled pass is not made of pieces.
-            calls = {} if engine.compile else piece_calls(scorer, tokens, plan.cached)
+            calls = {} if engine.compile else piece_calls(scorer, tokens)
             whole = _pass_call(scorer, tokens)
             self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
         if self.pair.drafter is not None:
@@ -376,7 +376,7 @@ class Bench:
         def fill_for(masks: int) -> Call:
             def fill() -> Tensor:
                 draft.keep([plan.cached] * plan.batch)
-                return draft.logits(draft.fill(prefixes, masks)).argmax(-1)
+                return draft.projection.logits(draft.fill(prefixes, masks)).argmax(-1)
 
             return fill
 

@@ -15,7 +15,9 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
 from ..analysis import flops
+from ..decoding.engine.decoder_pass import embed
 from ..decoding.engine.encoder import LeanEncoder
+from ..decoding.engine.masks import attention_bias
 from ..decoding.engine.weights import Int8Linear
 from ..errors import option_error
 
@@ -143,9 +145,10 @@ def decoder_pieces(
         For each of PIECES ``name``, ``weights`` (their number), ``bytes``, ``cache_bytes`` (of keys
         and values), ``flops`` and ``dtype`` (of its products).
     """
-    decoder, batch = scorer.decoder, scorer.cache.size(1)
-    dim = scorer.heads * scorer.head_dim
-    counter, rows = Counter(scorer.cache.dtype), batch * width
+    decoder, batch = scorer.decoder, scorer.cache.keys.size(1)
+    weights = scorer.weights
+    dim = decoder.layers[0].embed_dim
+    counter, rows = Counter(scorer.cache.keys.dtype), batch * width
     # 1. Rows of the embedding, and what they go through.
     counter.numbers("embedding", rows * decoder.embed_tokens.embedding_dim)
     if decoder.embed_positions is not None:
@@ -155,17 +158,17 @@ def decoder_pieces(
         counter.product("embedding", [decoder.project_in_dim], states)
     counter.norm("embedding", decoder.layernorm_embedding)
     # 2. Layers.
-    for layer, own in zip(decoder.layers, scorer.layers, strict=True):
+    for layer, own in zip(decoder.layers, weights.layers, strict=True):
         attention, cross = layer.self_attn, layer.encoder_attn
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
-        counter.product("self-attention", three, _dtype(own.qkv))
-        counter.product("self-attention", [attention.out_proj], _dtype(own.self_out))
+        counter.product("self-attention", three, _dtype(own.attention.qkv))
+        counter.product("self-attention", [attention.out_proj], _dtype(own.attention.out))
         counter.attention("self-attention", batch, seen, dim)
-        counter.product("cross-attention", [cross.q_proj], _dtype(own.cross_query))
-        counter.product("cross-attention", [cross.out_proj], _dtype(own.cross_out))
+        counter.product("cross-attention", [cross.q_proj], _dtype(own.source.query))
+        counter.product("cross-attention", [cross.out_proj], _dtype(own.source.out))
         counter.attention("cross-attention", batch, source, dim)
-        counter.product("feed-forward", [layer.fc1], _dtype(own.fc1))
-        counter.product("feed-forward", [layer.fc2], _dtype(own.fc2))
+        counter.product("feed-forward", [layer.fc1], _dtype(own.feed_forward.fc1))
+        counter.product("feed-forward", [layer.fc2], _dtype(own.feed_forward.fc2))
         norms = (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
         for norm in norms:
             counter.norm("norms", norm)
@@ -175,7 +178,7 @@ def decoder_pieces(
         states = decoder.project_out_dim.weight.dtype
         counter.product("projection", [decoder.project_out_dim], states)
     projection = decoder.output_projection
-    counter.product("projection", [projection], _dtype(scorer.projection))
+    counter.product("projection", [projection], _dtype(scorer.projection.linear))
     counter.numbers("log-softmax and argmax", 0)
     projected = rows if masks is None else batch * masks
     shape = flops.read_shape(_sizes(scorer.model))
@@ -192,8 +195,8 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         own_encoder: False: the keys alone, of a drafter on the verifier's encoder.
     """
     decoder, encoder = scorer.decoder, scorer.model.encoder
-    batch = scorer.cache.size(1)
-    counter, shape = Counter(scorer.cache.dtype), flops.read_shape(_sizes(scorer.model))
+    batch = scorer.cache.keys.size(1)
+    counter, shape = Counter(scorer.cache.keys.dtype), flops.read_shape(_sizes(scorer.model))
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
         vectors = 1 + (encoder.embed_positions is not None)
@@ -202,7 +205,9 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         lean = next((v for v in vars(scorer).values() if isinstance(v, LeanEncoder)), None)
         for index, layer in enumerate(encoder.layers.children()):
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-            kept = linears[0].weight.dtype if lean is None else _dtype(lean.stack[index].qkv)
+            kept = linears[0].weight.dtype
+            if lean is not None:
+                kept = _dtype(lean.stack[index].attention.qkv)
             counter.product("encoder", linears, kept)
             counter.attention("encoder", batch, source, dim)
             counter.norm("encoder", layer.self_attn_layer_norm)
@@ -211,58 +216,58 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         counter.norm("encoder", encoder.layer_norm)
     crosses = [layer.encoder_attn for layer in decoder.layers]
     both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
-    counter.product("keys of the source", both, _dtype(scorer.cross_kv))
+    counter.product("keys of the source", both, _dtype(scorer.weights.source_keys))
     counter.computes({"keys of the source": batch * flops.source_keys(shape, source)})
     return list(counter.pieces.values())
 
 
-def piece_calls(scorer: Any, tokens: Tensor, cached: int) -> dict[str, Call]:
-    """Return what computes each of PIECES alone, through the scorer's own weights.
+def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:
+    """Return what computes each of PIECES alone, through the scorer's own weights and its cache.
 
-    Each ``encode`` makes a new cache; a whole pass must have made room in it before.
+    A whole pass must have made room in the cache before.
 
     Args:
-        scorer: a ChunkScorer that has encoded and cached so many tokens.
-        tokens: B×K, the chunk.
-        cached: tokens in front of it.
+        scorer: a ChunkScorer that has encoded; its rows have cached equally many tokens.
+        tokens: B×K, the chunk behind these.
     """
     batch, width = tokens.shape
-    end, heads, size = cached + width, scorer.heads, scorer.head_dim
-    x = torch.randn(batch, width, heads * size).to(scorer.cache.dtype)
-    decoder, layers = scorer.decoder, list(enumerate(scorer.layers))
-    bias = None if width == 1 else scorer.future[cached:end, :end]
+    weights, cache = scorer.weights, scorer.cache
+    heads, size = cache.keys.shape[4:]
+    x = torch.randn(batch, width, heads * size).to(cache.keys.dtype)
+    layers, place = list(enumerate(weights.layers)), cache.place(width)
+    bias = attention_bias(cache, place, "causal")
 
     def self_attention() -> None:
         for index, layer in layers:
-            qkv = layer.qkv(x).view(batch, width, 3, heads, size)
-            cache = scorer.cache[index]
-            cache[:, cached:end] = qkv[:, :, 1:]
-            past = cache[:, :end].permute(2, 0, 3, 1, 4)
+            qkv = layer.attention.qkv(x).view(batch, width, 3, heads, size)
+            cache.keys[index][place.where] = qkv[:, :, 1:]
+            past = cache.keys[index][:, : place.end].permute(2, 0, 3, 1, 4)
             query = qkv[:, :, 0].transpose(1, 2)
             found = F.scaled_dot_product_attention(query, past[0], past[1], attn_mask=bias)
-            layer.self_out(found.transpose(1, 2).reshape(x.shape))
+            layer.attention.out(found.transpose(1, 2).reshape(x.shape))
 
     def cross_attention() -> None:
         for index, layer in layers:
-            query = layer.cross_query(x).view(batch, width, heads, size).transpose(1, 2)
-            key, value = scorer.cross[index]
+            query = layer.source.query(x).view(batch, width, heads, size).transpose(1, 2)
+            key, value = cache.source[index]
             found = F.scaled_dot_product_attention(query, key, value)
-            layer.cross_out(found.transpose(1, 2).reshape(x.shape))
+            layer.source.out(found.transpose(1, 2).reshape(x.shape))
 
     def feed_forward() -> None:
         for _, layer in layers:
-            layer.fc2(layer.activation(layer.fc1(x)))
+            part = layer.feed_forward
+            part.fc2(part.activation(part.fc1(x)))
 
     def norms() -> None:
         for _, layer in layers:
-            for norm in (layer.self_norm, layer.cross_norm, layer.ffn_norm):
-                norm(x)
-        if scorer.final_norm is not None:
-            scorer.final_norm(x)
+            for part in layer:
+                part.norm(x)
+        if weights.final_norm is not None:
+            weights.final_norm(x)
 
     def projection() -> Tensor:
-        out = decoder.project_out_dim
-        logits: Tensor = scorer.projection(x if out is None else out(x))
+        out = weights.project_out
+        logits: Tensor = scorer.projection.linear(x if out is None else out(x))
         return logits
 
     logits = projection()
@@ -270,10 +275,8 @@ def piece_calls(scorer: Any, tokens: Tensor, cached: int) -> dict[str, Call]:
     def choice() -> None:
         F.log_softmax(logits, dim=-1, dtype=torch.float32).argmax(-1)
 
-    embedding = _embedding_call(scorer, tokens, cached)
+    def embedding() -> None:
+        embed(weights, tokens, place.positions)
+
     calls = (embedding, self_attention, cross_attention, feed_forward, norms, projection, choice)
     return dict(zip(PIECES, calls, strict=True))
-
-
-def _embedding_call(scorer: Any, tokens: Tensor, cached: int) -> Call:
-    return lambda: scorer._embed(tokens, None, cached, None)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
 from ..decoding.audit import Audit
-from ..decoding.engine.chunk import Scorer, build_scorer
-from ..decoding.engine.compiled import Compiled
+from ..decoding.engine.scorers import Scorer, build_scorer
 from ..decoding.engine.settings import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
@@ -131,8 +130,11 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     def _one_of(self, scorers: dict[Any, Any], name: str, own: Any) -> Any:
         """Return the scorer of a kind; the first one's own is for all."""
-        kind = (name, self.config.compile, getattr(own, "shortlist", None))
-        return scorers.setdefault(kind, own)
+        return scorers.setdefault((name, self.config.compile), own)
+
+    def compile_seconds(self) -> float:
+        """Return what compiling has taken so far, which is no part of decoding."""
+        return self.engine.compiling.seconds
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -160,9 +162,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         rows = self._make_rows(net_input, prefix_tokens)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
         prepared = self._prepare(rows, net_input, rules)
-        compiling, begin = Compiled.seconds, time.perf_counter()
+        compiling, begin = self.compile_seconds(), time.perf_counter()
         hypos = self._decode(net_input, rows, rules, prepared)
-        seconds = time.perf_counter() - begin - (Compiled.seconds - compiling)
+        seconds = time.perf_counter() - begin - (self.compile_seconds() - compiling)
         self._refuse_nan(rows)
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..decoding.engine.chunk import EnsembleScorer, Scorer
-from ..decoding.engine.step import StepScorer, order_of
+from ..decoding.engine.masks import Mask
+from ..decoding.engine.scorers import Scorer, build_scorer
+from ..decoding.engine.step import StepScorer
 from ..decoding.hypotheses import without_repetitions
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord, PassTokens
 from ..errors import nan_error, option_error
-from ..target_order import TargetOrder
+from ..target_order import TargetOrder, order_of
 from .base import MethodGenerator
 
 
@@ -75,8 +76,7 @@ class BeamGenerator(MethodGenerator):
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models."""
-        scorers = [StepScorer(model, self.engine) for model in models]
-        return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
+        return build_scorer(models, self.engine, StepScorer)
 
     @property
     def lossless(self) -> bool:
@@ -169,11 +169,11 @@ class BeamGenerator(MethodGenerator):
             live = [live[s] for s in stay]
         return finished, passes
 
-    def _mask(self, written: int, device: torch.device) -> Tensor:
+    def _mask(self, written: int, device: torch.device) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
         order = self.order
         if not order.vanilla_mask and not order.independent_directions:
-            return torch.ones(order.tokens_per_step, 1, dtype=torch.bool)  # all see all
+            return "all"
         seen = order.step_mask(written + order.tokens_per_step)
         return seen[written:].to(device)
 

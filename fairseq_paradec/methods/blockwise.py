@@ -27,7 +27,7 @@ from torch import Tensor
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from ..decoding.drafting import BlockSizes, ScoredDrafter
 from ..decoding.engine.chunk import ChunkScorer
-from ..decoding.engine.shortlist import set_shortlist
+from ..decoding.engine.projection import DraftProjection
 from ..decoding.loop import Proposal, Verdict, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
@@ -40,6 +40,7 @@ class HeadsDrafter(ScoredDrafter):
 
     Args:
         scorer: the verifier; its projection serves the heads.
+        projection: what drafts are made with.
         heads: ``heads(states, [1, 2, ...])`` looks ahead; see BlockHeads.
         rules: what may stand at a position.
         sizes: how many tokens may be drafted for each row, at most k-1: of a block of k, one token
@@ -47,10 +48,16 @@ class HeadsDrafter(ScoredDrafter):
     """
 
     def __init__(
-        self, scorer: ChunkScorer, heads: Any, rules: TokenRules, sizes: BlockSizes
+        self,
+        scorer: ChunkScorer,
+        projection: DraftProjection,
+        heads: Any,
+        rules: TokenRules,
+        sizes: BlockSizes,
     ) -> None:
         super().__init__(rules, sizes)
         self.scorer = scorer
+        self.projection = projection
         self.heads = heads
         self.states: Tensor | None = None  # B×D, once there was a pass
 
@@ -60,13 +67,13 @@ class HeadsDrafter(ScoredDrafter):
 
     def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
         """Run the heads, B×K×V."""
-        project = self.scorer.projection if whole else self.scorer.draft_projection
-        logits: Tensor = project(self.heads(self.states, range(1, count + 1)))
+        states = self.heads(self.states, range(1, count + 1))  # B×K×D
+        logits = self.projection.logits(self.scorer.projection, states, whole)
         return logits if self.rules.temperature == 1.0 else logits / self.rules.temperature
 
     def nan_error(self) -> UsageError:
         """Name the model that has the heads."""
-        flag = "--drafter-path" if self.scorer.block_heads is None else "--path"
+        flag = "--path" if hasattr(self.scorer.model, "block_heads") else "--drafter-path"
         return nan_error(flag, [self.heads])
 
     def observe(self, verdict: Verdict) -> None:
@@ -115,7 +122,7 @@ class BlockwiseGenerator(ParallelGenerator):
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
-        set_shortlist(self.scorer, config.drafter_shortlist, tgt_dict)
+        self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
         self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
 
     @property
@@ -147,11 +154,11 @@ class BlockwiseGenerator(ParallelGenerator):
             self.heads.to(dtype=like.dtype, device=like.device)
         if self.numbers is not None:
             self.numbers = self.numbers.to(like.device)
-        heads = self.scorer.block_heads
+        heads = getattr(self.scorer.model, "block_heads", None)
         if heads is None:
             heads = self.engine.model(self.heads).to(like.device)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
-        return HeadsDrafter(self.scorer, heads, rules, sizes)
+        return HeadsDrafter(self.scorer, self.projection, heads, rules, sizes)
 
 
 def _numbers(words: Any, config: Any) -> Tensor:

@@ -27,7 +27,7 @@ from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.drafting import BlockSizes, ScoredDrafter
 from ..decoding.engine.block import BlockScorer
 from ..decoding.engine.chunk import ChunkScorer
-from ..decoding.engine.shortlist import set_shortlist
+from ..decoding.engine.projection import DraftProjection
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error, option_error
@@ -39,19 +39,27 @@ class BlockDrafter(ScoredDrafter):
 
     Args:
         scorer: the block model; its encoder has not run yet.
+        projection: of its states.
         rules: what may stand at a position.
         sizes: how many of the k tokens may be drafted for each row.
     """
 
-    def __init__(self, scorer: BlockScorer, rules: TokenRules, sizes: BlockSizes) -> None:
+    def __init__(
+        self,
+        scorer: BlockScorer,
+        projection: DraftProjection,
+        rules: TokenRules,
+        sizes: BlockSizes,
+    ) -> None:
         super().__init__(rules, sizes)
         self.scorer = scorer
+        self.projection = projection
 
     def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
         """Fill a block behind each row, B×K×V."""
         # Always k masks, for they see each other: how much is of use must not change a draft.
         hidden = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
-        return self.scorer.logits(hidden[:, :count], whole=whole)
+        return self.projection.logits(self.scorer.projection, hidden[:, :count], whole)
 
     def nan_error(self) -> UsageError:
         """Name the drafter."""
@@ -85,7 +93,9 @@ class GadGenerator(ParallelGenerator):
         self.drafter = self.helper = drafter
         self.draft_scorer = BlockScorer(drafter, self.engine)
         check_block_size(config.block_size, drafter)
-        set_shortlist(self.draft_scorer, config.drafter_shortlist, tgt_dict)
+        self.projection = DraftProjection(
+            self.draft_scorer.model, config.drafter_shortlist, tgt_dict
+        )
         if drafter.shares_encoder:
             check_shared_encoder(models, drafter, config.drafter_path)
 
@@ -114,7 +124,7 @@ class GadGenerator(ParallelGenerator):
         if (own.dtype, own.device) != (like.dtype, like.device):
             self.drafter.to(dtype=like.dtype, device=like.device)
         sizes = BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
-        return BlockDrafter(self.draft_scorer, rules, sizes)
+        return BlockDrafter(self.draft_scorer, self.projection, rules, sizes)
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Share the drafter's scorer, too; see MethodGenerator.join."""

@@ -183,8 +183,8 @@ class ImagePositions(nn.Module):
         self.register_buffer("pixels", torch.cat(both, dim=1), persistent=False)
         self.register_buffer("channel", index % size.channels, persistent=False)
 
-    def table(self) -> Tensor:
-        """Return the vectors of all rows, T×D."""
+    def table(self, size: int) -> Tensor:
+        """Return the vectors of all rows, T×D, however many are asked for."""
         if self.channels is None:
             return self.pixels
         vectors: Tensor = self.pixels + self.channels(self.channel)
@@ -192,7 +192,7 @@ class ImagePositions(nn.Module):
 
     def forward(self, tokens: Tensor, incremental_state: Any = None) -> Tensor:
         """Return the vectors of B×T tokens, 1×T×D: they are the same for all images."""
-        return self.table()[None, : tokens.size(1)]
+        return self.table(tokens.size(1))[None, : tokens.size(1)]
 
 
 class ImageEncoder(TransformerEncoder):

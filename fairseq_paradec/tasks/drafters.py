@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 
 from ..compat.loading import load_beside, named
-from ..decoding.engine.step import order_of
 from ..errors import option_error
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer, load_heads
 from ..models.reordered_transformer import ReorderedTransformer
 from ..options import BEAM_DECODINGS
+from ..target_order import order_of
 
 
 class Drafters:

@@ -30,7 +30,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..compat.checkpoints import OVERRIDES
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
-from ..decoding.engine.step import order_of
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
 from ..errors import UsageError, option_error
@@ -51,7 +50,7 @@ from ..options import (
     flag,
 )
 from ..options import check_fairseq_options as check_options
-from ..target_order import TargetOrder
+from ..target_order import TargetOrder, order_of
 from .drafters import Drafters, check_models, own_decoding
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from reference.greedy import rules_for, stock_greedy
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.decoding.engine.projection import gather_projection
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.models.block_nat import BlockNatModel
 from support.builders import (
@@ -86,11 +87,21 @@ class ScriptedScorer(BlockScorer):
         self.scores = torch.stack(scores)
         return super().fill(prefixes, size)
 
-    def logits(self, hidden: Tensor, whole: bool = False) -> Tensor:
-        real = super().logits(hidden, whole)
-        scores = self.scores[:, : real.size(1)]
-        assert real.shape == scores.shape
-        return scores.to(real)
+    def _gather_weights(self) -> None:
+        super()._gather_weights()
+        self.projection = self._Projection(self)  # type: ignore[assignment]
+
+    class _Projection:
+        """Says what the script says, in the place of the model's projection."""
+
+        def __init__(self, scorer: Any) -> None:
+            self.scorer, self.real = scorer, gather_projection(scorer.model, "plain")
+
+        def logits(self, hidden: Tensor) -> Tensor:
+            real = self.real.logits(hidden)
+            scores = self.scorer.scores[:, : real.size(1)]
+            assert real.shape == scores.shape
+            return scores.to(real)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .chunk import ChunkScorer
-from .weights import refuse_unknown
-
-MASK = -1  # stands for the model's mask vector in a chunk of tokens
+from .decoder_pass import DecoderWeights
+from .known import refuse_unknown
+from .weights import Form
 
 
 class BlockScorer(ChunkScorer):
@@ -31,12 +30,26 @@ class BlockScorer(ChunkScorer):
         """Raise a UsageError for layers or embeddings that are not stock ones."""
         refuse_unknown(model, [type(model.decoder)])
 
+    def _gather(self, form: Form) -> DecoderWeights:
+        """As ChunkScorer; the mask vector stands behind the embeddings, as one more token."""
+        weights, decoder = super()._gather(form), self.decoder
+        self.mask_token = weights.embedding.size(0)
+        sharpness = decoder.copy_sharpness
+        vectors = torch.cat((weights.scale * weights.embedding, decoder.mask_vector[None]))
+        return weights._replace(
+            embedding=vectors.detach(),
+            scale=1.0,
+            copy_sharpness=None if sharpness is None else sharpness.detach(),
+        )
+
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output; see ChunkScorer.start."""
         super()._start(encoder_out)
         self.caches_prefix = self.decoder.attention == "prefix_causal"
         if self.decoder.copy_sharpness is not None:
-            self._run = None  # masks are made of the whole source, which comes in any length
+            names = ("encoder_embedding", "encoder_padding_mask")
+            vectors, padding = (encoder_out[name][0] for name in names)
+            self.cache.source_vectors = vectors, padding
 
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
         """Predict the block behind each row's prefix, in one pass.
@@ -47,16 +60,16 @@ class BlockScorer(ChunkScorer):
             size: K.
 
         Returns:
-            B×K×D hidden states of the masks, ready for ``logits`` and ``log_probs``.
+            B×K×D hidden states of the masks, ready for ``log_probs``.
         """
-        cached = self.lengths if self.caches_prefix else [0] * len(prefixes)
+        cached = self.cache.lengths if self.caches_prefix else [0] * len(prefixes)
         self.keep(cached)
         new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]
         begins = tuple(map(len, new))  # where a row's masks begin
         if min(begins) == max(begins):
             begins = begins[:1]  # the same for all rows
         width = max(begins) + size
-        device = self.cache.device
+        device = self.cache.keys.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
         rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
         make_mask = kept_block_mask if len(begins) == 1 else block_mask
@@ -68,54 +81,6 @@ class BlockScorer(ChunkScorer):
             return hidden[:, begins[0] :]
         where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
         return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
-
-    def logits(self, hidden: Tensor, whole: bool = False) -> Tensor:
-        """Project B×K×D hidden states to scores that are not normalised, in fp32 or fp64.
-
-        Args:
-            hidden: of masks.
-            whole: whether all tokens are wanted, or those of the shortlist, if there is one.
-
-        Returns:
-            B×K×V, or B×K×N for a shortlist of N tokens.
-        """
-        project = self.projection if whole else self.draft_projection
-        logits: Tensor = project(hidden)
-        return logits if logits.dtype == torch.float64 else logits.float()
-
-    def _gather(self, lasting: bool) -> None:
-        """As ChunkScorer; the mask vector stands behind the embeddings, as one more token."""
-        super()._gather(lasting)
-        table, vector = self.decoder.embed_tokens.weight, self.decoder.mask_vector
-        self.mask_token = table.size(0)
-        self.vectors = torch.cat((self.decoder.embed_scale * table, vector[None])).detach()
-
-    def _token_vectors(self, tokens: Tensor) -> Tensor:
-        """Look up the vectors of tokens and masks."""
-        return F.embedding(tokens, self.vectors)
-
-    def _embed(
-        self, tokens: Tensor, positions: Tensor | None, start: int, slots: Tensor | None
-    ) -> Tensor:
-        """Embed a chunk as the model does."""
-        if self.decoder.copy_sharpness is None:
-            return super()._embed(tokens, positions, start, slots)
-        if slots is None:
-            slots = start + torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
-        tokens = tokens.masked_fill(tokens.eq(self.mask_token), MASK)
-        embedded: Tensor = self.decoder.embed(tokens, slots, self.encoder_out)
-        return embedded
-
-    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
-        """Pick rows; see ChunkScorer.reorder."""
-        super().reorder(index, same_source)
-        if not same_source and self.decoder.copy_sharpness is not None:
-            picked = torch.tensor(index, device=self.cache.device)
-            names = ("encoder_embedding", "encoder_padding_mask")
-            self.encoder_out = {
-                name: [part.index_select(0, picked) for part in self.encoder_out[name]]
-                for name in names
-            }
 
 
 def block_mask(

@@ -8,6 +8,7 @@ import os
 import time
 import types
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,19 @@ def source_bucket(length: int) -> int:
     return size
 
 
+@dataclass
+class Compiling:
+    """What compiling has come to, for whoever built an engine.
+
+    Attributes:
+        seconds: spent on it.
+        failed: whether it cannot be done here; all runs plain then.
+    """
+
+    seconds: float = 0.0
+    failed: bool = False
+
+
 class Compiled:
     """Compiled copies of a function of tensors, made as they are needed.
 
@@ -61,15 +75,13 @@ class Compiled:
     Args:
         name: of what is compiled, for the log.
         function: takes tensors (or None); a method or a plain function.
+        compiling: notes how long compiling takes, and whether it fails.
     """
 
-    # Of the whole process: the seconds spent on compiling, and whether it failed.
-    seconds = 0.0
-    failed = False
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], compiling: Compiling) -> None:
         self.name = name
         self.function = function
+        self.compiling = compiling
         self._compiled: dict[tuple[Hashable, ...], Callable[..., Any]] = {}
 
     @property
@@ -88,20 +100,20 @@ class Compiled:
         run = self._compiled.get(key)
         if run is not None:
             return run(*args)
-        if Compiled.failed:
+        if self.compiling.failed:
             return self.function(*args)
         begin = time.perf_counter()
         run = self._compile(key)
         try:
             run(*args)
         except Exception as error:  # of many kinds: what compiles is a tower of tools
-            Compiled.failed = True
+            self.compiling.failed = True
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             logger.warning("--compile: passes run plain, for compiling failed: %s", reason)
             return self.function(*args)
         self._compiled[key] = run
         seconds = time.perf_counter() - begin
-        Compiled.seconds += seconds
+        self.compiling.seconds += seconds
         logger.info("--compile: %s %s compiled or loaded in %.1f s", self.name, key, seconds)
         return run(*args)
 

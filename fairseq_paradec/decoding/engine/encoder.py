@@ -8,7 +8,7 @@ one product.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
@@ -27,41 +27,8 @@ from fairseq.modules.transformer_layer import (
 from fairseq.utils import make_positions
 from torch import Tensor, nn
 
-from .weights import Form, Map, Norm, gather_norm, join
-
-
-class EncoderLayer(NamedTuple):
-    """One encoder layer's weights."""
-
-    heads: int
-    pre_norm: bool
-    self_norm: Norm
-    qkv: Map  # query, key and value in one matrix, 3D×D
-    self_out: Map
-    ffn_norm: Norm
-    fc1: Map
-    fc2: Map
-    activation: Any
-
-    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Run the layer, B×S×D -> B×S×D; bias as in LeanEncoder.layers."""
-        batch, width, dim = x.shape
-        # 1. Self-attention.
-        residual = x
-        if self.pre_norm:
-            x = self.self_norm(x)
-        qkv = self.qkv(x).view(batch, width, 3, self.heads, dim // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # B×H×S×Dh each
-        x = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        x = residual + self.self_out(x.transpose(1, 2).reshape(batch, width, dim))
-        if not self.pre_norm:
-            x = self.self_norm(x)
-        # 2. Feed-forward.
-        residual = x
-        if self.pre_norm:
-            x = self.ffn_norm(x)
-        x = residual + self.fc2(self.activation(self.fc1(x)))
-        return x if self.pre_norm else self.ffn_norm(x)
+from .layers import gather_encoder_layer
+from .weights import Form, gather_norm
 
 
 class LeanEncoder:
@@ -86,7 +53,7 @@ class LeanEncoder:
         norm, final = encoder.layernorm_embedding, encoder.layer_norm
         self.embedding_norm = None if norm is None else gather_norm(norm)
         # children(): layerdrop's own list draws random numbers whenever it is iterated over.
-        self.stack = [_gather_layer(layer, form) for layer in encoder.layers.children()]
+        self.stack = [gather_encoder_layer(layer, form) for layer in encoder.layers.children()]
         self.final_norm = None if final is None else gather_norm(final)
         self.positions: Tensor | None = None  # vectors by fairseq's position numbers, P×D
         places = encoder.embed_positions
@@ -167,24 +134,8 @@ class LeanEncoder:
             B×S×D.
         """
         for layer in self.stack:
-            x = layer(x, bias)
+            x = layer.feed_forward(layer.attention(x, bias))
         return x if self.final_norm is None else self.final_norm(x)
-
-
-def _gather_layer(layer: Any, form: Form) -> EncoderLayer:
-    """Take one encoder layer's weights."""
-    attention = layer.self_attn
-    return EncoderLayer(
-        heads=attention.num_heads,
-        pre_norm=layer.normalize_before,
-        self_norm=gather_norm(layer.self_attn_layer_norm),
-        qkv=join([attention.q_proj, attention.k_proj, attention.v_proj], form),
-        self_out=join([attention.out_proj], form),
-        ffn_norm=gather_norm(layer.final_layer_norm),
-        fc1=join([layer.fc1], form),
-        fc2=join([layer.fc2], form),
-        activation=layer.activation_fn,
-    )
 
 
 def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...errors import option_error
+from .compiled import Compiling
 from .weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,10 +31,12 @@ class Engine:
         dtype: ``fp32``, ``bf16``, ``fp16`` or ``int8``; None: the model's own. With ``int8`` the
             products have weights in 8 bits, and all else is fp32.
         compile: run passes as torch.compile makes them.
+        compiling: what that has come to.
     """
 
     dtype: str | None = None
     compile: bool = False
+    compiling: Compiling = field(default_factory=Compiling, compare=False)
 
     def model(self, model: Any) -> Any:
         """Return a module in this dtype: itself, or a copy of which there is one per module."""

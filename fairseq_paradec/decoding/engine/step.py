@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
-from ...target_order import TargetOrder
 from .chunk import ChunkScorer
-from .weights import refuse_unknown
-
-
-def order_of(model: Any) -> TargetOrder:
-    """Return the order in which a model writes; that of a plain Transformer is left to right."""
-    order: TargetOrder = getattr(model, "target_order", TargetOrder())
-    return order
+from .known import refuse_unknown
 
 
 class StepScorer(ChunkScorer):
@@ -32,11 +23,3 @@ class StepScorer(ChunkScorer):
             refuse_unknown(model, [type(model.decoder)], [positions])
         else:
             ChunkScorer._refuse_unknown(model)
-
-    def _position_table(self, size: int) -> Tensor | None:
-        """Vectors of the slots' inputs: at least ``size`` of them, or all that exist."""
-        module = self.decoder.embed_positions
-        if not hasattr(module, "table"):
-            return super()._position_table(size)
-        table: Tensor = module.table(size).detach()
-        return table.to(self.decoder.embed_tokens.weight)

@@ -1,0 +1,173 @@
+"""The decoder's pass over a chunk: a function of weights, a cache and tokens, and nothing else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .cache import Cache
+from .layers import DecoderLayer, Written
+from .masks import Mask, attention_bias
+from .weights import Form, Linear, Map, Norm
+
+
+class DecoderWeights(NamedTuple):
+    """All that a pass reads of a model.
+
+    Attributes:
+        form: how the matrices are kept.
+        embedding: V×E; of a block model its mask vector stands behind, as one more token.
+        scale: what embeddings are multiplied by.
+        noise: E×E, the map that fairseq trains with quantisation noise, or None.
+        project_in: D×E, or None.
+        positions: P×D, the vectors of positions 0 to P-1, or None.
+        embedding_norm: of tokens and positions, or None.
+        copy_sharpness: of a block model that adds source embeddings to its masks: how fast their
+            weight falls with the distance. Or None.
+        layers: of the decoder.
+        source_keys: all layers' keys and values of the source in one matrix, (L·2·D)×C.
+        final_norm: of the last layer's output, or None.
+        project_out: E×D, or None.
+    """
+
+    form: Form
+    embedding: Tensor
+    scale: float
+    noise: Linear | None
+    project_in: Linear | None
+    positions: Tensor | None
+    embedding_norm: Norm | None
+    copy_sharpness: Tensor | None
+    layers: list[DecoderLayer]
+    source_keys: Map
+    final_norm: Norm | None
+    project_out: Linear | None
+
+
+def source_keys(weights: DecoderWeights, states: Tensor) -> Tensor:
+    """Compute keys and values of the source: B×S×C -> L×2×B×H×S×Dh."""
+    batch, length = states.shape[:2]
+    projected = weights.source_keys(states)  # B×S×(L·2·D)
+    shape = (batch, length, len(weights.layers), 2, weights.layers[0].source.heads, -1)
+    return projected.view(shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+
+
+def decoder_pass(
+    weights: DecoderWeights, cache: Cache, tokens: Tensor, mask: Mask = "causal"
+) -> Tensor:
+    """Run the decoder over one chunk per row, and cache its keys and values.
+
+    Each row goes on from its cached length, ``cache.lengths``, which stays: the caller says by
+    ``cache.keep`` how much of the chunk is to stay cached.
+
+    Args:
+        weights: of the decoder.
+        cache: of the batch; written to.
+        tokens: B×K decoder inputs. ``<pad>`` here is a token like any other: it is embedded
+            (fairseq's is a zero vector), takes a position and is seen by later tokens.
+        mask: who sees whom; see ``masks``.
+
+    Returns:
+        B×K×D hidden states, ready for the projection.
+    """
+    cache.make_room(tokens.size(1))
+    place = cache.place(tokens.size(1))
+    bias = attention_bias(cache, place, mask)
+    x = embed(weights, tokens, place.positions, cache.source_vectors)
+    for index, layer in enumerate(weights.layers):
+        written = Written(cache.keys[index], place.where, place.end)
+        x = run_layer(layer, x, written, bias, cache.source[index], cache.source_bias)
+    return finish(weights, x)
+
+
+def embed(
+    weights: DecoderWeights,
+    tokens: Tensor,
+    positions: slice | Tensor,
+    source: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Embed a chunk as fairseq's decoder does: scale, project, add positions, normalise.
+
+    Args:
+        weights: of the decoder.
+        tokens: B×K.
+        positions: of the tokens; see ``Place``.
+        source: embeddings and padding of the source, for a decoder that copies from it.
+
+    Returns:
+        B×K×D.
+    """
+    x = F.embedding(tokens, weights.embedding)
+    if weights.scale != 1.0:
+        x = weights.scale * x
+    if weights.copy_sharpness is not None:
+        assert source is not None
+        is_mask = tokens.eq(weights.embedding.size(0) - 1)[:, :, None]
+        x = x + is_mask * _soft_copy(weights.copy_sharpness, positions, *source)
+    if weights.noise is not None:
+        x = weights.noise(x)
+    if weights.project_in is not None:
+        x = weights.project_in(x)
+    table = weights.positions
+    if table is not None:
+        # A row near its limit may ride along in a wider chunk, and a block of masks may reach
+        # further; what is computed past the last position is never used.
+        last = table.size(0) - 1
+        if isinstance(positions, slice) and positions.stop > table.size(0):
+            positions = torch.arange(positions.start, positions.stop, device=tokens.device)
+        if not isinstance(positions, slice):
+            positions = positions.clamp(max=last)
+        x = x + table[positions]
+    return x if weights.embedding_norm is None else weights.embedding_norm(x)
+
+
+def _soft_copy(
+    sharpness: Tensor, positions: slice | Tensor, vectors: Tensor, padding: Tensor
+) -> Tensor:
+    """Mix the source embeddings around each position: R×K positions -> B×K×E.
+
+    Args:
+        sharpness: how fast an embedding's weight falls with its distance.
+        positions: of the tokens.
+        vectors: B×S×E.
+        padding: B×S; fairseq pads sources on the left.
+    """
+    if isinstance(positions, slice):
+        positions = torch.arange(positions.start, positions.stop, device=vectors.device)[None]
+    where = (~padding).cumsum(dim=1) - 1
+    distance = (positions[:, :, None] - where[:, None]).abs().to(vectors.dtype)
+    scores = (-distance * sharpness).masked_fill(padding[:, None], float("-inf"))  # B×K×S
+    return scores.softmax(dim=-1) @ vectors
+
+
+def run_layer(
+    layer: DecoderLayer,
+    x: Tensor,
+    written: Written,
+    bias: Tensor | None,
+    source: Tensor,
+    source_bias: Tensor | None,
+) -> Tensor:
+    """Run one decoder layer over a chunk, B×K×D -> B×K×D.
+
+    Args:
+        layer: its weights.
+        x: B×K×D.
+        written: where its keys and values are kept.
+        bias: for self-attention; see ``masks.attention_bias``.
+        source: 2×B×H×S×Dh, the source's keys and values.
+        source_bias: B×1×1×S, or None.
+    """
+    x = layer.attention(x, bias, written)
+    x = layer.source(x, source, source_bias)
+    return layer.feed_forward(x)
+
+
+def finish(weights: DecoderWeights, x: Tensor) -> Tensor:
+    """Normalise and project what the last layer returned, as fairseq's decoder does."""
+    if weights.final_norm is not None:
+        x = weights.final_norm(x)
+    return x if weights.project_out is None else weights.project_out(x)

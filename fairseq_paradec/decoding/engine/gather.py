@@ -1,0 +1,64 @@
+"""Take a fairseq decoder's weights, for passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from .decoder_pass import DecoderWeights
+from .layers import gather_decoder_layer
+from .weights import Form, Linear, gather_norm, join
+
+
+def gather_decoder(decoder: Any, form: Form) -> DecoderWeights:
+    """Take a decoder's weights, in its dtype and on its device.
+
+    Args:
+        decoder: of a model that ``known`` did not refuse.
+        form: of the matrices; see ``weights.join``.
+    """
+    # children(): a list with layer drop draws random numbers whenever it is iterated over.
+    stack: list[Any] = list(decoder.layers.children())
+    crosses = [layer.encoder_attn for layer in stack]
+    embedding_norm, final_norm = decoder.layernorm_embedding, decoder.layer_norm
+    return DecoderWeights(
+        form=form,
+        embedding=decoder.embed_tokens.weight.detach(),
+        scale=decoder.embed_scale,
+        noise=_plain(decoder.quant_noise),
+        project_in=_plain(decoder.project_in_dim),
+        positions=_positions(decoder),
+        embedding_norm=None if embedding_norm is None else gather_norm(embedding_norm),
+        copy_sharpness=None,
+        layers=[gather_decoder_layer(layer, form) for layer in stack],
+        source_keys=join([p for cross in crosses for p in (cross.k_proj, cross.v_proj)], form),
+        final_norm=None if final_norm is None else gather_norm(final_norm),
+        project_out=_plain(decoder.project_out_dim),
+    )
+
+
+def _plain(linear: Any) -> Linear | None:
+    """Take a linear module as it is."""
+    if linear is None:
+        return None
+    return Linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+
+
+def _positions(decoder: Any) -> Tensor | None:
+    """Return the vectors of all positions that an output may have, or more: P×D."""
+    module, like = decoder.embed_positions, decoder.embed_tokens.weight
+    if module is None:
+        return None
+    size = decoder.max_positions()
+    if hasattr(module, "table"):  # a reordered model's slots, an image's intensities
+        table: Tensor = module.table(size)
+        return table.detach().to(like)
+    first = module.padding_idx + 1
+    if not isinstance(module, SinusoidalPositionalEmbedding):
+        return module.weight[first:].detach()
+    vectors = module.weights
+    if vectors.size(0) < first + size:
+        vectors = module.get_embedding(first + size, module.embedding_dim, module.padding_idx)
+    return vectors[first:].to(like)
