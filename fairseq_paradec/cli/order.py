@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +40,14 @@ SWITCHES = {
 }
 
 
-def order_of(args: argparse.Namespace) -> TargetOrder:
+def chosen_order(args: argparse.Namespace) -> TargetOrder:
     """Build the order from the flags, and from the preset where no flag is given.
 
     Raises:
         UsageError: they contradict each other.
     """
-    from ..models.reordered_transformer import PRESETS, SIZES
-    from ..target_order import TargetOrder
+    from ..models.building import SIZES
+    from ..models.reordered_transformer import PRESETS, read_order, take_preset
 
     preset: dict[str, Any] = {}
     if args.arch is not None:
@@ -56,13 +55,9 @@ def order_of(args: argparse.Namespace) -> TargetOrder:
         if args.arch not in names:
             raise option_error("--arch", args.arch, ", ".join(PRESETS))
         preset = PRESETS[names[args.arch]]
-    order: dict[str, Any] = {}
-    for field in fields(TargetOrder):
-        given = getattr(args, field.name)
-        # As for a model: a switch that is not given is the preset's.
-        chosen = preset.get(field.name) if given is None or given is False else given
-        order[field.name] = field.default if chosen is None else chosen
-    return TargetOrder(**order)
+    chosen = argparse.Namespace(**vars(args))
+    take_preset(chosen, preset)
+    return read_order(chosen)
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
@@ -107,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")
         else:  # data, not for a terminal
             sys.stdout.reconfigure(encoding="utf-8")
-    order = order_of(args)
+    order = chosen_order(args)
     if args.rewrite is not None:
         if args.out is not None:
             raise option_error("--out", str(args.out), "it without --rewrite, which draws nothing")

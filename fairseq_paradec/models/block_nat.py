@@ -37,7 +37,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
-from .encoder_from import copy_encoder, transformer_settings
+from .building import copy_encoder, set_sizes, transformer_settings
 
 MASK = -1  # stands for the mask vector in tensors of tokens
 ATTENTIONS = ("bidirectional", "prefix_causal")
@@ -443,8 +443,8 @@ def _take_verifier_sizes(args: Any) -> None:
 # ---- architectures ------------------------------------------------------------------------------
 
 
-def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
-    """Set the sizes that no flag gives, and what the architectures have in common."""
+def _fill_in(args: Any, suffix: str) -> None:
+    """Set what no flag gives: the size, and what the architectures have in common."""
     args.encoder_from = getattr(args, "encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
     args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)
@@ -457,11 +457,7 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
         args.encoder_settings = transformer_settings(args.encoder_from, "--encoder-from")
     if args.encoder_settings is not None:
         _take_verifier_sizes(args)
-    for side in ("encoder", "decoder"):
-        sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
-        for name, value in sizes.items():
-            option = f"{side}_{name}"
-            setattr(args, option, getattr(args, option, value))
+    set_sizes(args, suffix)
     if args.share_verifier_encoder:
         # The frozen encoder keeps its own table; the decoder's is trained.
         args.share_all_embeddings = False
@@ -478,25 +474,25 @@ def _size(args: Any, layers: int, dim: int, ffn: int, heads: int) -> None:
 @register_model_architecture("block_nat", "block_nat_tiny")
 def block_nat_tiny(args: Any) -> None:
     """4+4 layers of 128, for small data on a CPU."""
-    _size(args, layers=4, dim=128, ffn=256, heads=4)
+    _fill_in(args, "_tiny")
 
 
 @register_model_architecture("block_nat", "block_nat_iwslt")
 def block_nat_iwslt(args: Any) -> None:
     """6+6 layers of 512, small feed-forward layers."""
-    _size(args, layers=6, dim=512, ffn=1024, heads=4)
+    _fill_in(args, "_iwslt")
 
 
 @register_model_architecture("block_nat", "block_nat")
 def block_nat(args: Any) -> None:
     """Transformer-base's size, the paper's GAD-base."""
-    _size(args, layers=6, dim=512, ffn=2048, heads=8)
+    _fill_in(args, "")
 
 
 @register_model_architecture("block_nat", "block_nat_big")
 def block_nat_big(args: Any) -> None:
     """Transformer-big's size, the paper's GAD-big."""
-    _size(args, layers=6, dim=1024, ffn=4096, heads=16)
+    _fill_in(args, "_big")
 
 
 @register_model_architecture("block_nat", "block_nat_fast")

@@ -39,8 +39,7 @@ from torch import Tensor, nn
 from ..compat.checkpoints import ANY_CHECKPOINT_FLAG
 from ..compat.loading import load_beside, named
 from ..errors import UsageError, option_error
-from .encoder_from import transformer_settings
-from .reordered_transformer import SIZES
+from .building import SIZES, named_sizes, set_sizes, transformer_settings
 
 HEAD_LAYERS = ("dense", "per_head")
 DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
@@ -476,9 +475,7 @@ def register_sizes(model: str) -> None:
 
 def _register(model: str, suffix: str) -> None:
     """Register one size."""
-    layers, dim, ffn, heads = SIZES[suffix]
-    sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
-    named_sizes = {f"{side}_{n}": v for side in ("encoder", "decoder") for n, v in sizes.items()}
+    sizes = named_sizes(suffix)
 
     def architecture(args: Any) -> None:
         defaults: dict[str, Any] = {"block_size": DEFAULT_BLOCK_SIZE, "head_layer": "dense"}
@@ -488,10 +485,9 @@ def _register(model: str, suffix: str) -> None:
                 setattr(args, name, value)
         if args.base_path and not getattr(args, "base_copied", False):
             # The plain name stands for any size; a flag has a message of its own.
-            meant = {n: v for n, v in named_sizes.items() if suffix and not hasattr(args, n)}
+            meant = {n: v for n, v in sizes.items() if suffix and not hasattr(args, n)}
             _take_base_settings(args, model, suffix, meant)
-        for name, value in named_sizes.items():
-            setattr(args, name, getattr(args, name, value))
+        set_sizes(args, suffix)
         base_architecture(args)
 
     register_model_architecture(model, model + suffix)(architecture)

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 from ..errors import option_error
 from ..images import Size
 from .blockwise_transformer import BlockwiseDecoder, BlockwiseTransformer, register_sizes
-from .reordered_transformer import SIZES, sinusoids
+from .building import SIZES, set_sizes
+from .reordered_transformer import sinusoids
 
 #: What both flags are without being given, or the number of intensities if that is less.
 DEFAULT_SPAN = 256
@@ -366,14 +367,9 @@ class BlockwiseImageTransformer(BlockwiseTransformer, ImageTransformer):
 
 def _register(suffix: str) -> None:
     """Register the model in one size."""
-    layers, dim, ffn, heads = SIZES[suffix]
-    sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads}
 
     def architecture(args: Any) -> None:
-        for side in ("encoder", "decoder"):
-            for size, value in sizes.items():
-                option_name = f"{side}_{size}"
-                setattr(args, option_name, getattr(args, option_name, value))
+        set_sizes(args, suffix)
         base_architecture(args)
 
     register_model_architecture("image_transformer", "image_transformer" + suffix)(architecture)

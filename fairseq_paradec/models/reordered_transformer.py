@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import option_error
 from ..target_order import TargetOrder
-from .encoder_from import copy_encoder
+from .building import SIZES, copy_encoder, set_sizes
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
@@ -90,7 +90,7 @@ class ReorderedDecoder(TransformerDecoder):
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
-        self.order = order = order_of(args)
+        self.order = order = read_order(args)
         longest, z = super().max_positions(), order.tokens_per_step
         if longest < z:
             raise option_error("--max-target-positions", longest, f"at least {z}, a step")
@@ -183,7 +183,7 @@ class ReorderedTransformer(TransformerModel):
         """
         if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
             args = Namespace(**OmegaConf.to_container(args))
-        order_of(args)
+        read_order(args)
         model: ReorderedTransformer = super().build_model(args, task)
         if args.encoder_from and not getattr(args, "encoder_copied", False):
             copy_encoder(model, args.encoder_from, task)
@@ -196,7 +196,7 @@ class ReorderedTransformer(TransformerModel):
         return ReorderedDecoder(args, tgt_dict, embed_tokens)
 
 
-def order_of(args: Any) -> TargetOrder:
+def read_order(args: Any) -> TargetOrder:
     """Read the order from a model's options.
 
     Raises:
@@ -206,14 +206,6 @@ def order_of(args: Any) -> TargetOrder:
 
 
 # ---- architectures ------------------------------------------------------------------------------
-
-#: Layers, dimension, that of the feed-forward layers, heads.
-SIZES = {
-    "_tiny": (4, 128, 256, 4),
-    "_iwslt": (6, 512, 1024, 4),
-    "": (6, 512, 2048, 8),
-    "_big": (6, 1024, 4096, 16),
-}
 
 #: What an architecture says where no flag does.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -233,24 +225,24 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def take_preset(args: Any, preset: dict[str, Any]) -> None:
+    """Set the order's options that no flag gives to the preset's, or to left to right."""
+    for option in fields(TargetOrder):
+        given = getattr(args, option.name, None)
+        # A switch that was not given is False, a number None.
+        if given is None or given is False:
+            setattr(args, option.name, preset.get(option.name, option.default))
+
+
 def _register(name: str, suffix: str) -> None:
     """Register one preset in one size."""
-    layers, dim, ffn, heads = SIZES[suffix]
 
     def architecture(args: Any) -> None:
-        for option in fields(TargetOrder):
-            given = getattr(args, option.name, None)
-            # A switch that was not given is False, a number None.
-            if given is None or given is False:
-                setattr(args, option.name, PRESETS[name].get(option.name, option.default))
+        take_preset(args, PRESETS[name])
         args.encoder_from = getattr(args, "encoder_from", None)
         learned = PRESETS[name].get("decoder_learned_pos", False)
         args.decoder_learned_pos = getattr(args, "decoder_learned_pos", learned)
-        for side in ("encoder", "decoder"):
-            sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": ffn}
-            for size, value in (sizes | {"attention_heads": heads}).items():
-                option_name = f"{side}_{size}"
-                setattr(args, option_name, getattr(args, option_name, value))
+        set_sizes(args, suffix)
         base_architecture(args)
 
     register_model_architecture("reordered_transformer", name + suffix)(architecture)

@@ -1,4 +1,4 @@
-"""Start training from another Transformer (``--encoder-from``, ``--base-path``)."""
+"""What models are built with: sizes, and settings or weights of another Transformer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,27 @@ from fairseq.models.transformer import (
 
 from ..compat.loading import load_beside, named
 from ..errors import option_error
+
+#: Layers, dimension, that of the feed-forward layers, heads; by the suffix of an architecture.
+SIZES = {
+    "_tiny": (4, 128, 256, 4),
+    "_iwslt": (6, 512, 1024, 4),
+    "": (6, 512, 2048, 8),
+    "_big": (6, 1024, 4096, 16),
+}
+
+
+def named_sizes(suffix: str) -> dict[str, int]:
+    """Return fairseq's options of a size, encoder's and decoder's."""
+    names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+    pairs = list(zip(names, SIZES[suffix], strict=True))
+    return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in pairs}
+
+
+def set_sizes(args: Any, suffix: str) -> None:
+    """Set the sizes of an architecture where no flag gives them."""
+    for name, size in named_sizes(suffix).items():
+        setattr(args, name, getattr(args, name, size))
 
 
 def transformer_settings(path: str, flag: str) -> dict[str, Any]:
