@@ -1,150 +1,23 @@
-"""DecodingConfig: what the user asked for, checked once before anything is decoded."""
+"""Every flag of the plugin, once: its type, default, help, range and group.
+
+``DecodingConfig`` is the table; ``OPTIONS`` reads it. What fairseq's commands offer, what is
+checked and what the docs list is made from it, and from what each method reads
+(``methods/registry.py``).
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .decoding.trace import is_report
-from .errors import UsageError, option_error
+from .errors import option_error
 
-# Which flags each method reads. Giving one to another method is an error, never ignored.
-FLAGS_OF_METHOD: dict[str, tuple[str, ...]] = {
-    "greedy": (),
-    "pj": ("jacobi_init", "jacobi_stop", "jacobi_length"),
-    "pgj": ("block_size", "adaptive_block", "jacobi_init", "jacobi_stop", "jacobi_window"),
-    "hgj": (
-        "block_size", "adaptive_block", "jacobi_init", "jacobi_stop", "jacobi_window",
-        "hybrid_length",
-    ),
-    "gad": ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist"),
-    "gad_pp": (
-        "drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "accept_topk",
-        "accept_margin",
-    ),
-    "nat": ("block_size",),
-    "blockwise": (
-        "drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "accept_topk",
-        "accept_distance", "min_block",
-    ),
-    "multiword_beam": ("deduplicate_ngrams",),
-    "double_token_beam": ("deduplicate_ngrams",),
-    "auto_fast": ("drafter_path", "speed_profile", "latency_budget_ms"),
-}  # fmt: skip
-# Methods that search with fairseq's --beam; all others are greedy.
-BEAM_DECODINGS = ("multiword_beam", "double_token_beam")
-# Methods whose output is no greedy search's, so that there is nothing to audit it by.
-UNAUDITED = ("nat", *BEAM_DECODINGS)
-# Methods whose block size is by default that of their drafter's training.
-TRAINED_BLOCKS = ("gad", "gad_pp", "nat", "blockwise")
-# Decoded by fairseq's own search, untouched.
-STOCK_DECODINGS = ("auto", "beam")
-# A method's defaults, where they are not DecodingConfig's.
-DEFAULTS_OF_METHOD: dict[str, dict[str, Any]] = {"blockwise": {"accept_topk": 1}}
-DECODINGS = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)
-METHOD_FLAGS = tuple(dict.fromkeys(f for flags in FLAGS_OF_METHOD.values() for f in flags))
-REPORT_FLAGS = ("audit", "stats_file", "trace_file")
-# How a method's passes are computed; for all methods of this package.
-ENGINE_FLAGS = ("compile", "engine_dtype")
-# Flags of this package's methods, whichever it is.
-COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
-# Flags for the checkpoint's own way, where it has one that reads them.
-FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
-# False where nobody asked for them.
-SWITCHES = ("adaptive_block", "compile", "audit")
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "jacobi_init": ("pad", "bos", "source-copy", "ngram"),
-    "jacobi_stop": ("prefix", "unchanged"),
-    "jacobi_length": ("grow", "oracle"),
-    "jacobi_window": ("block", "sliding"),
-    "engine_dtype": ("fp32", "bf16", "fp16", "int8"),
-}
-
-
-@dataclass(frozen=True)
-class DecodingConfig:
-    """How to decode.
-
-    Attributes:
-        decoding: the method's name, ``--decoding``.
-        block_size: tokens proposed per pass and row; with a drafter, by default as it was trained.
-        drafter_path: the drafter's checkpoint.
-        accept_topk: beta, of GAD++ and blockwise decoding: fewer tokens than this may score higher
-            than a drafted one.
-        accept_margin: tau, of GAD++: how far below the best a drafted one may be, natural log.
-        accept_distance: epsilon, of blockwise decoding: how far a drafted number may be from the
-            verifier's; None: tokens are no numbers, and must be equal.
-        min_block: l, of blockwise decoding: how many tokens a step writes at least.
-        jacobi_window: ``block`` or ``sliding``.
-        jacobi_init: the first guess for a position: ``pad``, ``bos``, ``source-copy``, ``ngram``.
-        jacobi_length: of ``pj``'s one block: ``grow`` or ``oracle``.
-        jacobi_stop: when a block is done: ``prefix`` or ``unchanged``.
-        hybrid_length: positions that ``hgj`` decodes in blocks; None means all.
-        adaptive_block: draft as many tokens as a row's recent passes accepted, and a few more, at
-            most ``block_size``.
-        drafter_shortlist: draft only tokens among so many first ones of the dictionary.
-        speed_profile: of ``auto_fast``: a file with what it measured before, and is to keep.
-        latency_budget_ms: of ``auto_fast``: milliseconds that a sentence may take.
-        deduplicate_ngrams: drop immediate repetitions of up to so many tokens from the outputs.
-        compile: run the passes as torch.compile makes them.
-        engine_dtype: of the weights in this package's passes; None: the model's own.
-        audit: compare every output with fairseq's own beam-1 search.
-        stats_file: where to write one JSON line per sentence, or None.
-        trace_file: the same with every pass in it, or None.
-    """
-
-    decoding: str = "auto"
-    block_size: int = 5
-    drafter_path: str | None = None
-    accept_topk: int = 3
-    accept_margin: float = 1.0
-    accept_distance: int | None = None
-    min_block: int = 1
-    jacobi_window: str = "block"
-    jacobi_init: str = "pad"
-    jacobi_length: str = "grow"
-    jacobi_stop: str = "prefix"
-    hybrid_length: int | None = None
-    adaptive_block: bool = False
-    drafter_shortlist: int | None = None
-    speed_profile: str | None = None
-    latency_budget_ms: float | None = None
-    deduplicate_ngrams: int | None = None
-    compile: bool = False
-    engine_dtype: str | None = None
-    audit: bool = False
-    stats_file: str | None = None
-    trace_file: str | None = None
-
-    @classmethod
-    def from_options(cls, *sources: Any) -> DecodingConfig:
-        """Collect the plugin's options; the first source that has one wins.
-
-        Args:
-            sources: objects whose attributes are options, for example the arguments of one hub
-                call and then the task's configuration. None means not given. A source that names
-                another method than a later one makes that one's method flags void.
-
-        Raises:
-            UsageError: an option is wrong, or does not belong to the method.
-        """
-        given: dict[str, Any] = {}
-        for source in sources:
-            options = {f.name: getattr(source, f.name, None) for f in fields(cls)}
-            named = given.get("decoding")
-            if named not in (None, options["decoding"]):
-                kept = () if named in STOCK_DECODINGS else COMMON_FLAGS
-                options = {name: options[name] for name in kept}
-            given = {name: v for name, v in options.items() if v is not None} | given
-        given = {n: v for n, v in given.items() if v is not False or n not in SWITCHES}
-        _check_given(given)
-        return cls(**DEFAULTS_OF_METHOD.get(given.get("decoding", "auto"), {}) | given)
-
-    def method_flags(self) -> dict[str, Any]:
-        """Return what the method's own flags stand at."""
-        return {name: getattr(self, name) for name in FLAGS_OF_METHOD.get(self.decoding, ())}
+# Who reads an option: methods that name it, every method's engine, or every method's reports.
+METHOD, ENGINE, REPORT = "method", "engine", "report"
 
 
 def flag(name: str) -> str:
@@ -152,44 +25,236 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _check_given(given: dict[str, Any]) -> None:
-    """Check the options that were given, alone and together."""
-    decoding = given.get("decoding", "auto")
-    known = (*STOCK_DECODINGS, *FLAGS_OF_METHOD)  # read now: a method may have been added
-    if decoding not in known:
-        raise option_error("--decoding", decoding, ", ".join(known))
-    _check_belong_to(decoding, given)
-    for name, allowed in CHOICES.items():
-        if name in given and given[name] not in allowed:
-            raise option_error(flag(name), given[name], ", ".join(allowed))
-    numbers = (
-        "block_size", "hybrid_length", "accept_topk", "deduplicate_ngrams", "min_block",
-        "drafter_shortlist",
-    )  # fmt: skip
-    for name, least in (*((number, 1) for number in numbers), ("accept_distance", 0)):
-        value = given.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise option_error(flag(name), value, f"a whole number from {least} up")
+def _option(default: Any, help_text: str, group: str = METHOD, **more: Any) -> Any:
+    """Make a field of the table; ``more`` is the rest of an Option."""
+    return field(default=default, metadata={"help": help_text, "group": group, **more})
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How to decode: what the user asked for, or the defaults.
+
+    ``methods/configure.py`` makes one from a command's options, and checks it.
+    """
+
+    decoding: str = _option("auto", "how to decode", group="")
+    block_size: int = _option(
+        5,
+        "tokens proposed per pass and sentence; of heads, the Transformer's own next token is one "
+        "of them; with an adaptive block, the most",
+        least=1,
+    )
+    drafter_path: str | None = _option(
+        None,
+        "the checkpoint that drafts: a model of --arch block_nat, or heads that were trained on "
+        "the model of --path, if these are not in it",
+    )
+    accept_topk: int = _option(
+        3, "beta: accept only drafted tokens among the verifier's top beta (5 is faster)", least=1
+    )
+    accept_margin: float = _option(
+        1.0,
+        "tau: accept only drafted tokens whose log-probability (natural) is at most this far below "
+        "the best one's (3.0 is faster)",
+        least=0.0,
+        unit="natural log",
+    )
+    accept_distance: int | None = _option(
+        None,
+        "epsilon: accept a drafted number that is at most this far from the verifier's; for "
+        "dictionaries of whole numbers, as of pixels",
+        least=0,
+        absent="it must be the same",
+    )
+    min_block: int = _option(
+        1,
+        "l: write at least so many tokens a step, whatever the verifier says of them; costs much "
+        "quality",
+        least=1,
+    )
+    jacobi_window: str = _option(
+        "block",
+        "what follows a pass. block (the paper's): stay until the block is done; sliding: move on "
+        "by what became final, so that each pass predicts a whole block",
+        choices=("block", "sliding"),
+    )
+    jacobi_init: str = _option(
+        "pad",
+        "the first guess for a position. pad: <pad>, which is always wrong; bos: the decoder's "
+        "start symbol; source-copy: the source token there (needs a joined dictionary); ngram: "
+        "what followed the token before it in earlier passes",
+        choices=("pad", "bos", "source-copy", "ngram"),
+    )
+    jacobi_length: str = _option(
+        "grow",
+        "length of the block. grow: the source's length, doubled until the sentence ends; oracle: "
+        "greedy's own output length, found outside the timer (the paper's ideal)",
+        choices=("grow", "oracle"),
+    )
+    jacobi_stop: str = _option(
+        "prefix",
+        "when a block is done. prefix: all of it is final; unchanged: a pass changed none of its "
+        "tokens (the paper's equation 5, for its counts)",
+        choices=("prefix", "unchanged"),
+    )
+    hybrid_length: int | None = _option(
+        None,
+        "decode this many positions in blocks and the rest one by one",
+        least=1,
+        absent="all in blocks",
+    )
+    adaptive_block: bool = _option(
+        False,
+        "let a sentence's block be as long as its last pass accepted, and two tokens longer; with "
+        "Jacobi decoding, of a sliding window",
+    )
+    drafter_shortlist: int | None = _option(
+        None,
+        "draft only tokens among so many first ones of the dictionary, which fairseq-preprocess "
+        "sorts by frequency; cheaper drafts, verified as ever",
+        least=1,
+        absent="all",
+    )
+    speed_profile: str | None = _option(
+        None,
+        "a JSON file with what earlier runs measured on this machine; what is measured now is "
+        "added",
+        absent="measure anew in each run",
+    )
+    latency_budget_ms: float | None = _option(
+        None,
+        "take the decoder of the best quality whose sentences take at most so many milliseconds, "
+        "fairseq's beam search and decoders that accept more among them",
+        above=0.0,
+        unit="milliseconds",
+        absent="the fastest with greedy's output",
+    )
+    deduplicate_ngrams: int | None = _option(
+        None,
+        "drop immediate repetitions of up to this many tokens from the outputs; words written in "
+        "one step do not know of each other",
+        least=1,
+        absent="none",
+    )
+    compile: bool = _option(
+        False,
+        "compile this plugin's passes for this machine (torch.compile; the first run of a model "
+        "takes a minute or two longer, later ones find it on the disk)",
+        ENGINE,
+    )
+    engine_dtype: str | None = _option(
+        None,
+        "dtype of the weights in this plugin's passes; int8 is dynamic quantisation, on the CPU. "
+        "Below fp32 the output is no longer greedy's to the last token: --audit says how often",
+        ENGINE,
+        choices=("fp32", "bf16", "fp16", "int8"),
+        absent="the model's own",
+    )
+    audit: bool = _option(
+        False,
+        "compare every output with fairseq's own beam-1 search and report where they part",
+        REPORT,
+    )
+    stats_file: str | None = _option(
+        None, "write one JSON line per decoded sentence here: passes, tokens, scores", REPORT
+    )
+    trace_file: str | None = _option(
+        None,
+        "write one JSON line per decoded sentence here, with every pass: draft, verdict, the "
+        "verifier's tokens, their log-probabilities and the runners-up",
+        REPORT,
+    )
+
+
+@dataclass(frozen=True)
+class Option:
+    """One flag.
+
+    Attributes:
+        name: as a Python name.
+        kind: ``int``, ``float``, ``str`` or ``bool``; a bool is a switch, False by default.
+        default: None where nothing is asked for.
+        help: what it does.
+        group: ``METHOD``, ``ENGINE`` or ``REPORT``.
+        choices: all that is allowed, if that is a list.
+        least: the smallest allowed number.
+        above: all allowed numbers are above this.
+        unit: of a number.
+        absent: what a default of None means.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    group: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    unit: str = ""
+    absent: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """What may be given, in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        number = "a whole number" if self.kind is int else "a number"
+        unit = f" ({self.unit})" if self.unit else ""
+        if self.above is not None:
+            return f"{number} above {self.above:g}{unit}"
+        return f"{number} from {self.least:g} up{unit}" if self.least is not None else ""
+
+    def check(self, value: Any) -> None:
+        """Check a value that was given.
+
+        Raises:
+            UsageError: it is none of the choices, or out of range.
+        """
+        right = True
+        if self.choices:
+            right = value in self.choices
+        elif self.kind in (int, float):
+            kinds = (int,) if self.kind is int else (int, float)
+            right = type(value) in kinds
+            right = right and (self.least is None or value >= self.least)
+            right = right and (self.above is None or value > self.above)
+        if not right:
+            raise option_error(flag(self.name), value, self.allowed)
+
+
+def _read_table() -> dict[str, Option]:
+    """Return the options by name, as ``DecodingConfig`` has them."""
+    found = {}
+    for name, hint in typing.get_type_hints(DecodingConfig).items():
+        given = next(one for one in fields(DecodingConfig) if one.name == name)
+        kinds = [t for t in typing.get_args(hint) or (hint,) if t is not types.NoneType]
+        found[name] = Option(name, kinds[0], given.default, **given.metadata)
+    return found
+
+
+#: Every option by name; ``decoding`` itself comes first.
+OPTIONS = _read_table()
+METHOD_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == METHOD)
+ENGINE_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == ENGINE)
+REPORT_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == REPORT)
+#: Flags of every method.
+COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
+#: False where nobody asked for them.
+SWITCHES = tuple(name for name, one in OPTIONS.items() if one.kind is bool)
+
+
+def check_values(given: Mapping[str, Any]) -> None:
+    """Check what was given for each option, and which options go together.
+
+    Raises:
+        UsageError: a value is wrong, contradicts another one, or names no file that can be written.
+    """
+    for name, value in given.items():
+        OPTIONS[name].check(value)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise option_error(
             "--accept-distance", given["accept_distance"], "it without --accept-topk"
-        )
-    margin = given.get("accept_margin", 0.0)
-    if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not margin >= 0:
-        raise option_error("--accept-margin", margin, "a number from 0 up (natural log)")
-    budget = given.get("latency_budget_ms", 1.0)
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
-        raise option_error("--latency-budget-ms", budget, "a number above 0 (milliseconds)")
-    if "adaptive_block" in given and decoding in ("pgj", "hgj"):
-        if given.get("jacobi_window") != "sliding":
-            raise option_error(
-                "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
-            )
-    if decoding in ("gad", "gad_pp") and not given.get("drafter_path"):
-        raise option_error(
-            "--drafter-path",
-            given.get("drafter_path"),
-            f"a checkpoint of --arch block_nat, which --decoding {decoding} needs",
         )
     if given.get("latency_budget_ms"):
         for name, why in (("audit", "judge"), ("trace_file", "trace")):
@@ -198,10 +263,6 @@ def _check_given(given: dict[str, Any]) -> None:
                     flag(name), given[name],
                     f"it without --latency-budget-ms, whose decoders it may not be able to {why}",
                 )  # fmt: skip
-    if decoding in UNAUDITED and given.get("audit"):
-        raise option_error(
-            "--audit", True, f"it with a --decoding that verifies; {decoding} does not"
-        )
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",
@@ -213,39 +274,16 @@ def _check_given(given: dict[str, Any]) -> None:
             "--deduplicate-ngrams", given["deduplicate_ngrams"],
             "it without --trace-file, which shows what the model wrote",
         )  # fmt: skip
-    for name in ("stats_file", "trace_file"):
+    for name in ("stats_file", "trace_file", "speed_profile"):
         if name in given:
-            _check_writable(flag(name), given[name])
-    if "speed_profile" in given:
-        _check_folder("--speed-profile", given["speed_profile"])
+            _check_folder(flag(name), given[name])
     paths = [os.path.abspath(given[n]) for n in ("stats_file", "trace_file") if n in given]
     if len(paths) == 2 and paths[0] == paths[1]:
         raise option_error("--trace-file", given["trace_file"], "another file than --stats-file's")
 
 
-def _check_belong_to(decoding: str, given: dict[str, Any]) -> None:
-    """Refuse options that the chosen method would ignore."""
-    belong = (*FLAGS_OF_METHOD.get(decoding, ()), *COMMON_FLAGS)
-    if decoding in STOCK_DECODINGS:
-        belong = FLAGS_OF_AUTO if decoding == "auto" else ()
-    for name in (*METHOD_FLAGS, *COMMON_FLAGS):
-        if name in given and name not in belong:
-            users = [m for m, names in FLAGS_OF_METHOD.items() if name in (*names, *COMMON_FLAGS)]
-            raise UsageError(
-                f"{flag(name)}: got {given[name]!r}, which --decoding {decoding} does not use; "
-                f"allowed with --decoding {', '.join(users)}"
-            )
-
-
-def _check_writable(name: str, path: str) -> None:
-    """Find out before decoding, not after, that a report cannot be written."""
-    _check_folder(name, path)
-    if not is_report(path):
-        raise option_error(name, path, "a new file, or an earlier report; this holds other data")
-
-
 def _check_folder(name: str, path: str) -> None:
-    """Refuse a path at which no file can be written."""
+    """Refuse a path at which no file can be written; found out before decoding, not after."""
     folder = os.path.dirname(os.path.abspath(path))
     if path == "" or os.path.isdir(path):
         raise option_error(name, path, "a file, not a folder or nothing")
@@ -253,59 +291,3 @@ def _check_folder(name: str, path: str) -> None:
         raise option_error(name, path, f"a file in a folder that exists; {folder} does not")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise option_error(name, path, "a file that may be written")
-
-
-# fairseq's generation options that a greedy method cannot honour, and their idle values.
-_REFUSED = {
-    "nbest": (1, "one output per sentence (--nbest 1)"),
-    "sampling": (False, "no sampling"),
-    "constraints": (None, "no constraints"),
-    "lm_path": (None, "no language model"),
-    "no_repeat_ngram_size": (0, "0"),
-    "print_alignment": (None, "no alignment"),
-    "replace_unk": (None, "no --replace-unk, which needs an alignment"),
-    "match_source_len": (False, "no --match-source-len"),
-    "diverse_beam_groups": (-1, "no diverse beam search"),
-    "diversity_rate": (-1.0, "no diverse beam search"),
-    "retain_dropout": (False, "no dropout while decoding"),
-    "score_reference": (False, "no scoring of references"),
-    "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
-    "lm_model": (None, "no language model"),
-    "seq_gen_cls": (None, "no generator class of your own"),
-}
-
-
-def check_fairseq_options(config: DecodingConfig, options: dict[str, Any]) -> None:
-    """Refuse what fairseq's search can do and a greedy method cannot.
-
-    Args:
-        config: how to decode.
-        options: fairseq's generation options by name.
-
-    Raises:
-        UsageError: one of them is set.
-    """
-    decoding = config.decoding
-    for name, (idle, allowed) in _REFUSED.items():
-        value = options.get(name)
-        off = not value or (isinstance(value, (int, float)) and value < 0)
-        if name == "nbest" and decoding in BEAM_DECODINGS:
-            continue
-        if not off and value != idle:
-            raise UsageError(
-                f"{flag(name)}: got {value!r}, which --decoding {decoding} cannot honour; "
-                f"allowed: {allowed}, or --decoding beam"
-            )
-    # fairseq's default is 5, so a 5 may mean that nothing was said.
-    beam = options.get("beam")
-    if decoding in BEAM_DECODINGS or config.latency_budget_ms is not None:
-        if beam is not None and beam < 1:
-            raise option_error("--beam", beam, "a whole number from 1 up")
-    elif beam not in (None, 1, 5):
-        allowed = f"1 with --decoding {decoding}, which is greedy"
-        if decoding == "auto_fast":
-            allowed += ", or a --latency-budget-ms"
-        raise option_error("--beam", beam, allowed)
-    temperature = options.get("temperature")
-    if temperature is not None and not temperature > 0:
-        raise option_error("--temperature", temperature, "a number above 0")

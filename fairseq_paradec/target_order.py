@@ -96,11 +96,6 @@ class TargetOrder:
         return self.directions * self.tokens_per_direction
 
     @property
-    def decoding(self) -> str:
-        """The search that was made for this order."""
-        return "double_token_beam" if self.double_token else "multiword_beam"
-
-    @property
     def keeps_prefix(self) -> bool:
         """Whether the first words of a target are its first slots, to the search's knowledge.
 

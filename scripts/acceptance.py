@@ -47,7 +47,7 @@ from fairseq_paradec.measure.systems import (  # noqa: E402
     Models,
 )
 from fairseq_paradec.measure.text import holds_images, plain_text, quality_of, text_language  # noqa: E402
-from fairseq_paradec.options import DECODINGS, FLAGS_OF_METHOD, STOCK_DECODINGS  # noqa: E402
+from fairseq_paradec.methods.registry import METHODS  # noqa: E402
 
 # The flags whose values are combined.
 SWEPT = (
@@ -131,8 +131,8 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
         if first is None or any(name in setting.options for setting in found):
             continue
         flag = "--" + name.replace("_", "-")
-        users = [d for d, flags in FLAGS_OF_METHOD.items() if name in flags]
-        if any(name in FLAGS_OF_METHOD[d] for d in args.decoding):  # blockwise, by its own heads
+        users = [one.name for one in METHODS.values() if name in one.reads]
+        if any(name in METHODS[d].reads for d in args.decoding):  # blockwise, by its own heads
             raise option_error(flag, first, "it with a --path that has no heads of its own")
         raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
     return found
@@ -143,7 +143,7 @@ def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list
     found: list[Options] = [{"decoding": "greedy"}]
     has_heads = any(hasattr(model, "block_heads") for model in test.verifier)
     for decoding in args.decoding:
-        reads = {*FLAGS_OF_METHOD[decoding], *(["drafter_path"] if decoding == "nat" else [])}
+        reads = {*METHODS[decoding].reads, *(["drafter_path"] if decoding == "nat" else [])}
         if decoding == "blockwise" and has_heads:
             reads.remove("drafter_path")
         elif decoding == "blockwise" and len(tests) > 1 and args.drafter_path == [None]:
@@ -562,7 +562,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
-    methods = [name for name in DECODINGS if name not in (*STOCK_DECODINGS, "greedy")]
+    methods = [name for name in METHODS if name != "greedy"]
     add(
         "--drafter-path",
         action="append",

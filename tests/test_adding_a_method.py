@@ -1,171 +1,150 @@
-"""The worked example of docs/adding-a-method.md works as it stands there."""
+"""A method is one file and one registry entry: docs/adding-a-method.md adds one to a copy."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import itertools
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 
 import pytest
-import torch
-from gpu import gates
-from reference.greedy import full_log_probs, rules_for, stock_greedy
-from support.builders import VARIANTS, Limits, batch, built, decode, demo
-from support.commands import ROOT
-
-from fairseq_paradec.cli import demo as demo_command
-from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods import METHODS
-from fairseq_paradec.options import FLAGS_OF_METHOD, DecodingConfig
+from support.commands import DEMO, ROOT
 
 PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 #: file -> the code that the page puts into it
 BLOCKS = dict(re.findall(r"`([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL))
-METHOD, TEST = "fairseq_paradec/methods/echo.py", "tests/test_echo.py"
-TABLES = {
-    "fairseq_paradec/methods/__init__.py": "METHODS",
-    "fairseq_paradec/options.py": "FLAGS_OF_METHOD",
-    "fairseq_paradec/cli/demo.py": "decoders",
-}
+METHOD, REGISTRY, TEST = (
+    "fairseq_paradec/methods/echo.py", "fairseq_paradec/methods/registry.py", "tests/test_echo.py",
+)  # fmt: skip
+
+# Each command in the one process, and what it printed: {"help": [0, "..."], ...}.
+DRIVER = """
+import contextlib, io, json, sys
+from fairseq_cli import generate
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.methods import describe
+
+def fairseq_generate(words):
+    sys.argv = ["fairseq-generate", *words]
+    return generate.cli_main()
+
+programs = {"paradec": paradec, "generate": fairseq_generate}
+said = {"table": [0, describe.tables()]}
+for name, program, words in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            status = programs[program](words)
+        except SystemExit as end:
+            status = end.code
+        except ValueError as error:
+            status = str(error)
+    said[name] = [status, out.getvalue()]
+print("\\n" + json.dumps(said))
+"""
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """The method's file, as a module of the package."""
-    path = tmp_path / "echo.py"
-    path.write_text(BLOCKS[METHOD], encoding="utf-8")
-    name = "fairseq_paradec.methods.echo"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a copy of the package, to which the page's method was added."""
+    home = tmp_path_factory.mktemp("home")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "fairseq_paradec", home / "fairseq_paradec", ignore=ignored)
+    (home / METHOD).write_text(BLOCKS[METHOD], encoding="utf-8")
+    table = (home / REGISTRY).read_text(encoding="utf-8")
+    assert table.count("_ENTRIES = (\n") == 1
+    table = table.replace("_ENTRIES = (\n", "_ENTRIES = (\n" + BLOCKS[REGISTRY])
+    (home / REGISTRY).write_text(table, encoding="utf-8")
+    return home
 
 
-@pytest.fixture
-def registered(module, monkeypatch):
-    """Both entries made, as the page says."""
-    for file, table in (
-        ("fairseq_paradec/methods/__init__.py", METHODS),
-        ("fairseq_paradec/options.py", FLAGS_OF_METHOD),
-    ):
-        for name, value in entry(file, vars(module)).items():
-            monkeypatch.setitem(table, name, value)
+def run(home, *words):
+    """Run Python on the copy."""
+    paths = [str(home), str(ROOT / "tests"), str(ROOT)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", *map(str, words)], cwd=home, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
-def entry(file, names):
-    """An entry of a table, as the page has it."""
-    return eval("{" + BLOCKS[file].strip() + "}", dict(names))
+@pytest.fixture(scope="module")
+def said(home):
+    """What the commands of a user print of it."""
+    model, trace, folder = str(DEMO / "model.pt"), str(home / "runs/t.jsonl"), str(home / "runs")
+    (home / "runs").mkdir()
+    data = [str(DEMO), "--user-dir", str(home / "fairseq_paradec"), "--path", model, "--cpu"]
+    few = ["--limit", "2", "--batch-sizes", "2", "--out"]
+    bench = ["--sentences", "4", "--timed", "2", "--rounds", "2", "--batch-sizes", "4", "--busy"]
+    echo = [*data, "--decoding", "echo"]
+    commands = [
+        ("help", "generate", [*data, "--help"]),
+        ("unknown", "generate", [*data, "--decoding", "ekko"]),
+        ("wrong flag", "generate", [*echo, "--jacobi-init", "bos"]),
+        ("out of range", "generate", [*echo, "--block-size", "0"]),
+        ("generate", "generate", [
+            *echo, "--block-size", "3", "--audit", "--trace-file", trace, "--max-sentences", "3",
+            "--num-shards", "16", "--quiet",
+        ]),
+        ("benchmark", "paradec", ["benchmark", str(DEMO), "--path", model, *bench, "--out",
+                                  folder + "/b.json", "--decoder", "echo --block-size 3"]),
+        ("lossless", "paradec", ["lossless", str(DEMO), "--path", model, *few, folder + "/l.json"]),
+        ("flops", "paradec", ["analyse", "flops", trace, "--path", model]),
+        ("trace", "paradec", ["trace", trace, "--limit", "1", "--html", folder + "/t.html"]),
+        ("report", "paradec", ["report", folder]),
+    ]  # fmt: skip
+    return json.loads(run(home, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
 
 
-def test_the_page_has_the_code_and_it_is_short():
-    assert list(BLOCKS) == [METHOD, *list(TABLES)[:2], TEST, *list(TABLES)[2:]]
+def test_the_page_says_all_of_it():
+    assert list(BLOCKS) == [METHOD, REGISTRY, TEST]
     lines = [line for code in BLOCKS.values() for line in code.splitlines() if line.strip()]
-    assert len(lines) < 60
+    assert len(lines) < 66
 
 
-def test_the_tables_are_where_the_page_says():
-    for file, table in TABLES.items():
-        assert f"{table}" in (ROOT / file).read_text(encoding="utf-8")
-        assert re.search(rf"`{re.escape(file)}`, in `{table}`", PAGE)
+def test_the_pages_test_passes(home):
+    path = home / "test_echo.py"
+    path.write_text(BLOCKS[TEST], encoding="utf-8")
+    out = run(home, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--rootdir", home, path)
+    assert " passed" in out and "failed" not in out
 
 
-def test_without_its_entries_it_is_unknown_and_with_them_its_flags_are_checked(request):
-    def config(**options):
-        return DecodingConfig.from_options(argparse.Namespace(**options))
-
-    with pytest.raises(UsageError, match="--decoding: got 'echo'"):
-        config(decoding="echo")
-    request.getfixturevalue("registered")
-    assert config(decoding="echo", block_size=3).block_size == 3
-    with pytest.raises(UsageError, match="--jacobi-init.*--decoding echo"):
-        config(decoding="echo", jacobi_init="bos")
-    with pytest.raises(UsageError, match="allowed: .*hgj, .*, echo"):
-        config(decoding="eco")
+def test_help_and_errors_know_it(said):
+    text = " ".join(said["help"][1].split())
+    assert "echo: what followed the last token" in text
+    assert re.search(r"--block-size \S+ echo, pgj, hgj, gad", text)
+    assert "allowed: auto, beam, echo, greedy" in str(said["unknown"])
+    wrong = str(said["wrong flag"])
+    assert "--jacobi-init: got 'bos', which --decoding echo does not use" in wrong
+    assert "--block-size: got 0; allowed: a whole number from 1 up" in str(said["out of range"])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_pages_test_passes(variant, registered):
-    names = {"__name__": "test_echo"}
-    exec(BLOCKS[TEST], names)
-    names["test_tokens_are_fairseqs"](variant)
+def test_it_decodes_and_is_audited(said, home):
+    status, text = said["generate"]
+    assert not status, text
+    records = [json.loads(line) for line in (home / "runs/t.jsonl").read_text().splitlines()]
+    assert records and all(one["audit"]["identical"] for one in records)
+    assert all(one["lossless"] and one["flags"] == {"block_size": 3} for one in records)
 
 
-def test_the_pages_test_can_fail(registered, module, monkeypatch):
-    """A drafter that never guesses, and guesses that are committed unseen."""
-    names = {"__name__": "test_echo"}
-    exec(BLOCKS[TEST], names)
-    with monkeypatch.context() as patch, pytest.raises(AssertionError):
-        patch.setattr(module.EchoDrafter, "_echo", lambda self, tokens, count: [])
-        names["test_tokens_are_fairseqs"]("mbart")
-    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
-    with pytest.raises(AssertionError):
-        names["test_tokens_are_fairseqs"]("default")
+def test_it_is_measured(said, home):
+    for name in ("benchmark", "lossless", "flops"):
+        assert said[name][0] == 0, said[name][1][-3000:]
+    systems = json.loads((home / "runs/b.json").read_text())["systems"]
+    (promise,) = [one["promise"] for one in systems if one["label"].startswith("echo")]
+    assert promise == "exact"
+    rows = json.loads((home / "runs/l.json").read_text())["rows"]
+    (row,) = [one for one in rows if one["decoder"] == "echo"]
+    assert row["beyond ties"] == 0
+    assert re.search(r"\becho\b", said["flops"][1])
 
 
-def plain_echo(models, row, rules, size):
-    """What the page describes, token by token with fairseq's full forward: accepted per pass."""
-    greedy, accepted = [], []
-    while rules.eos not in greedy:
-        scores = rules.apply(full_log_probs(models, row, greedy)[-1], len(greedy))
-        greedy.append(int(scores.argmax()))
-    done = 0
-    while done < len(greedy):
-        known = greedy[:done]
-        before = [i for i, token in enumerate(known[:-1]) if token == known[-1]]
-        guess = known[before[-1] + 1 :] if before else []
-        guess = guess[: min(size, rules.max_len - done)]
-        pairs = zip(guess, greedy[done:], strict=False)
-        right = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        accepted.append(right)
-        done += right + 1
-    return greedy, accepted
-
-
-@pytest.mark.parametrize("variant", ["mbart", "learned_positions", "share_all"])
-def test_passes_are_those_of_a_plain_twin(variant, registered, tmp_path):
-    task, model = built(variant)
-    sample = batch(task, (3, 7, 5, 9, 2, 4), seed=1)
-    trace = tmp_path / "trace.jsonl"
-    flags = {"decoding": "echo", "block_size": 3, "trace_file": str(trace)}
-    decode(task, [model], sample, Limits(), **flags)
-    records = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
-    assert len(records) == 6
-    for record, tokens in zip(records, sample["net_input"]["src_tokens"].tolist(), strict=True):
-        row = [token for token in tokens if token != task.source_dictionary.pad()]
-        rules = rules_for(task.target_dictionary, [model], len(row), **Limits().reference())
-        greedy, accepted = plain_echo([model], row, rules, 3)
-        assert record["output"] == [task.target_dictionary[token] for token in greedy]
-        assert record["num_accepted"] == accepted
-    assert sum(sum(record["num_accepted"]) for record in records) > 0
-
-
-def test_the_demo_model_and_limits(registered):
-    """A trained model, and rows that end at their limit."""
-    task, model, rows = demo(torch.float64)
-    sample = gates.collate(task, rows[:20])
-    for limits in (Limits(max_len_b=60), Limits(max_len_b=4), Limits(max_len_b=60, min_len=30)):
-        wanted = stock_greedy(task, [model], sample, **limits.stock())
-        hypos = decode(task, [model], sample, limits, decoding="echo")
-        tokens = [hypo["tokens"].tolist() for hypo in hypos]
-        assert tokens == [hypo["tokens"].tolist() for hypo in wanted]
-    assert sum(hypo["steps"] for hypo in hypos) < sum(map(len, tokens)), "long outputs repeat"
-
-
-def test_it_has_gates_and_a_row_in_the_demo(registered, monkeypatch, capsys):
-    (case,) = [c for c in gates.cases() if str(c) == "echo-fp32-random"]
-    row, complaints = gates.hold(case, "cpu", True)
-    assert complaints == [] and row["identical in batch"] == row["sentences"] > 0
-
-    rows = demo_command.decoders
-    more = entry("fairseq_paradec/cli/demo.py", {"size": "--block-size 3"})
-    monkeypatch.setattr(demo_command, "decoders", lambda *given: rows(*given) | more)
-    threads = torch.get_num_threads()
-    assert demo_command.main(["--sentences", "3"]) == 0
-    torch.set_num_threads(threads)
-    (line,) = re.findall(r"^echo .*", capsys.readouterr().out, flags=re.MULTILINE)
-    assert line.endswith("3/3")
+def test_it_is_shown(said, home):
+    for name in ("trace", "report"):
+        assert said[name][0] == 0, said[name][1][-3000:]
+    assert "(echo)" in said["trace"][1]
+    assert all("echo" in (home / "runs" / page).read_text() for page in ("t.html", "report.html"))
+    assert "\n| `echo` | what followed the last token" in said["table"][1]

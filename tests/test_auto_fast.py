@@ -38,7 +38,9 @@ from fairseq_paradec.methods.auto_fast import choose as choosing
 from fairseq_paradec.methods.auto_fast.candidates import BEAM, LOSSLESS, RELAXED, candidates
 from fairseq_paradec.methods.auto_fast.choose import BATCHES
 from fairseq_paradec.methods.auto_fast.profile import Bin, bin_of
+from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.methods.gad import BlockDrafter, GadGenerator
+from fairseq_paradec.methods.registry import METHODS
 from fairseq_paradec.options import DecodingConfig
 
 LIMITS = Limits()
@@ -160,11 +162,11 @@ def test_every_config_is_one_that_a_user_can_give():
         given = {k: v for k, v in vars(one.config).items() if v is not None and v is not False}
         if one.config.decoding == "beam":
             continue
-        kept = ("decoding", "compile", *one.config.method_flags())
+        kept = ("decoding", "compile", *METHODS[one.config.decoding].reads)
         given = {name: value for name, value in given.items() if name in kept}
         if one.config.decoding == "hgj":
             given.pop("hybrid_length", None)
-        assert DecodingConfig.from_options(argparse.Namespace(**given)) == one.config
+        assert configure(argparse.Namespace(**given)) == one.config
 
 
 # ---- choosing -----------------------------------------------------------------------------------
@@ -630,7 +632,7 @@ def test_beams_output_is_fairseqs_beam_search(tmp_path, with_prefix):
 
 
 def config(**options):
-    return DecodingConfig.from_options(argparse.Namespace(decoding="auto_fast", **options))
+    return configure(argparse.Namespace(decoding="auto_fast", **options))
 
 
 @pytest.mark.parametrize("name", ["audit", "trace_file"])

@@ -222,7 +222,7 @@ def test_lossless_counts_every_block_size(tmp_path, paths, flags):
     arguments += [word.format(**paths) for word in flags]
     assert lossless.main([*arguments, "--out", str(out)]) == 0
     table = json.loads(out.read_text(encoding="utf-8"))
-    assert table["title"] == "Lossless: blockwise decoding against fairseq greedy"
+    assert table["title"] == "Lossless: blockwise against fairseq greedy"
     assert not any("source-copy" in note for note in table["notes"])
     found = [(row["batch size"], row["decoder"], row["block"]) for row in table["rows"]]
     assert found == [(size, "blockwise", k) for size in (1, 3) for k in range(1, BLOCK_SIZE + 1)]

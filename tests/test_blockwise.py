@@ -72,10 +72,8 @@ from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, T
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.blockwise import BlockwiseGenerator
 from fairseq_paradec.models.blockwise_transformer import heads_only
-from fairseq_paradec.tasks.translation import (
-    ParallelTranslationConfig,
-    ParallelTranslationTask,
-)
+from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.tasks.translation import ParallelTranslationTask
 
 # ---- models -------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from support.builders import VARIANTS, Limits, batch, built, collate, source_row
 from support.exact import PREFIXES
 from support.pairwise import Row, pairwise
 
-from fairseq_paradec.methods import METHODS
+from fairseq_paradec.methods.registry import METHODS
 
 Passes = list[tuple[int, int, int]]
 

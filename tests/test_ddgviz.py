@@ -501,4 +501,3 @@ def test_nothing_is_left_of_a_failure(run: Run, tmp_path: Path) -> None:
     out, kept = tmp_path / "g.png", tmp_path / "t.jsonl"
     assert run(DEMO, "--ids", 100, "--out", out, "--trace", kept)[0] == 2
     assert list(tmp_path.iterdir()) == []
-

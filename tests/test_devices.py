@@ -9,6 +9,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +22,9 @@ from fairseq_paradec.cli.main import main
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.engine.block import BlockScorer
-from fairseq_paradec.methods import METHODS
 from fairseq_paradec.methods.base import ParallelGenerator
 from fairseq_paradec.methods.jacobi import JacobiGenerator
+from fairseq_paradec.methods.registry import METHODS
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 LENGTHS = [9, 6, 4, 2]
@@ -144,7 +145,7 @@ def test_what_is_judged_in_which_precision(precision):
 
 def test_a_new_method_has_gates(monkeypatch):
     before = {str(case) for case in gates.cases()}
-    monkeypatch.setitem(METHODS, "newest", JacobiGenerator)
+    monkeypatch.setitem(METHODS, "newest", replace(METHODS["hgj"], name="newest"))
     new = {str(case) for case in gates.cases()} - before
     assert new == {f"newest-{dtype}-{models}" for dtype in gates.DTYPES for models in gates.MODELS}
 

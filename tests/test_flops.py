@@ -49,6 +49,7 @@ from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.registry import METHODS
 
 #: The outputs' limit.
 LONGEST = 16
@@ -132,7 +133,7 @@ def test_decoding_by_hand():
             {"start": 0, "draft": list("xz"), "verifier": list("xy")},
         ],
     }  # fmt: skip
-    assert flops.of_record(record, SMALL) == Count(336, 2 * (320 + 224 + 160), 2 * 112)
+    assert flops.verifying(record, SMALL) == Count(336, 2 * (320 + 224 + 160), 2 * 112)
 
 
 def test_a_draft_that_was_cut_cost_as_much_as_a_whole_one():
@@ -152,9 +153,9 @@ def test_a_draft_that_was_cut_cost_as_much_as_a_whole_one():
         sum(flops.decoder_pass(drafter, rows, keys, 3, projected).values())
         for rows, keys, projected in passes
     )
-    assert flops.of_record(record, SMALL, drafter).drafter == wanted
+    assert flops.drafting(record, SMALL, drafter).drafter == wanted
     flags["adaptive_block"] = False
-    assert flops.of_record(record, SMALL, drafter).drafter == wanted + flops.product(3, 4, 7)
+    assert flops.drafting(record, SMALL, drafter).drafter == wanted + flops.product(3, 4, 7)
 
 
 def test_training_by_hand():
@@ -246,7 +247,7 @@ def check(path: Path, task: Any, model: Any, needed: dict[str, Any], **flags: An
         found = counted(lambda s=sample, o=options, n=limits: decode(task, [model], s, n, **o))
         record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
         assert record["decoding"] == flags["decoding"]
-        told = flops.of_record(record, **needed).total
+        told = METHODS[record["decoding"]].flops(record, **needed).total
         ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [flops.EOS]]
         if least == LONGEST or all(start + 6 <= LONGEST for start in ends):  # 6: a whole draft
             assert told == found
@@ -278,7 +279,7 @@ def test_greedy_and_jacobi_are_what_torch_counts(tmp_path, flags, options):
     check(tmp_path / "t", task, model, needed, **flags)
     record = json.loads((tmp_path / "t").read_text(encoding="utf-8").splitlines()[0])
     plain = flops.greedy(needed["shape"], len(record["source"]), len(record["output"]))
-    whole = flops.of_record(record, **needed)
+    whole = METHODS[record["decoding"]].flops(record, **needed)
     assert (whole == plain) == (flags["decoding"] == "greedy")
     assert whole.encoder == plain.encoder and whole.drafter == 0
 

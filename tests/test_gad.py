@@ -67,6 +67,7 @@ from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.registry import BLOCK_NAT
 from fairseq_paradec.models.block_nat import BlockNatModel
 
 BLOCKS = (1, 2, 5, 16, 50)  # limits are 16: up to far beyond them
@@ -897,7 +898,7 @@ class TestShippedPair:
 
     def pair(self, dtype: torch.dtype = torch.float32) -> Pair:
         task, model, _ = demo(dtype)
-        drafter = task.drafters.load(str(DEMO_DRAFTER), "gad", [model])
+        drafter = task.drafters.load(str(DEMO_DRAFTER), BLOCK_NAT, [model])
         return Pair(task, (model,), drafter, str(DEMO_DRAFTER))
 
     def test_ragged_batches(self) -> None:

@@ -306,4 +306,3 @@ def test_a_base_of_the_other_kind_is_refused_by_name(base_file, tmp_path):
     heads = tiny_image_model(task, arch=HEADS)
     with pytest.raises(UsageError, match="holds a BlockwiseImageTransformer"):
         with_heads(task, save(task, heads, tmp_path / "heads.pt", HEADS))
-

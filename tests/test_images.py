@@ -204,4 +204,3 @@ def test_truncated_and_unreadable_files_are_named(tmp_path, format_):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="a.img: cannot be read as an image"):
             images.load(path, 3)
-

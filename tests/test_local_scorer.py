@@ -35,7 +35,7 @@ from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.measure import pieces
-from fairseq_paradec.tasks.drafters import check_models
+from fairseq_paradec.methods.registry import check_models
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 

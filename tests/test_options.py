@@ -8,24 +8,24 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
+from support.commands import ROOT
 
 from fairseq_paradec.decoding.trace import open_report
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods import METHODS
+from fairseq_paradec.methods import describe
+from fairseq_paradec.methods.base import MethodGenerator
+from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
+from fairseq_paradec.methods.registry import DECODINGS, METHODS
 from fairseq_paradec.options import (
-    BEAM_DECODINGS,
     COMMON_FLAGS,
-    DECODINGS,
     ENGINE_FLAGS,
-    FLAGS_OF_AUTO,
-    FLAGS_OF_METHOD,
     METHOD_FLAGS,
     REPORT_FLAGS,
     SWITCHES,
     DecodingConfig,
     flag,
 )
-from fairseq_paradec.tasks.translation import ParallelTranslationConfig
+from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 
 NAN = float("nan")
 GOOD = {
@@ -50,7 +50,7 @@ ENGINE = {"compile": True, "engine_dtype": "bf16"}
 
 
 def config(**options):
-    return DecodingConfig.from_options(argparse.Namespace(**options))
+    return configure(argparse.Namespace(**options))
 
 
 def needed(decoding, drafter="drafter.pt", name=None):
@@ -61,7 +61,6 @@ def needed(decoding, drafter="drafter.pt", name=None):
 
 
 def test_every_method_is_registered_and_offered():
-    assert set(METHODS) == set(FLAGS_OF_METHOD)
     assert set(DECODINGS) == {"auto", "beam", *METHODS}
     assert set(GOOD) == set(METHOD_FLAGS)
     fields = ParallelTranslationConfig.__dataclass_fields__
@@ -78,7 +77,7 @@ def test_a_call_overrides_the_task():
     task = argparse.Namespace(decoding="hgj", block_size=3, audit=True)
 
     def of(**call):
-        return DecodingConfig.from_options(argparse.Namespace(**call), task)
+        return configure(argparse.Namespace(**call), task)
 
     assert of() == of(decoding="hgj") == DecodingConfig("hgj", block_size=3, audit=True)
     assert of(audit=False) == DecodingConfig("hgj", block_size=3)
@@ -99,7 +98,8 @@ def test_one_file_cannot_hold_both_reports(tmp_path):
 @pytest.mark.parametrize("name", METHOD_FLAGS)
 def test_a_flag_is_used_or_refused(decoding, name):
     options = {"decoding": decoding, **needed(decoding, name=name), name: GOOD[name]}
-    own_flags = FLAGS_OF_AUTO if decoding == "auto" else FLAGS_OF_METHOD.get(decoding, ())
+    own_flags = {"auto": FLAGS_OF_AUTO, "beam": ()}.get(decoding)
+    own_flags = METHODS[decoding].reads if own_flags is None else own_flags
     if name in own_flags:
         assert getattr(config(**options), name) == GOOD[name]
     else:
@@ -154,7 +154,7 @@ def test_a_switch_that_is_off_is_not_given():
     for decoding in ("auto", "beam", "greedy"):
         assert config(decoding=decoding, **off) == DecodingConfig(decoding)
     task = argparse.Namespace(decoding="greedy", compile=True)
-    assert not DecodingConfig.from_options(argparse.Namespace(compile=False), task).compile
+    assert not configure(argparse.Namespace(compile=False), task).compile
     for decoding in ("gad", "blockwise"):
         with pytest.raises(UsageError, match="--drafter-shortlist: got False; .* from 1 up"):
             config(**needed(decoding), decoding=decoding, drafter_shortlist=False)
@@ -292,7 +292,7 @@ def test_reports_that_cannot_be_written(tmp_path):
 )
 @pytest.mark.parametrize("decoding", METHODS)
 def test_what_a_method_cannot_honour_is_refused(decoding, name, value):
-    if decoding in BEAM_DECODINGS and name in ("nbest", "beam"):
+    if METHODS[decoding].beam and name in ("nbest", "beam"):
         return  # a beam search can: tests/test_multiword_beam.py
     task, model = built("default")
     drafter = tiny_drafter(task)
@@ -362,3 +362,13 @@ def test_a_report_does_not_overwrite_other_data(tmp_path):
 def test_a_report_that_cannot_be_opened_is_named():
     with pytest.raises(UsageError, match="--stats-file: got '/proc/none/x'"):
         open_report("--stats-file", "/proc/none/x")
+
+
+def test_the_page_of_decoders_is_what_the_registry_says():
+    page = (ROOT / describe.PAGE).read_text(encoding="utf-8")
+    assert page == describe.fill(page), "run python -m fairseq_paradec.methods.describe"
+
+
+def test_every_generator_is_there():
+    for method in METHODS.values():
+        assert issubclass(method.load(), MethodGenerator)

@@ -27,7 +27,7 @@ from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
-from fairseq_paradec.options import BEAM_DECODINGS, FLAGS_OF_METHOD
+from fairseq_paradec.methods.registry import METHODS
 
 LENGTHS = [8, 5, 3]
 BASE = {
@@ -94,11 +94,11 @@ def run(tmp_path, **flags):
     return task, model, sample, hypos, read(stats), read(trace)
 
 
-@pytest.mark.parametrize("decoding", FLAGS_OF_METHOD)
+@pytest.mark.parametrize("decoding", METHODS)
 def test_every_method_fills_the_schema(tmp_path, decoding):
     task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
     assert len(stats) == len(trace) == len(LENGTHS)
-    assert list(stats[0]["flags"]) == list(FLAGS_OF_METHOD[decoding])
+    assert list(stats[0]["flags"]) == list(METHODS[decoding].reads)
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE | ({"chosen"} if decoding == "auto_fast" else set())
         assert set(long) == set(short) | {"trace"}
@@ -115,7 +115,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert short["audit"] is None
         assert [p["num_accepted"] for p in long["trace"]] == short["num_accepted"]
         assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
-        more = {"positions", "directions"} if decoding in BEAM_DECODINGS else set()
+        more = {"positions", "directions"} if METHODS[decoding].beam else set()
         assert all(set(p) == PASS | more for p in long["trace"])
 
 

@@ -381,5 +381,3 @@ def test_bars_are_the_bins_in_percent(kept):
     assert [bar.get_height() for bar in ax.patches] == [25, 25, 50]
     assert kept[1].get_suptitle().endswith("with fairseq greedy")
     assert ax.get_title().endswith("median 1.67x, 75% above 1x")  # between 1.33x and 2x
-
-

@@ -18,11 +18,10 @@ from support.builders import Limits, batch, built, decode, sources, tiny_task
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.options import COMMON_FLAGS, METHOD_FLAGS, DecodingConfig, flag
-from fairseq_paradec.tasks.translation import (
-    ParallelTranslationConfig,
-    ParallelTranslationTask,
-)
+from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.tasks.translation import ParallelTranslationTask
 
 METHODS = ("beam", "greedy", "hgj")
 GENERATE = (DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--cpu")
@@ -137,7 +136,7 @@ def test_how_a_model_was_decoded_in_training_is_forgotten(tmp_path):
     with pytest.raises(UsageError, match="--stats-file"):
         ParallelTranslationTask.setup_task(cfg)
     task = ParallelTranslationTask.setup_task(cfg, from_checkpoint=True)
-    assert DecodingConfig.from_options(task.cfg) == DecodingConfig()
+    assert configure(task.cfg) == DecodingConfig()
 
 
 @pytest.mark.slow

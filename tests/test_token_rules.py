@@ -24,6 +24,7 @@ from support.builders import (
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.registry import own_decoding
 
 LIMITS = Limits(max_len_b=14, min_len=3, unkpen=0.5, temperature=1.3)
 RAGGED = (3, 7, 5, 2, 9)
@@ -132,7 +133,7 @@ def test_nor_do_models_with_another_order_write_them(arch):
     task = task_for("default")
     model = tiny_reordered(task, arch)
     sample = batch(task, RAGGED, seed=2)
-    how = {"decoding": model.target_order.decoding, "beam": 2}
+    how = {"decoding": own_decoding([model]), "beam": 2}
     free = generate(task, model, sample, [], **how)
     tokens = favourites(free, 5)
     assert tokens

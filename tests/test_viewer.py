@@ -730,5 +730,3 @@ def test_an_empty_output_and_no_sentence(browser, tmp_path):
     open_page(browser, tmp_path / "p.html")
     assert browser.one("#viewer").text == "There is no sentence on this page."
     browser.check_quiet()
-
-

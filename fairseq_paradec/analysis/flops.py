@@ -277,66 +277,70 @@ def greedy(shape: Shape, source: int, tokens: int) -> Count:
     return sum((_pass(shape, 1, t, source) for t in range(tokens)), _read(shape, source))
 
 
-def beam_search(shape: Shape, source: int, passes: int, beam: int) -> Count:
-    """Count beam search by steps of z tokens, as this package does it (``multiword_beam``).
-
-    The first pass has one hypothesis, the others as many as the beam.
-
-    Args:
-        shape: of the model, with z.
-        source: S.
-        passes: how many.
-        beam: hypotheses.
-    """
-    z = shape.tokens_per_step
-    steps = (_pass(shape, z, z * t, source, beam if t else 1) for t in range(passes))
-    return sum(steps, _read(shape, source))
-
-
-#: The methods with a block_nat drafter, those with a beam, and all that are counted.
-DRAFTED = ("gad", "gad_pp")
-BEAMS = ("multiword_beam", "double_token_beam")
-METHODS = ("greedy", "pj", "pgj", "hgj", *DRAFTED, "blockwise", "nat", *BEAMS)
-
 EOS = "</s>"
 
 
-def of_record(
+def verifying(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
-    """Count what decoding a sentence took.
+    """Count the passes that decoded a sentence; what drafted is free, or counted elsewhere.
 
     What is projected behind a drafted ``</s>`` is taken to be the rest of the block: a record does
     not tell whether the length limit left less room.
 
     Args:
-        record: of a trace, by one of ``METHODS``.
-        shape: of the model that decides; of ``nat``, of the drafter alone.
-        drafter: a block_nat model for ``gad`` and ``gad_pp``; of ``blockwise``, the heads, unless
-            ``shape`` has them.
-        beam: hypotheses, of the beam methods.
+        record: of a trace.
+        shape: of the model that decides.
+        drafter: what drafted, where that is a model.
+        beam: hypotheses, where there are several.
     """
-    method, trace, source = record["decoding"], record["trace"], len(record["source"])
-    if method in BEAMS:
-        return beam_search(shape, source, len(trace), beam)
+    source = len(record["source"])
+    passes = (_pass(shape, len(e["verifier"]), e["start"], source) for e in record["trace"])
+    return sum(passes, _read(shape, source))
+
+
+def drafting(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count passes and those of a block_nat drafter; see ``verifying``."""
+    assert isinstance(drafter, Shape)
+    draft = _drafting(record, drafter, len(record["source"]))
+    return verifying(record, shape) + Count(drafter=draft)
+
+
+def looking_ahead(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count passes and what heads do, the model's own without others; see ``verifying``."""
+    heads = shape.heads if drafter is None else drafter
+    assert isinstance(heads, Heads)
+    return verifying(record, shape) + Count(drafter=_looking_ahead(record, shape, heads))
+
+
+def filling(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count the passes of a block_nat model alone; see ``verifying``."""
+    source, size = len(record["source"]), record["flags"]["block_size"]
     found = _read(shape, source)
-    if method == "nat":
-        size = record["flags"]["block_size"]
-        for start, cached in _prefixes(shape, trace):
-            pieces = _fill(shape, start, cached, size, source, size, None)
-            projection = pieces.pop("projection")
-            found += Count(decoder=sum(pieces.values()), projection=projection)
-        return found
-    for entry in trace:
-        found += _pass(shape, len(entry["verifier"]), entry["start"], source)
-    if method in DRAFTED:
-        assert isinstance(drafter, Shape)
-        return found + Count(drafter=_drafting(record, drafter, source))
-    if method == "blockwise":
-        heads = shape.heads if drafter is None else drafter
-        assert isinstance(heads, Heads)
-        return found + Count(drafter=_looking_ahead(record, shape, heads))
+    for start, cached in _prefixes(shape, record["trace"]):
+        pieces = _fill(shape, start, cached, size, source, size, None)
+        projection = pieces.pop("projection")
+        found += Count(decoder=sum(pieces.values()), projection=projection)
     return found
+
+
+def searching(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count a beam search by steps of z tokens, as this package does it; see ``verifying``.
+
+    The first pass has one hypothesis, the others as many as the beam.
+    """
+    source, z = len(record["source"]), shape.tokens_per_step
+    widths = (beam if t else 1 for t in range(len(record["trace"])))
+    steps = (_pass(shape, z, z * t, source, width) for t, width in enumerate(widths))
+    return sum(steps, _read(shape, source))
 
 
 def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:

@@ -13,6 +13,8 @@ from ..analysis import flops, training_flops
 from ..analysis.flops import Count, Heads, Shape
 from ..analysis.training_flops import Update
 from ..errors import UsageError, option_error
+from ..methods import registry
+from ..methods.registry import METHODS
 from . import arguments
 from .analyse_speed import TRACED, read_records
 from .analyse_texts import Row, named
@@ -106,30 +108,33 @@ class Models:
     beam: int | None
 
     def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments of ``flops.of_record`` for a record.
+        """Return the arguments of ``Method.flops`` for a record, after the record itself.
 
         Raises:
             UsageError: it was made by other models than these, or by a method that is not counted.
         """
-        method, shape = record["decoding"], self.base.shape
-        if method not in flops.METHODS:
-            raise option_error("TRACE", f"{path} by {method}", ", ".join(flops.METHODS))
+        name, shape = record["decoding"], self.base.shape
+        counted = [one.name for one in METHODS.values() if one.flops is not None]
+        if name not in counted:
+            raise option_error("TRACE", f"{path} by {name}", ", ".join(counted))
+        method = METHODS[name]
         if record.get("source") is None:
             raise option_error("TRACE", path, f"{TRACED}, with sources")
-        made_by = f"for {path} by {method}"
-        if shape is None or (self.base.kind == BLOCK_NAT) != (method == "nat"):
-            wanted = BLOCK_NAT if method == "nat" else TRANSFORMER
+        made_by = f"for {path} by {name}"
+        drafts = method.model == registry.BLOCK_NAT
+        if shape is None or (self.base.kind == BLOCK_NAT) != drafts:
+            wanted = BLOCK_NAT if drafts else TRANSFORMER
             raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
-        step = shape.tokens_per_step if method in flops.BEAMS else 1
-        if step != shape.tokens_per_step or (method in flops.BEAMS and not _steps(record, step)):
+        step = shape.tokens_per_step if method.beam else 1
+        if step != shape.tokens_per_step or (method.beam and not _steps(record, step)):
             given = f"a model that writes {shape.tokens_per_step} tokens a step"
             raise option_error("--path", given, f"the one {made_by}, which does not")
         found: dict[str, Any] = {"shape": shape}
-        if method in flops.DRAFTED:
+        if method.drafter == registry.BLOCK_NAT:
             found["drafter"] = self._block_nat(shape, made_by)
-        if method == "blockwise":
+        if method.drafter == registry.HEADS:
             found["drafter"] = self._heads(shape, made_by)
-        if method in flops.BEAMS:
+        if method.beam:
             if self.beam is None:
                 raise option_error("--beam", None, f"the beam that {path} was made with")
             found["beam"] = self.beam
@@ -198,7 +203,9 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         for record in read_records(path):
             needed = models.needs(record, path)
             method, length = record["decoding"], len(record["output"])
-            total += flops.of_record(record, **needed)
+            count = METHODS[method].flops
+            assert count is not None  # or ``needs`` would have refused it
+            total += count(record, **needed)
             plain += flops.greedy(needed["shape"], len(record["source"]), length)
             sentences, tokens = sentences + 1, tokens + length
             oracle |= record["flags"].get("jacobi_length") == "oracle"
@@ -235,7 +242,8 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
     Raises:
         UsageError: there is no such data, or it has another dictionary.
     """
-    from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
+    from ..tasks.flags import ParallelTranslationConfig
+    from ..tasks.translation import ParallelTranslationTask
 
     settings = ParallelTranslationConfig(data=data, dataset_impl=None)
     try:

@@ -113,8 +113,7 @@ PICTURES = [
     Picture(
         "histogram",
         "Speed-up of single sentences",
-        "The number of sentences by speed-up against fairseq's beam 5 (Xia et al. 2022, Figure "
-        "4).",
+        "The number of sentences by speed-up against fairseq's beam 5 (Xia et al. 2022, Figure 4).",
         f"paradec analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
     ),
     *(

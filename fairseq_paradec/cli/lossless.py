@@ -17,47 +17,37 @@ from tqdm import tqdm
 from ..decoding.audit import Audit
 from ..errors import option_error
 from ..measure import documents, loading, machine
-from ..options import CHOICES
+from ..methods.registry import METHODS
 from . import arguments
 
-BLOCK_SIZES = (3, 5, 8)
-GAD_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
+# Every method that drafts by no trained model, together.
+UNTRAINED = "jacobi"
 
 
-# What may be measured, and how a title calls it.
-KINDS = {"jacobi": "every Jacobi variant", "gad": "GAD", "blockwise": "blockwise decoding"}
+def kinds() -> dict[str, list[str]]:
+    """Return what may be measured: the methods of each ``--decoding`` of this command."""
+    measured = [one for one in METHODS.values() if one.exact_variants is not None]
+    untrained = [one.name for one in measured if one.drafter is None]
+    return {UNTRAINED: untrained} | {one.name: [one.name] for one in measured if one.drafter}
 
 
 def variants(
-    joined: bool, drafter: str | None = None, blocks: int | None = None
+    joined: bool, kind: str = UNTRAINED, drafter: str | None = None, block: int = 0
 ) -> list[dict[str, Any]]:
-    """List every method with every first guess, window, stop rule and block size measured.
+    """List the settings of methods whose exactness is measured.
 
     Args:
         joined: source and target share a dictionary; ``source-copy`` needs that.
-        drafter: ``gad``'s; with it, that method's variants alone. Or the heads of ``blockwise``,
-            if they are not in the model.
-        blocks: the block size of ``blockwise`` heads; with it, that method's variants alone.
+        kind: one of ``kinds``.
+        drafter: what drafts, if that is not in the model.
+        block: the block size that the drafter was trained with.
     """
-    if blocks is not None:
-        heads: dict[str, Any] = {} if drafter is None else {"drafter_path": drafter}
-        sizes = range(1, blocks + 1)
-        return [{"decoding": "blockwise", **heads, "block_size": size} for size in sizes]
-    if drafter is not None:
-        gad = {"decoding": "gad", "drafter_path": drafter}
-        return [gad | {"block_size": size} for size in GAD_BLOCK_SIZES]
-    found: list[dict[str, Any]] = [{"decoding": "greedy"}]
-    for init in CHOICES["jacobi_init"]:
-        if init == "source-copy" and not joined:
-            continue
-        whole = {"decoding": "pj", "jacobi_init": init}
-        found += [whole, whole | {"jacobi_stop": "unchanged"}, whole | {"jacobi_length": "oracle"}]
-        for size in BLOCK_SIZES:
-            block = {"decoding": "pgj", "jacobi_init": init, "block_size": size}
-            found += [block, block | {"jacobi_stop": "unchanged"}]
-            found.append(block | {"decoding": "hgj", "jacobi_window": "sliding"})
-        found.append(block | {"decoding": "hgj", "hybrid_length": 10})
-    return found
+    common = {} if drafter is None else {"drafter_path": drafter}
+    return [
+        {"decoding": name, **common, **options}
+        for name, settings in ((name, METHODS[name].exact_variants) for name in kinds()[kind])
+        for options in (settings(joined, block) if settings else [])
+    ]
 
 
 def judge(
@@ -119,11 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of a Transformer, with heads or without")
     add(
-        "--decoding", choices=list(KINDS),
-        help="whose variants: every Jacobi decoder's, gad's, or blockwise with all block sizes "
-        "(default: jacobi; with --drafter-path, gad)",
+        "--decoding", choices=list(kinds()),
+        help=f"whose variants; {UNTRAINED}: every decoder's that needs no drafter (default: "
+        f"{UNTRAINED}; with --drafter-path, gad)",
     )  # fmt: skip
-    add("--drafter-path", help="gad's drafter; or heads for blockwise, if --path has none")
+    add("--drafter-path", help="what drafts, if that is not in the model of --path")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
@@ -139,18 +129,17 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     joined = task.source_dictionary == task.target_dictionary
     search = loading.generator(task, models, decoding="beam", beam=1)
     rows = []
-    kind = args.decoding or ("jacobi" if args.drafter_path is None else "gad")
-    if kind == "jacobi" and args.drafter_path is not None:
-        raise option_error("--drafter-path", args.drafter_path, "it with gad or blockwise")
-    if kind == "gad" and args.drafter_path is None:
-        raise option_error("--decoding", kind, "it with --drafter-path")
-    blocks = None
-    if kind == "blockwise":
-        trained = loading.generator(
-            task, models, decoding="blockwise", drafter_path=args.drafter_path
-        )
-        blocks = trained.config.block_size
-    ways = variants(joined, args.drafter_path, blocks)
+    kind = args.decoding or (UNTRAINED if args.drafter_path is None else "gad")
+    block = 0
+    if kind == UNTRAINED and args.drafter_path is not None:
+        drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
+        raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
+    if kind != UNTRAINED:
+        if args.drafter_path is None and "drafter_path" in METHODS[kind].needs:
+            raise option_error("--decoding", kind, "it with --drafter-path")
+        trained = loading.generator(task, models, decoding=kind, drafter_path=args.drafter_path)
+        block = trained.config.block_size
+    ways = variants(joined, kind, args.drafter_path, block)
     with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant") as progress:
         for size in args.batch_sizes:
             samples = [
@@ -168,9 +157,10 @@ def _run(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
         "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
     ]
-    if not joined and kind == "jacobi":
+    if not joined and kind == UNTRAINED:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
-    title = f"Lossless: {KINDS[kind]} against fairseq greedy"
+    what = "every decoder without a drafter" if kind == UNTRAINED else kind
+    title = f"Lossless: {what} against fairseq greedy"
     documents.save(args.out, title, notes, rows, machine.circumstances("lossless", argv))
     return 0
 

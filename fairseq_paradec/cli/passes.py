@@ -44,7 +44,9 @@ from ..measure.pieces import (
     refuse_unknown,
 )
 from ..measure.systems import CountedModel
-from ..tasks.translation import ParallelTranslationConfig, ParallelTranslationTask
+from ..methods.registry import BLOCK_NAT
+from ..tasks.flags import ParallelTranslationConfig
+from ..tasks.translation import ParallelTranslationTask
 from . import arguments
 from .benchmark import AGAIN
 
@@ -126,7 +128,7 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
         raise option_error("--path", path, "one checkpoint")
     drafter = None
     if drafter_path is not None:
-        drafter = task.drafters.load(drafter_path, "gad", models)
+        drafter = task.drafters.load(drafter_path, BLOCK_NAT, models)
     return Pair(task, models[0], drafter)
 
 

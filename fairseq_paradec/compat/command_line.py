@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from fairseq import options, utils
 from fairseq.data import data_utils
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
 from ..errors import option_error
@@ -87,6 +89,28 @@ def _fill_languages(args: argparse.Namespace) -> None:
                 f"{folders[0]!r} has no file like test.en-de.en.bin to infer it from",
             )  # fmt: skip
         setattr(args, side, pair[side])
+
+
+def show_flags_in_help(title: str, flags: Any) -> None:
+    """Let ``--help`` of every fairseq command list a task's flags.
+
+    Fault: fairseq 0.12 prints the help before it asks the task for its flags.
+
+    Args:
+        title: of their group.
+        flags: the dataclass whose fields they are.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+            given = sys.argv[1:] if input_args is None else input_args
+            if {"-h", "--help"} & set(given):
+                gen_parser_from_dataclass(parser.add_argument_group(title), flags())
+            return original(parser, input_args, *args, **kwargs)
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="show_flags_in_help")
 
 
 def honour_bf16() -> None:

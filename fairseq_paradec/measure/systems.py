@@ -28,7 +28,8 @@ from ..analysis.blocks import METHOD, block_sizes
 from ..decoding.audit import Audit
 from ..errors import UsageError, option_error
 from ..methods.base import MethodGenerator
-from ..options import BEAM_DECODINGS, ENGINE_FLAGS, METHOD_FLAGS, STOCK_DECODINGS
+from ..methods.registry import METHODS, STOCK_DECODINGS
+from ..options import ENGINE_FLAGS, METHOD_FLAGS
 from . import loading
 from .text import plain_text, text_language
 
@@ -202,9 +203,9 @@ class FairseqSystem:
             if any(name in self.given for name in _OTHER_SEARCH):
                 return RELAXED
             return EXACT if self.options.beam == 1 else BEAM
-        if self.options.decoding in BEAM_DECODINGS and not self.generator.lossless:
-            return BEAM
-        return EXACT if self.generator.lossless else RELAXED
+        if self.generator.lossless:
+            return EXACT
+        return BEAM if METHODS[self.options.decoding].beam else RELAXED
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch.

@@ -24,6 +24,8 @@ from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
 from ..options import DecodingConfig
+from ..target_order import TargetOrder, order_of
+from .registry import METHODS
 from .reports import Reports
 
 
@@ -86,7 +88,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
     @property
     def lossless(self) -> bool:
         """Whether, in fp32, the output is promised to be that of greedy search."""
-        return False
+        left_to_right = order_of(self.model.models[0]) == TargetOrder()
+        method = METHODS[self.config.decoding]
+        return method.is_lossless(self.config, self.beam_size, left_to_right)
 
     def provenance(self) -> dict[str, Any]:
         """Return what records say of how the last batch was decoded; see docs/trace.md."""
@@ -239,11 +243,6 @@ class ParallelGenerator(MethodGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
-
-    @property
-    def lossless(self) -> bool:
-        """Yes, unless a subclass accepts more."""
-        return True
 
     def acceptance(self) -> ExactMatch:
         """Return the rule by which drafted tokens are accepted."""

@@ -18,7 +18,7 @@ from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord, PassTokens
 from ..errors import nan_error, option_error
-from ..target_order import TargetOrder, order_of
+from ..target_order import order_of
 from .base import MethodGenerator
 
 
@@ -77,11 +77,6 @@ class BeamGenerator(MethodGenerator):
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models."""
         return build_scorer(models, self.engine, StepScorer)
-
-    @property
-    def lossless(self) -> bool:
-        """A beam of 1, left to right and a word a step, is greedy search."""
-        return self.beam_size == 1 and self.order == TargetOrder()
 
     @abc.abstractmethod
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:

@@ -125,11 +125,6 @@ class BlockwiseGenerator(ParallelGenerator):
         self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
         self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
 
-    @property
-    def lossless(self) -> bool:
-        """Whether no token passes but the verifier's own."""
-        return type(self.acceptance()) is ExactMatch
-
     def acceptance(self) -> ExactMatch:
         """Return the rule that the flags name; by default the exact one, of section 3.
 

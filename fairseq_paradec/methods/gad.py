@@ -99,21 +99,15 @@ class GadGenerator(ParallelGenerator):
         if drafter.shares_encoder:
             check_shared_encoder(models, drafter, config.drafter_path)
 
-    @property
-    def lossless(self) -> bool:
-        """``gad`` is; ``gad_pp`` only where its rule is the exact one."""
-        return not isinstance(self.acceptance(), TopKMargin)
-
     def acceptance(self) -> ExactMatch:
         """Return GAD's rule, equation 5, or GAD++'s, equations 6 and 7.
 
         With beta 1 or tau 0 nothing but a top-1 token passes; among tokens that tie for it, then,
         the one that greedy search takes.
         """
-        topk, margin = self.config.accept_topk, self.config.accept_margin
-        if self.config.decoding == "gad" or topk == 1 or margin == 0:
+        if self.lossless:
             return ExactMatch()
-        return TopKMargin(topk, margin)
+        return TopKMargin(self.config.accept_topk, self.config.accept_margin)
 
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules

@@ -15,7 +15,6 @@ from ..decoding.engine.block import BlockScorer
 from ..decoding.loop import Drafter, Proposal, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..errors import option_error
 from .base import MethodGenerator
 from .gad import check_block_size
 
@@ -71,10 +70,6 @@ class NatGenerator(MethodGenerator):
 
     def make_scorer(self, models: Sequence[Any]) -> BlockScorer:
         """Return the scorer of the one model."""
-        name = type(models[0]).__name__
-        if len(models) > 1 or not hasattr(models[0], "shares_encoder"):
-            given = name if len(models) == 1 else f"{len(models)} models"
-            raise option_error("--path", given, "one model of --arch block_nat, with nat")
         return BlockScorer(models[0], self.engine)
 
     def _decode(

@@ -11,6 +11,7 @@ from ..decoding.audit import Audit
 from ..decoding.row import Row
 from ..decoding.trace import DecodingStats, open_report, write_record
 from ..options import DecodingConfig
+from .registry import METHODS
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +99,11 @@ class Reports:
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
     ) -> dict[str, Any]:
         """Return one sentence's record, as docs/trace.md describes it."""
+        flags = METHODS[self.config.decoding].flags(self.config)
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {
             "decoding": self.config.decoding,
-            "flags": {n: _finite(v) for n, v in self.config.method_flags().items()},
+            "flags": {n: _finite(v) for n, v in flags.items()},
             "source": source,
             "output": [self.tgt_dict[t] for t in row.tokens],
             "score": float(hypo["score"]),

@@ -1,4 +1,4 @@
-"""Loading what ``--drafter-path`` names, and telling which method belongs to which model."""
+"""Loading what ``--drafter-path`` names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from fairseq import checkpoint_utils, utils
 
 from ..compat.loading import load_beside, named
 from ..errors import option_error
+from ..methods.model_checks import one_set_of_heads
+from ..methods.registry import BLOCK_NAT, BLOCK_NAT_OR_HEADS, HEADS
 from ..models.block_nat import BlockNatModel
-from ..models.blockwise_transformer import BlockwiseTransformer, load_heads
-from ..models.reordered_transformer import ReorderedTransformer
-from ..options import BEAM_DECODINGS
-from ..target_order import order_of
+from ..models.blockwise_transformer import load_heads
 
 
 class Drafters:
@@ -31,15 +30,20 @@ class Drafters:
         # Heads belong to the base whose states they read.
         self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
-    def load(self, path: str, decoding: str, models: Sequence[Any]) -> Any:
+    def load(self, path: str, kind: str, models: Sequence[Any]) -> Any:
         """Load a drafter that fits the task and these models, or find it loaded.
 
+        Args:
+            path: its checkpoint.
+            kind: ``BLOCK_NAT``, ``HEADS`` or ``BLOCK_NAT_OR_HEADS``.
+            models: for which it drafts.
+
         Raises:
-            UsageError: it is none for this method, or belongs to other data or models.
+            UsageError: it is of another kind, or belongs to other data or models.
         """
-        if decoding == "auto_fast":
-            decoding = self._kind(path, models)
-        if decoding == "blockwise":
+        if kind == BLOCK_NAT_OR_HEADS:
+            kind = self._kind(path, models)
+        if kind == HEADS:
             loaded = self.heads.setdefault(models[0], {})
             if path not in loaded:
                 loaded[path] = load_heads(path, models[0])
@@ -63,28 +67,28 @@ class Drafters:
         return drafter
 
     def _kind(self, path: str, models: Sequence[Any]) -> str:
-        """Return the method that a drafter's checkpoint is for: ``gad`` or ``blockwise``.
+        """Return what a checkpoint holds: ``BLOCK_NAT`` or ``HEADS``.
 
         Raises:
-            UsageError: it is for neither, or these models cannot have its heads.
+            UsageError: it holds neither, or these models cannot have its heads.
         """
-        decoding = "gad"
+        kind = BLOCK_NAT
         if path in self.heads.get(models[0], {}):
-            decoding = "blockwise"
+            kind = HEADS
         elif not any(path == known for known, *_ in self.block_models):
             with named("--drafter-path"):
                 weights = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
             if any(name.startswith("decoder.heads.") for name in weights):
-                decoding = "blockwise"
+                kind = HEADS
             elif "decoder.mask_vector" not in weights:
                 raise option_error(
                     "--drafter-path", path,
                     "a checkpoint of --arch block_nat, or heads of --arch blockwise_transformer; "
                     "this holds another model",
                 )  # fmt: skip
-        if decoding == "blockwise":
-            _check_blockwise(models, path)
-        return decoding
+        if kind == HEADS:
+            one_set_of_heads("blockwise", models, path)
+        return kind
 
     def _read(self, path: str) -> BlockNatModel:
         """Read a drafter's checkpoint.
@@ -106,72 +110,3 @@ class Drafters:
                 f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
             )  # fmt: skip
         return model
-
-
-def own_decoding(models: Sequence[Any]) -> str | None:
-    """Return the method that a model was made for; None for a plain Transformer."""
-    model = models[0]
-    if isinstance(model, BlockNatModel):
-        return "nat"
-    if isinstance(model, BlockwiseTransformer):
-        return "blockwise" if len(models) == 1 else None
-    return model.target_order.decoding if isinstance(model, ReorderedTransformer) else None
-
-
-def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models that the method was not made for.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if len({order_of(model) for model in models}) > 1:
-        raise option_error(
-            "--path", f"{len(models)} models with different target orders", "one order for all"
-        )
-    for model in models:
-        if isinstance(model, ReorderedTransformer) and decoding != model.target_order.decoding:
-            raise option_error(
-                "--decoding", decoding,
-                f"{model.target_order.decoding}, or auto, with this model: it writes its target in "
-                "another order",
-            )  # fmt: skip
-    if decoding in BEAM_DECODINGS and hasattr(models[0], "image_sizes"):
-        raise option_error(
-            "--decoding", decoding,
-            f"any other with a {type(models[0]).__name__}, whose attention is local",
-        )  # fmt: skip
-    if decoding == "double_token_beam" and not hasattr(models[0], "target_order"):
-        raise option_error(
-            "--path", f"a {type(models[0]).__name__}",
-            "a model of --arch double_token, with --decoding double_token_beam",
-        )  # fmt: skip
-    if decoding != "nat" and any(isinstance(model, BlockNatModel) for model in models):
-        raise option_error(
-            "--path", "a model of --arch block_nat",
-            f"a Transformer, with --decoding {decoding}; a block_nat model with nat",
-        )  # fmt: skip
-    if decoding == "blockwise":
-        _check_blockwise(models, drafter_path)
-
-
-def _check_blockwise(models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse what blockwise decoding has no heads for, or two sets of them."""
-    if len(models) > 1:
-        raise option_error(
-            "--path",
-            f"{len(models)} models",
-            "one, with --decoding blockwise: heads read its states",
-        )
-    has_heads = isinstance(models[0], BlockwiseTransformer)
-    if has_heads and drafter_path is not None:
-        raise option_error(
-            "--drafter-path", drafter_path,
-            "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
-            "which has heads; or the base of these heads as --path",
-        )  # fmt: skip
-    if not has_heads and drafter_path is None:
-        raise option_error(
-            "--path", f"a {type(models[0]).__name__}",
-            "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
-            "--decoding blockwise; or --drafter-path with heads that were trained on it",
-        )  # fmt: skip

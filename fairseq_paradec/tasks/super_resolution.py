@@ -1,6 +1,6 @@
 """Super-resolution (Stern et al. 2018, section 7.2): pairs of images, each one a sentence."""
 
-# No "from __future__ import annotations" and no "int | None": see translation.py.
+# No "from __future__ import annotations" and no "int | None": see flags.py.
 # ruff: noqa: UP045
 
 import math
@@ -17,7 +17,8 @@ from torch import Tensor
 from .. import images
 from ..errors import UsageError, option_error
 from ..options import flag
-from .translation import ParallelDecodingMixin, ParallelTranslationConfig, set_options
+from .flags import ParallelTranslationConfig, set_options
+from .translation import ParallelDecodingMixin
 
 # fairseq's limits of an output, where nobody gave others.
 IDLE_LIMITS = {"max_len_a": 0, "max_len_b": 200, "min_len": 1, "unkpen": 0}

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.tasks.translation import (
-    ParallelTranslationConfig,
-    ParallelTranslationTask,
-)
+from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.tasks.translation import ParallelTranslationTask
 from support.builders import (
     HEADS_BLOCK_SIZE,
     Limits,

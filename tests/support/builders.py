@@ -25,10 +25,8 @@ from omegaconf import OmegaConf
 from fairseq_paradec.models.block_nat import BlockNatModel
 from fairseq_paradec.models.blockwise_transformer import BlockwiseTransformer
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
-from fairseq_paradec.tasks.translation import (
-    ParallelTranslationConfig,
-    ParallelTranslationTask,
-)
+from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.tasks.translation import ParallelTranslationTask
 
 #: The data folder and checkpoint that the package's demo runs on.
 DEMO = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"

@@ -48,7 +48,6 @@ class Projection(NamedTuple):
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
-
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores that are not normalised: ...×D -> ...×V, in fp32 (fp64 for a fp64 model)."""
         logits: Tensor = self.linear(hidden)

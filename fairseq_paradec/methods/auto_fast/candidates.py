@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...options import DEFAULTS_OF_METHOD, DecodingConfig, flag
+from ...options import DecodingConfig, flag
+from ..registry import METHODS
 
 GREEDY = "greedy"
 # A drafter's logits over fewer words than twice this are cheap anyway.
@@ -78,7 +79,7 @@ def candidates(
             continue
         path = drafter_paths.get("gad" if decoding == "gad_pp" else decoding)
         given = replace(
-            DecodingConfig(**{"decoding": decoding} | DEFAULTS_OF_METHOD.get(decoding, {})),
+            DecodingConfig(**{"decoding": decoding, **METHODS[decoding].defaults}),
             drafter_path=path, engine_dtype=config.engine_dtype, **flags,
         )  # fmt: skip
         found.append(Candidate(label, given, quality))

@@ -108,11 +108,6 @@ class AutoFastGenerator(MethodGenerator):
                 self._generator(label)  # finds out now whether the drafter fits
                 break
 
-    @property
-    def lossless(self) -> bool:
-        """Yes, but with a budget."""
-        return self.config.latency_budget_ms is None
-
     # ---- candidates ----------------------------------------------------------------------------
 
     def _generator(self, label: str) -> Any:

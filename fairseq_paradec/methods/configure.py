@@ -1,0 +1,165 @@
+"""From what a user typed to a DecodingConfig, checked before anything is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..decoding.trace import is_report
+from ..errors import UsageError, option_error
+from ..options import (
+    COMMON_FLAGS,
+    METHOD_FLAGS,
+    OPTIONS,
+    SWITCHES,
+    DecodingConfig,
+    check_values,
+    flag,
+)
+from .registry import DECODINGS, METHODS, STOCK_DECODINGS, readers
+
+#: Flags for the checkpoint's own way, where it has one that reads them.
+FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
+
+
+def configure(*sources: Any) -> DecodingConfig:
+    """Collect the plugin's options; the first source that has one wins.
+
+    Args:
+        sources: objects whose attributes are options, for example the arguments of one hub call
+            and then the task's configuration. None means not given. A source that names another
+            method than a later one makes that one's method flags void.
+
+    Raises:
+        UsageError: an option is wrong, or does not belong to the method.
+    """
+    given: dict[str, Any] = {}
+    for source in sources:
+        options = {name: getattr(source, name, None) for name in OPTIONS}
+        named = given.get("decoding")
+        if named not in (None, options["decoding"]):
+            kept = () if named in STOCK_DECODINGS else COMMON_FLAGS
+            options = {name: options[name] for name in kept}
+        given = {name: v for name, v in options.items() if v is not None} | given
+    given = {n: v for n, v in given.items() if v is not False or n not in SWITCHES}
+    decoding = given.get("decoding", "auto")
+    if decoding not in DECODINGS:
+        raise option_error("--decoding", decoding, ", ".join(DECODINGS))
+    _check_belong_to(decoding, given)
+    check_values({name: value for name, value in given.items() if name != "decoding"})
+    for name in ("stats_file", "trace_file"):
+        if name in given and not is_report(given[name]):
+            raise option_error(
+                flag(name), given[name], "a new file, or an earlier report; this holds other data"
+            )
+    if decoding in STOCK_DECODINGS:
+        return DecodingConfig(**given)
+    _check_needs(decoding, given)
+    return DecodingConfig(**{**METHODS[decoding].defaults, **given})
+
+
+def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that the chosen method would ignore."""
+    if decoding in STOCK_DECODINGS:
+        belong: tuple[str, ...] = FLAGS_OF_AUTO if decoding == "auto" else ()
+    else:
+        belong = (*METHODS[decoding].reads, *COMMON_FLAGS)
+    for name in (*METHOD_FLAGS, *COMMON_FLAGS):
+        if name in given and name not in belong:
+            raise UsageError(
+                f"{flag(name)}: got {given[name]!r}, which --decoding {decoding} does not use; "
+                f"allowed with --decoding {', '.join(readers(name))}"
+            )
+
+
+def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a method can use only with others, and what it cannot do without."""
+    method = METHODS[decoding]
+    has_window = "jacobi_window" in method.reads
+    if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
+        raise option_error(
+            "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
+        )
+    for name, wanted in method.needs.items():
+        if not given.get(name):
+            raise option_error(
+                flag(name), given.get(name), f"{wanted}, which --decoding {decoding} needs"
+            )
+    if given.get("audit") and not method.audited:
+        raise option_error(
+            "--audit", True, f"it with a --decoding that verifies; {decoding} does not"
+        )
+
+
+def check_auto(given: Mapping[str, Any]) -> None:
+    """Refuse what ``--decoding auto`` would ignore with a model that has no way of its own.
+
+    Args:
+        given: what each of ``FLAGS_OF_AUTO`` stands at.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    for name, value in given.items():
+        if value not in (None, False):
+            raise option_error(
+                flag(name), value,
+                "nothing with --decoding auto and this model, which fairseq's own search decodes; "
+                "or a method that reads it: " + ", ".join(readers(name)),
+            )  # fmt: skip
+
+
+# fairseq's generation options that a greedy method cannot honour, and their idle values.
+_REFUSED = {
+    "nbest": (1, "one output per sentence (--nbest 1)"),
+    "sampling": (False, "no sampling"),
+    "constraints": (None, "no constraints"),
+    "lm_path": (None, "no language model"),
+    "no_repeat_ngram_size": (0, "0"),
+    "print_alignment": (None, "no alignment"),
+    "replace_unk": (None, "no --replace-unk, which needs an alignment"),
+    "match_source_len": (False, "no --match-source-len"),
+    "diverse_beam_groups": (-1, "no diverse beam search"),
+    "diversity_rate": (-1.0, "no diverse beam search"),
+    "retain_dropout": (False, "no dropout while decoding"),
+    "score_reference": (False, "no scoring of references"),
+    "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
+    "lm_model": (None, "no language model"),
+    "seq_gen_cls": (None, "no generator class of your own"),
+}
+
+
+def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) -> None:
+    """Refuse what fairseq's search can do and a method cannot.
+
+    Args:
+        config: how to decode.
+        options: fairseq's generation options by name.
+
+    Raises:
+        UsageError: one of them is set.
+    """
+    method = METHODS[config.decoding]
+    for name, (idle, allowed) in _REFUSED.items():
+        value = options.get(name)
+        off = not value or (isinstance(value, (int, float)) and value < 0)
+        if name == "nbest" and method.beam:
+            continue
+        if not off and value != idle:
+            raise UsageError(
+                f"{flag(name)}: got {value!r}, which --decoding {method.name} cannot honour; "
+                f"allowed: {allowed}, or --decoding beam"
+            )
+    # fairseq's default is 5, so a 5 may mean that nothing was said.
+    beam = options.get("beam")
+    if method.reads_beam(config):
+        if beam is not None and beam < 1:
+            raise option_error("--beam", beam, "a whole number from 1 up")
+    elif beam not in (None, 1, 5):
+        allowed = f"1 with --decoding {method.name}, which is greedy"
+        if method.beam_with is not None:
+            allowed += f", or a {flag(method.beam_with)}"
+        raise option_error("--beam", beam, allowed)
+    temperature = options.get("temperature")
+    if temperature is not None and not temperature > 0:
+        raise option_error("--temperature", temperature, "a number above 0")

@@ -1,0 +1,116 @@
+"""What is printed about methods and flags, made from the registry and the option table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..options import (
+    ENGINE,
+    ENGINE_FLAGS,
+    METHOD,
+    METHOD_FLAGS,
+    OPTIONS,
+    REPORT_FLAGS,
+    Option,
+    flag,
+)
+from .registry import BLOCK_NAT, DECODINGS, HEADS, METHODS, STOCK_DECODINGS, Method, readers
+
+PAGE = Path("docs") / "decoders.md"
+#: Around the tables in the page.
+BEGIN = "<!-- tables by python -m fairseq_paradec.methods.describe -->"
+END = "<!-- end of tables -->"
+
+
+def flag_help(name: str) -> str:
+    """Return the help of a flag: who reads it, what it does, what is allowed, and the default."""
+    option = OPTIONS[name]
+    if name == "decoding":
+        summaries = STOCK_DECODINGS | {one.name: one.summary for one in METHODS.values()}
+        ways = "; ".join(f"{way}: {summary}" for way, summary in summaries.items())
+        return f"{option.help}: {', '.join(DECODINGS)}. {ways}"
+    owners = f"{', '.join(readers(name))}: " if option.group == METHOD else ""
+    if option.choices and option.group == ENGINE:
+        owners = f"{', '.join(option.choices)}: "
+    default = default_words(option)
+    return owners + option.help + (f" (default: {default})" if default else "")
+
+
+def default_words(option: Option) -> str:
+    """Return what an option is by default, in words; of a switch and of a report's path nothing."""
+    if option.kind is bool:
+        return ""
+    words = [option.absent if option.default is None else str(option.default)]
+    others = [one for one in METHODS.values() if option.name in one.defaults]
+    words += [f"{one.name}: {one.defaults[option.name]}" for one in others]
+    if option.name == "block_size":
+        trained = [one.name for one in METHODS.values() if one.trained_block]
+        words.append(f"{', '.join(trained)}: as in training")
+    return "; ".join(words)
+
+
+def tables() -> str:
+    """Return the tables of docs/decoders.md."""
+    stock = [
+        f"| `{name}` | {summary} | | | fairseq's |" for name, summary in STOCK_DECODINGS.items()
+    ]
+    lines = [
+        "| `--decoding` | what it does | greedy's output | `--path` | flags of its own |",
+        "|---|---|---|---|---|",
+        *stock,
+        *(_row(method) for method in METHODS.values()),
+        "",
+        *_flag_table(METHOD_FLAGS),
+        "",
+        *_flag_table((*ENGINE_FLAGS, *REPORT_FLAGS)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def fill(page: str) -> str:
+    """Return a page with the tables of today between its two marks."""
+    head, _, rest = page.partition(BEGIN)
+    return head + BEGIN + "\n" + tables() + END + rest.partition(END)[2]
+
+
+def _row(method: Method) -> str:
+    """Return a method's row."""
+    drafters = {BLOCK_NAT: "a block_nat model", HEADS: "heads"}
+    flags = []
+    for name in method.reads:
+        default = method.default(name)
+        shown = "" if default in (None, False) else f" ({default})"
+        if name == "block_size" and method.trained_block:
+            shown = " (as trained)"
+        if name == "drafter_path":
+            shown = f" ({drafters.get(method.drafter or '', 'either of these')})"
+        flags.append(f"`{flag(name)}`{shown}")
+    if method.beam:
+        flags.insert(0, "`--beam`")
+    cells = (f"`{method.name}`", method.summary, method.exact_words, method.models)
+    return "| " + " | ".join((*map(_cell, cells), ", ".join(flags))) + " |"
+
+
+def _flag_table(names: tuple[str, ...]) -> list[str]:
+    """Return a table of flags."""
+    lines = ["| flag | what it does | allowed | default | read by |", "|---|---|---|---|---|"]
+    for name in names:
+        option = OPTIONS[name]
+        users = _code_names(readers(name)) if option.group == METHOD else "every method"
+        cells = (f"`{flag(name)}`", option.help, option.allowed, default_words(option), users)
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    """Return text for a cell of a table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _code_names(names: list[str]) -> str:
+    """Return methods as code."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

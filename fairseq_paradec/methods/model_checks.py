@@ -1,0 +1,104 @@
+"""Which models a method can decode: the checks that registry entries name.
+
+A model is known by what it has, for this package imports no models here: ``shares_encoder`` of a
+block_nat model, ``block_heads`` of a Transformer with heads, ``target_order`` of one that writes in
+another order, ``image_sizes`` of one with local attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import option_error
+
+
+def is_block_nat(models: Sequence[Any]) -> bool:
+    """Say whether the first model drafts blocks of masks."""
+    return hasattr(models[0], "shares_encoder")
+
+
+def has_heads(models: Sequence[Any]) -> bool:
+    """Say whether it is one model, with heads of its own."""
+    return len(models) == 1 and hasattr(models[0], "block_heads")
+
+
+def writes_steps(models: Sequence[Any]) -> bool:
+    """Say whether the first model writes in another order, without ends of its own for a pair."""
+    order = getattr(models[0], "target_order", None)
+    return order is not None and not order.double_token
+
+
+def writes_pairs(models: Sequence[Any]) -> bool:
+    """Say whether the first model writes pairs that end on each side."""
+    order = getattr(models[0], "target_order", None)
+    return order is not None and order.double_token
+
+
+def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Accept every model; the engine refuses the layers that it does not know."""
+
+
+def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse models with local attention.
+
+    Raises:
+        UsageError: the first one has it.
+    """
+    if hasattr(models[0], "image_sizes"):
+        raise option_error(
+            "--decoding", decoding,
+            f"any other with a {type(models[0]).__name__}, whose attention is local",
+        )  # fmt: skip
+
+
+def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse all models but those that write pairs.
+
+    Raises:
+        UsageError: the first one does not.
+    """
+    global_attention(decoding, models, drafter_path)
+    if not writes_pairs(models):
+        raise option_error(
+            "--path", f"a {type(models[0]).__name__}",
+            f"a model of --arch double_token, with --decoding {decoding}",
+        )  # fmt: skip
+
+
+def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse all but one block_nat model.
+
+    Raises:
+        UsageError: there are several, or another kind.
+    """
+    if len(models) > 1 or not is_block_nat(models):
+        name = type(models[0]).__name__
+        given = name if len(models) == 1 else f"{len(models)} models"
+        raise option_error("--path", given, f"one model of --arch block_nat, with {decoding}")
+
+
+def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse what blockwise decoding has no heads for, or two sets of them.
+
+    Raises:
+        UsageError: there are several models, no heads, or heads in the model and beside it.
+    """
+    if len(models) > 1:
+        raise option_error(
+            "--path",
+            f"{len(models)} models",
+            f"one, with --decoding {decoding}: heads read its states",
+        )
+    if has_heads(models) and drafter_path is not None:
+        raise option_error(
+            "--drafter-path", drafter_path,
+            "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
+            "which has heads; or the base of these heads as --path",
+        )  # fmt: skip
+    if not has_heads(models) and drafter_path is None:
+        raise option_error(
+            "--path", f"a {type(models[0]).__name__}",
+            "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
+            f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
+        )  # fmt: skip

@@ -1,0 +1,130 @@
+"""Batches in which no sentence is lost."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fairseq import utils
+from fairseq.sequence_scorer import SequenceScorer
+from torch import Tensor
+
+from ..decoding.hypotheses import empty_hypothesis
+from ..decoding.samples import select_rows
+
+logger = logging.getLogger(__name__)
+
+
+class EverySentence:
+    """A part of the task: every sentence is in some batch, and has its line in the output.
+
+    fairseq drops a last batch whose size is no multiple of eight, and stops at a sentence that is
+    too long.
+    """
+
+    cfg: Any
+    tgt_dict: Any
+    _has_criterion = False
+    _left_out: np.ndarray | None = None
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq, but for every sentence being in some batch.
+
+        Outside training, batches need not be multiples of eight. When generating, also from the
+        training set, a sentence that is longer than the model's positions or than ``--max-tokens``
+        comes alone in a batch of its own; ``inference_step`` gives the former an empty output,
+        unless ``--skip-invalid-size-inputs-valid-test`` asks to skip it.
+        """
+        train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
+        if not self._has_criterion or dataset is not train:
+            kwargs["required_batch_size_multiple"] = 1
+        limits: Any = kwargs.get("max_positions")
+        if self._has_criterion or not isinstance(limits, tuple):
+            return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        too_long = dataset.src_sizes > limits[0]
+        sizes = dataset.num_tokens_vec(np.arange(len(dataset)))
+        self._left_out = too_long | (sizes > (kwargs.get("max_tokens") or sys.maxsize))
+        alone = self._left_out.copy()
+        if kwargs.get("ignore_invalid_inputs", False) and too_long.any():
+            logger.warning("%d sentences are too long and are skipped", too_long.sum())
+            alone &= ~too_long
+        kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
+        try:
+            batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._left_out = None
+        more = [[i] for i in np.flatnonzero(alone).tolist()]
+        batches._frozen_batches = (*batches.frozen_batches, *more)
+        return batches
+
+    def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As fairseq in training; when generating, leave out what ``get_batch_iterator`` found."""
+        if self._left_out is None:
+            return super().filter_indices_by_size(indices, *args, **kwargs)  # type: ignore[misc]
+        return indices[~self._left_out[indices]]
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: Sequence[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """Translate a batch; rows that cannot be translated get an empty output, and a word why."""
+        if isinstance(generator, SequenceScorer):  # --score-reference translates nothing
+            return super().inference_step(generator, models, sample)  # type: ignore[misc]
+        src_tokens = sample["net_input"]["src_tokens"]
+        problems = self._problems(models, src_tokens)
+        good = [b for b, problem in enumerate(problems) if problem is None]
+        ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
+        for sample_id, problem in zip(ids, problems, strict=True):
+            if problem is not None:
+                logger.warning(
+                    "%s %s; its output is empty",
+                    "a sentence" if sample_id is None else f"sentence {sample_id}", problem,
+                )  # fmt: skip
+        if len(good) == len(problems):
+            return super().inference_step(  # type: ignore[misc]
+                generator, models, sample, prefix_tokens, constraints
+            )
+        eos = self.tgt_dict.eos()
+        hypos = [[empty_hypothesis(eos, src_tokens.device)] for _ in problems]
+        if good:
+            decoded = super().inference_step(  # type: ignore[misc]
+                generator,
+                models,
+                select_rows(sample, good, self.tgt_dict.pad()),
+                None if prefix_tokens is None else prefix_tokens[good],
+                None if constraints is None else constraints[good],
+            )
+            for b, hypo in zip(good, decoded, strict=True):
+                hypos[b] = hypo
+        return hypos
+
+    def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
+        """Say for each row why it cannot be translated, or None.
+
+        Args:
+            models: the models; their positions limit the source.
+            src_tokens: B×S.
+        """
+        pad = self.tgt_dict.pad()
+        real = src_tokens.ne(pad)
+        lengths = real.sum(dim=1).tolist()
+        words = (real & src_tokens.ne(self.tgt_dict.eos())).sum(dim=1).tolist()
+        own = self.max_positions()  # type: ignore[attr-defined]
+        limit = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
+        problems: list[str | None] = []
+        for tokens, length, count in zip(src_tokens, lengths, words, strict=True):
+            if count == 0:
+                problems.append("is empty")
+            elif length > limit:
+                start = self.source_dictionary.string(tokens[tokens.ne(pad)][:5])  # type: ignore[attr-defined]
+                problems.append(f"({start} ...) has {length} tokens, and the model takes {limit}")
+            else:
+                problems.append(None)
+        return problems
