@@ -90,7 +90,7 @@ def test_a_folder_of_photographs(tmp_path, capsys):
 def test_patches(tmp_path):
     """Squares of 16 pixels as they are, and of 32, each averaged to 16; the margins fall away."""
     source, out = photographs(tmp_path / "source"), tmp_path / "out"
-    arguments = [str(source), "--size", "16", "--input-size", "4", "--patches", "16,32", str(out)]
+    arguments = [str(source), str(out), "--size", "16", "--input-size", "4", "--patches", "16,32"]
     assert paradec(["data", "images", *arguments, "--test", "2", "--valid", "1"]) == 0
     parts = {part: pairs(out, part) for part in PARTS}
     names = {part: {origin["image"] for *_, origin in found} for part, found in parts.items()}

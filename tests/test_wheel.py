@@ -16,7 +16,7 @@ import fairseq as fairseq_package
 import fairseq_cli  # type: ignore[import-untyped]
 import pytest
 import torch
-from support.commands import DEMO, ROOT, fairseq, lines_of, run_python, succeed
+from support.commands import DEMO, ROOT, fairseq, lines_of, succeed
 
 pytestmark = pytest.mark.slow
 
@@ -100,13 +100,26 @@ def test_the_installed_wheel_has_what_the_benchmark_needs(
 ) -> None:
     out = tmp_path / "b.json"
     result = succeed(
-        run_python(
-            "from fairseq_paradec.cli.benchmark import main\nraise SystemExit(main())",
-            *(DEMO, "--path", DEMO / "model.pt", "--sentences", 3, "--rounds", 1, "--busy"),
-            *("--batch-sizes", 3, "--out", out),
-            python=environment / "bin" / "python",
+        subprocess.run(
+            [
+                *(environment / "bin" / "paradec", "benchmark", DEMO, "--path", DEMO / "model.pt"),
+                *(
+                    "--sentences",
+                    "3",
+                    "--rounds",
+                    "1",
+                    "--busy",
+                    "--batch-sizes",
+                    "3",
+                    "--out",
+                    out,
+                ),
+            ],
             cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
     )
-    assert "### Latency: batch 1, fp32, 1 thread" in result.stdout
+    assert "## Latency: batch 1, fp32, 1 thread" in result.stdout
     assert out.is_file() and out.with_suffix(".png").is_file()
