@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
@@ -22,12 +21,11 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from reference import block_nat as twin
-from support.builders import DEMO, demo, sources, task_for, tiny_model, tiny_task
+from support.builders import DEMO, demo, sources, tiny_task
 from support.chance import assert_uniform
 from support.commands import PLUGIN, preprocess, run_python, succeed
 from torch import Tensor
 
-from fairseq_paradec.criterions import projected_cross_entropy as projected_module
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss, blocks
 from fairseq_paradec.criterions.projected_cross_entropy import projected_cross_entropy
 from fairseq_paradec.errors import UsageError
@@ -243,50 +241,6 @@ def test_features_are_the_twins(attention: str, count: int, norm_first: bool, co
     assert next(scored, None) is None, "something after </s> is scored"
 
 
-def test_every_slot_and_every_option_matters_to_the_twin() -> None:
-    """What the twin is compared on could tell right from wrong."""
-    task = tiny_task()
-    model = tiny_drafter(task, soft_copy=True)
-    batch = pairs(task)
-    source, target = batch.sources[0], next(t for t in batch.targets if len(t) == 10)
-    slots: list[int | None] = [None, 7, None, None]
-    base = twin.block_features(model, source, target[:5], slots, CAUSAL)
-    others = [
-        twin.block_features(model, source, target[:5], slots, BIDIRECTIONAL),
-        twin.block_features(model, source, target[:4], slots, CAUSAL),
-        twin.block_features(model, source, target[:5], [None, 8, None, None], CAUSAL),
-        twin.block_features(model, source, target[:5], [None, 7, None], CAUSAL),
-    ]
-    with torch.no_grad():
-        model.decoder.copy_sharpness.add_(0.5)
-    others.append(twin.block_features(model, source, target[:5], slots, CAUSAL))
-    for other in others:
-        assert (other[0] - base[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_slots_beyond_the_last_position_have_the_last_ones(attention: str) -> None:
-    task = tiny_task()
-    model = tiny_drafter(task, attention, soft_copy=True)
-    batch = pairs(task, [5, 3], [POSITIONS, 4])
-    starts = torch.tensor([[POSITIONS - 2], [2]])
-    with torch.no_grad():
-        output, truth = run_model(model, batch, starts)
-    assert output.scored.sum() == 4
-    want = [
-        twin.block_logits(model, source, target[:start], [None] * SIZE, attention)[:2]
-        for source, target, (start,) in zip(
-            batch.sources, batch.targets, starts.tolist(), strict=True
-        )
-    ]
-    torch.testing.assert_close(output.logits, torch.cat(want), atol=1e-10, rtol=0)
-    # A target that has no positions is fairseq's to refuse; here nothing breaks.
-    batch = pairs(task, [5, 3], [POSITIONS + 9, 4])
-    with torch.no_grad():
-        output, _ = run_model(model, batch, torch.tensor([[POSITIONS + 3], [2]]))
-    assert output.logits.isfinite().all() and len(output.logits) == SIZE + 2
-
-
 # ---- who sees whom -------------------------------------------------------------------------------
 
 
@@ -314,20 +268,6 @@ class Perturbed:
     def changed(self) -> Tensor:
         """How much each slot's features differ from those before, B×J×K."""
         return (self.features() - self.before).abs().amax(dim=-1)
-
-
-@pytest.mark.parametrize("block", range(3))
-def test_blocks_are_hidden_from_each_other(block: int) -> None:
-    others = [j for j in range(3) if j != block]
-    x = Perturbed(CAUSAL)
-    x.shown[:, block, 1] = 11
-    assert (x.changed()[:, others] == 0).all()
-    assert (x.changed()[:, block] > 1e-3).all(), "a block's slots see each other"
-
-    x = Perturbed(CAUSAL)
-    x.starts[:, block] += 1
-    assert (x.changed()[:, others] == 0).all()
-    assert (x.changed()[:, block] > 1e-3).all(), "a block starts elsewhere"
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -449,20 +389,6 @@ def test_no_true_token_is_a_loss_of_zero() -> None:
         assert not output.scored.any()
 
 
-def test_everything_revealed_is_a_loss_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tiny_task()
-    model = tiny_drafter(task).train()
-    monkeypatch.setattr(block_nat, "reveal", lambda truth, wrong, ratio, pad: truth)
-    loss, sample_size, logging = loss_of(task)(model, pairs(task).sample)
-    assert loss.item() == sample_size == 0 and logging["scored_at"].tolist() == [0] * SIZE
-    loss.backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is None or (weight.grad == 0).all(), name
-    with metrics.aggregate() as log:
-        BlockNatLoss.reduce_metrics([logging])
-    assert log.get_smoothed_values()["loss"] == 0
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("rows", [0, 1, 64, 150])
 def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> None:
@@ -482,33 +408,6 @@ def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> Non
                            (loss, nll_loss, logits.argmax(dim=-1).eq(answers), *want)):  # fmt: skip
         torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-10)
     assert not found.nll_loss.requires_grad and not found.right.requires_grad
-
-
-def test_the_loss_may_be_multiplied_in_place() -> None:
-    """So does fairseq with a batch that is not to count, such as a rank's that has none left."""
-    task = tiny_task()
-    model = tiny_drafter(task).train()
-    loss, _, _ = loss_of(task)(model, pairs(task).sample)
-    loss *= 0
-    loss.backward()
-    assert all((w.grad == 0).all() for w in model.parameters() if w.grad is not None)
-
-
-def test_validation_finds_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tiny_task()
-    model, criterion, batch = tiny_drafter(task), loss_of(task), pairs(task)
-    projected = projected_module._ProjectedCrossEntropy
-    forward, wanted = projected.forward, []
-
-    def spy(ctx: Any, *args: Any) -> Any:
-        wanted.append(any(ctx.needs_input_grad))
-        return forward(ctx, *args)
-
-    monkeypatch.setattr(projected, "forward", staticmethod(spy))
-    with torch.no_grad():
-        criterion(model, batch.sample)
-    criterion(model.train(), batch.sample)
-    assert wanted == [False, True]
 
 
 # ---- prefix lengths ------------------------------------------------------------------------------
@@ -541,26 +440,6 @@ def test_prefix_lengths_are_uniform_and_not_repeated(prefixes: int) -> None:
             sets = torch.unique(mine, dim=0, return_counts=True)[1].tolist()
             assert len(sets) == length * (length - 1) * (length - 2) // 6
             assert_uniform(sets)
-
-
-@pytest.mark.parametrize("prefixes", [6, 1000])
-def test_short_sentences_have_fewer_blocks_and_a_large_number_means_all(prefixes: int) -> None:
-    lengths = [6, 1, 4, 9]
-    criterion = loss_of(tiny_task(), prefixes_per_sentence=prefixes)
-    target = target_of(lengths)
-    for training in (True, False):
-        starts, drawn = criterion.draw_prefixes(target, training)
-        assert starts.shape == (4, min(prefixes, 9))
-        for row, mask, length in zip(starts, drawn, lengths, strict=True):
-            found = sorted(row[mask].tolist())
-            assert len(set(found)) == len(found) == min(prefixes, length)
-            assert set(found) <= set(range(length))
-        truth = blocks(target, starts, drawn, SIZE, 1)
-        assert truth.ne(1).any(dim=-1).equal(drawn), "every block that is drawn has a token"
-        for row, start_row, mask_row, tokens in zip(truth, starts, drawn, target, strict=True):
-            for block, start, mask in zip(row, start_row.tolist(), mask_row, strict=True):
-                want = twin.truth_of([t for t in tokens.tolist() if t != 1], start, SIZE)
-                assert block.tolist() == [1 if t is None or not mask else t for t in want]
 
 
 @pytest.mark.parametrize("spacing", [1, 2, 3, 8, 50])
@@ -611,35 +490,6 @@ def test_reveals_as_many_as_the_ratio_of_the_wrong_ones(ratio: float) -> None:
     assert is_shown.sum(dim=-1).tolist() == number
 
 
-def test_reveals_from_all_positions_that_have_a_token() -> None:
-    """Right or wrong; and each as likely."""
-    torch.manual_seed(0)
-    truth = torch.tensor([5, 6, 7, 8, 9, 2, 1, 1]).repeat(4000, 1, 1)
-    wrong = torch.tensor([True, False, True, True, False, True, False, False]).expand_as(truth)
-    shown = reveal(truth, wrong, 0.5, 1).ne(MASK)
-    assert (shown.sum(dim=-1) == 2).all()
-    counts = shown.sum(dim=(0, 1)).tolist()
-    assert counts[6:] == [0, 0]
-    assert_uniform(counts[:6])
-    pairs_of = [tuple(row.nonzero().flatten().tolist()) for row in shown[:, 0]]
-    assert_uniform([pairs_of.count(pair) for pair in set(pairs_of)])
-    assert len(set(pairs_of)) == 15
-
-
-def test_lots_are_the_twins() -> None:
-    torch.manual_seed(0)
-    truth = torch.randint(4, 40, (20, 2, 7))
-    truth[torch.arange(7) >= torch.randint(1, 8, (20, 2, 1))] = 1
-    guess = torch.where(torch.rand(truth.shape) < 0.5, truth, 3)
-    with torch.random.fork_rng():
-        lots = torch.rand(truth.shape)
-    shown = reveal(truth, guess.ne(truth) & truth.ne(1), 0.5, 1)
-    for b, j in torch.cartesian_prod(torch.arange(20), torch.arange(2)).tolist():
-        tokens = [None if t == 1 else t for t in truth[b, j].tolist()]
-        want = twin.revealed(tokens, guess[b, j].tolist(), lots[b, j].tolist(), 0.5)
-        assert set(shown[b, j].ne(MASK).nonzero().flatten().tolist()) == want
-
-
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, attention: str
@@ -667,45 +517,6 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     assert after.equal(torch.rand(5)), "what comes next is drawn as without a glance"
     torch.manual_seed(2)
     assert not run_model(model, batch, starts)[0].logits.equal(without.logits), "dropout is on"
-
-
-def test_nothing_wrong_is_no_glancing() -> None:
-    """The true tokens are what the model guesses under this very dropout."""
-    task = tiny_task()
-    model = tiny_drafter(task, dropout=0.3).train()
-    batch = pairs(task)
-    starts = starts_for(batch, 2)
-    torch.manual_seed(1)
-    output, truth = run_model(model, batch, starts)
-    guess = output.logits.argmax(dim=-1)
-    assert guess.ne(truth[output.scored]).any() and guess.ne(1).all()
-    truth[output.scored] = guess
-    given: dict[str, Any] = {"target": batch.target, "starts": starts, "truth": truth}
-    for ratio, seed, is_same in ((0.0, 1, True), (1.0, 1, True), (1.0, 2, False)):
-        torch.manual_seed(seed)
-        again = model(batch.src_tokens, batch.src_lengths, **given, glancing_ratio=ratio)
-        assert (again.logits.shape == output.logits.shape) is is_same
-        assert not is_same or again.logits.equal(output.logits)
-
-
-def test_gradients_are_those_of_the_second_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tiny_task()
-    model = tiny_drafter(task, dropout=0.0).train()
-    batch = pairs(task)
-    starts = starts_for(batch, 2)
-    shown = Spy(monkeypatch, block_nat, "reveal")
-    output, truth = run_model(model, batch, starts, ratio=0.5)
-    is_masked = shown.outputs[0].eq(MASK)
-    assert output.scored.equal(truth.ne(1) & is_masked) and not is_masked.all()
-    output.logits.square().sum().backward()
-    gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    model.zero_grad()
-    encoder_out = model.encoder(batch.src_tokens, src_lengths=batch.src_lengths)
-    features = model.decoder(batch.target, starts, shown.outputs[0], encoder_out)
-    model.decoder.output_layer(features[output.scored]).square().sum().backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is not None and gradients[name] is not None, name
-        torch.testing.assert_close(weight.grad, gradients[name], atol=1e-9, rtol=1e-9)
 
 
 def test_the_glancing_ratio_falls_linearly_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -829,29 +640,6 @@ def test_architectures(arch: str, sizes: tuple[int, ...]) -> None:
     assert again == args
 
 
-def test_a_new_model_is_initialised_as_bert() -> None:
-    task = tiny_task()
-    torch.manual_seed(0)
-    model = build(task, **TINY | {"encoder_embed_dim": 64, "decoder_embed_dim": 64}).double()
-    for name, weight in model.named_parameters():
-        if "layer_norm" in name or "layernorm" in name:
-            continue
-        if name.endswith("bias"):
-            assert (weight == 0).all() or "attn" in name, name
-        elif "out_proj" not in name:
-            assert 0.015 < weight.std() < 0.025, name
-    assert model.decoder.mask_vector.abs().min() > 0
-    gelu = model.decoder.layers[0].activation_fn
-    x = torch.linspace(-4, 4, 50)
-    torch.testing.assert_close(gelu(x), torch.nn.functional.gelu(x))
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_decoder_layers_are_free(layers: int) -> None:
-    model = tiny_drafter(tiny_task(), decoder_layers=layers)
-    assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, layers)
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -868,12 +656,6 @@ def test_decoder_layers_are_free(layers: int) -> None:
 def test_wrong_flags_of_the_model_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         build(tiny_task(), **TINY | options)
-
-
-def test_other_criterions_batches_are_refused() -> None:
-    task = tiny_task()
-    with pytest.raises(UsageError, match="^--criterion: .*block_nat_loss"):
-        tiny_drafter(task)(**pairs(task).sample["net_input"])
 
 
 ENCODER_SIZES = {
@@ -914,14 +696,6 @@ def test_encoder_from_copies_encoder_and_sizes() -> None:
     assert again.train().encoder.training
 
 
-def test_dropout_is_this_trainings_in_a_copied_encoder_too() -> None:
-    flags = {"dropout": 0.05, "attention_dropout": 0.06, "activation_dropout": 0.07}
-    model = build(demo()[0], encoder_from=str(VERIFIER), decoder_layers=1, **flags)
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        assert layer.dropout_module.p == 0.05 and layer.self_attn.dropout_module.p == 0.06
-        assert layer.activation_dropout_module.p == 0.07
-
-
 @pytest.mark.parametrize(
     "name, given, its", [("encoder_layers", 3, 4), ("encoder_embed_dim", 64, 128),
                          ("encoder_learned_pos", True, False)]
@@ -947,18 +721,6 @@ def test_a_verifier_that_is_none_is_named(tmp_path: Path) -> None:
         torch.save(state, tmp_path / "other.pt")
         with pytest.raises(UsageError, match="^--encoder-from: got .*other.pt.*Transformer"):
             build(task, encoder_from=str(tmp_path / "other.pt"))
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:hydra")
-def test_encoder_from_an_old_checkpoint(tmp_path: Path) -> None:
-    """As fairseq wrote them before it had cfg."""
-    task, verifier, _ = demo()
-    state = torch.load(VERIFIER, weights_only=True)
-    options = dict(state["cfg"]["model"])
-    del options["_name"]
-    torch.save(state | {"args": Namespace(**options), "cfg": None}, tmp_path / "old.pt")
-    model = build(task, encoder_from=str(tmp_path / "old.pt"))
-    assert same_weights(model.encoder, verifier.encoder)
 
 
 def test_a_shared_encoder_is_never_trained() -> None:
@@ -1021,65 +783,7 @@ def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]
     assert not same_weights(plain.decoder.layers[0], verifier.decoder.layers[0])
 
 
-def test_a_pre_norm_verifiers_layers_stay_pre_norm() -> None:
-    known = vars(arch_settings("block_nat_tiny"))
-    sides = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
-    names = [f"{side}_{name}" for side in ("encoder", "decoder") for name in sides]
-    settings = {name: known[name] for name in names} | {"decoder_attention_heads": 2}
-    settings |= {"encoder_normalize_before": True, "decoder_normalize_before": True}
-    asked = {"encoder_from": "v.pt", "encoder_settings": settings, "decoder_from_verifier": True}
-    args = arch_settings("block_nat", **asked)
-    assert args.decoder_normalize_before and args.decoder_attention_heads == 2
-    with pytest.raises(UsageError, match="^--decoder-attention-heads: got 4; allowed: 2"):
-        arch_settings("block_nat", decoder_attention_heads=4, **asked)
-    task = task_for("prenorm")
-    verifier = tiny_model(task, "prenorm", torch.float32)
-    drafter = copy.deepcopy(verifier)
-    for parameter in drafter.parameters():
-        parameter.data.zero_()
-    block_nat._copy_decoder(drafter.decoder, verifier.decoder)
-    assert same_weights(drafter.decoder.layers, verifier.decoder.layers)
-    assert same_weights(drafter.decoder.layer_norm, verifier.decoder.layer_norm)
-
-
-def test_no_number_is_taken_for_none() -> None:
-    for option in ("drafter_block_size", "decoder_layers"):
-        flag = "--" + option.replace("_", "-")
-        with pytest.raises(UsageError, match=f"^{flag}: got 0"):
-            build(demo()[0], "block_nat_fast", encoder_from=str(VERIFIER), **{option: 0})
-
-
 # ---- precision -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_near_and_its_loss_in_fp32(dtype: torch.dtype, attention: str) -> None:
-    task = tiny_task()
-    model = tiny_drafter(task, attention, soft_copy=True, exact=False)
-    criterion, batch = loss_of(task), pairs(task)
-    want = criterion(model, batch.sample)[0]
-    model.to(dtype)
-    output, _ = run_model(model, batch, starts_for(batch, 1))
-    assert output.logits.dtype == dtype
-    loss, _, logging = criterion(model, batch.sample)
-    assert loss.dtype == logging["nll_loss"].dtype == torch.float32
-    assert loss.item() == pytest.approx(want.item(), rel=0.02)
-    loss, _, _ = criterion(model.train(), batch.sample)
-    loss.backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is not None and weight.grad.isfinite().all(), name
-
-
-def test_the_loss_is_finite_under_amp() -> None:
-    """A sum over a large vocabulary does not fit into fp16."""
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(100, 16), (torch.randn(20000, 16) * 0.1 + 1).requires_grad_()
-    answers = torch.randint(20000, (100,))
-    want = projected_cross_entropy(hidden, weight, answers, 0.1).loss.item()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = projected_cross_entropy(hidden.half(), weight, answers, 0.1).loss
-    assert loss.item() == pytest.approx(want, rel=0.01)
 
 
 # ---- fairseq-train -------------------------------------------------------------------------------
@@ -1196,31 +900,6 @@ def no_save(command: Sequence[object]) -> list[str]:
 @pytest.mark.slow
 def test_the_architecture_is_refused_with_another_loss(runs: Runs) -> None:
     assert re.match("--criterion: .*block_nat_loss", runs.refused("other loss"))
-
-
-@pytest.mark.slow
-def test_several_prefixes_are_refused_with_bidirectional_attention(runs: Runs) -> None:
-    message = runs.refused("bidirectional")
-    assert re.match("--prefixes-per-sentence: got 3; .*--drafter-attention", message)
-    message = runs.refused("by length")
-    assert re.match("--tokens-per-prefix: got 5; .*--drafter-attention", message)
-
-
-@pytest.mark.slow
-def test_the_loss_is_refused_with_another_architecture(runs: Runs) -> None:
-    message = runs.refused("other model")
-    assert "block_nat_loss" in message and "block_nat" in message.replace("block_nat_loss", "")
-
-
-@pytest.mark.slow
-def test_training_with_glancing_learns(runs: Runs) -> None:
-    losses = runs.losses("straight")
-    assert sorted(losses) == list(range(1, 31))
-    first, last = (sum(losses[i] for i in part) / 5 for part in (range(1, 6), range(26, 31)))
-    assert last < first - 0.4
-    line = runs.updates("straight")[30]
-    assert {f"acc_{slot}" for slot in range(1, 5)} <= line.keys() and "accepted" not in line
-    assert '"valid_accepted": ' in runs.printed["straight"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from argparse import Namespace
@@ -18,10 +17,8 @@ from fairseq import checkpoint_utils, utils
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 from reference import blockwise_model as twin
 from reference.greedy import full_log_probs
@@ -32,7 +29,6 @@ from support.builders import (
     batch,
     built,
     decode,
-    demo,
     exact_gelu,
     save_drafter,
     source_rows,
@@ -266,20 +262,6 @@ def test_new_heads_are_all_the_base(first: bool, layer: str) -> None:
     assert inner.shape == ((8 if first else 7) * 32, 16) and inner.std() > 0.05, "32 hidden units"
 
 
-def test_dropout_is_of_hidden_units_and_of_outputs_before_the_residual() -> None:
-    heads = BlockHeads(3, 6, 5, "dense", False, "relu", dropout=1.0, activation_dropout=0.0)
-    nn.init.normal_(heads.outer)
-    nn.init.normal_(heads.bias)
-    states = torch.randn(4, 6)
-    assert heads.train()(states, [1, 2]).equal(states.unsqueeze(1).expand(4, 2, 6))
-    assert not heads.eval()(states, [1, 2]).equal(states.unsqueeze(1).expand(4, 2, 6))
-    heads = BlockHeads(3, 6, 5, "dense", False, "relu", dropout=0.0, activation_dropout=1.0)
-    nn.init.normal_(heads.outer)
-    nn.init.normal_(heads.bias)
-    want = states.unsqueeze(1) + heads.bias
-    torch.testing.assert_close(heads.train()(states, [1, 2]), want)
-
-
 # ---- p_1 ----------------------------------------------------------------------------------------
 
 
@@ -318,37 +300,6 @@ def test_a_first_head_that_is_learned_is_p1(variant: str, layer: str) -> None:
         log_probs = want[:, 0].log_softmax(dim=-1)
         torch.testing.assert_close(chunk[b, :width], log_probs, atol=1e-9, rtol=0)
     assert (every[..., 0, :] - built(variant)[1](**net_input)[0]).abs().max() > 0.1, "it matters"
-
-
-@torch.no_grad()
-@layers
-def test_fairseqs_own_search_reads_p1(layer: str) -> None:
-    """Its beam search, token by token with its cache: the scores are those of head 0."""
-    task = tiny_task()
-    model = exact(tiny_blockwise(task, train_first_head=True, head_layer=layer))
-    sample = batch(task, [7, 4, 5])
-    generator = task.build_generator([model], Namespace(**Limits().flags(), decoding="beam"))
-    assert type(generator) is SequenceGenerator and generator.beam_size == 5
-    outputs = task.inference_step(generator, [model], sample)
-    assert len({len(hypo["tokens"]) for row in outputs for hypo in row}) > 1
-    for source, row in zip(source_rows(sample), outputs, strict=True):
-        for hypo in row:
-            tokens = hypo["tokens"].tolist()
-            log_probs = twin.logits_of(model, source, [EOS, *tokens[:-1]])[:, 0].log_softmax(-1)
-            want = [float(log_probs[t, token]) for t, token in enumerate(tokens)]
-            found = hypo["positional_scores"].tolist()
-            assert found == pytest.approx(want, abs=1e-5)
-    identity = tiny_blockwise(task)
-    _, base = built("default")
-    for mine, other in zip(
-        task.inference_step(generator, [identity], sample),
-        task.inference_step(generator, [base], sample), strict=True,
-    ):  # fmt: skip
-        assert [h["tokens"].tolist() for h in mine] == [h["tokens"].tolist() for h in other]
-        assert all(
-            a["positional_scores"].equal(b["positional_scores"])
-            for a, b in zip(mine, other, strict=True)
-        )
 
 
 # ---- the base's checkpoint ----------------------------------------------------------------------
@@ -405,24 +356,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base_file(tiny_task(), "default", tmp_path_factory.mktemp("base"))[1]
 
 
-@pytest.mark.parametrize("suffix, its", [("_tiny", 4), ("_iwslt", 6), ("_big", 6)])
-def test_a_name_with_a_size_takes_no_other(suffix: str, its: int, plain: str) -> None:
-    """As it is, or with flags; the name without a size takes any: test_a_base_is_copied_whole."""
-    arch = f"blockwise_transformer{suffix}"
-    message = f"^--base-path: got .*default.pt with encoder_layers 2.*: {its} with .*{arch}"
-    with pytest.raises(UsageError, match=message):
-        build(tiny_task(), arch, base_path=plain)
-    sizes = {"encoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32}
-    sizes |= {"encoder_attention_heads": 2, "decoder_layers": 2, "decoder_embed_dim": 16}
-    sizes |= {"decoder_ffn_embed_dim": 32, "decoder_attention_heads": 2}
-    assert len(build(tiny_task(), arch, base_path=plain, **sizes).encoder.layers) == 2
-    for name in sizes:
-        with pytest.raises(UsageError, match=f"^--base-path: .* with {name} {sizes[name]}"):
-            build(tiny_task(), arch, base_path=plain, **{n: sizes[n] for n in sizes if n != name})
-    with pytest.raises(UsageError, match="^--base-path: .* with encoder_layers 4"):
-        build(demo()[0], "blockwise_transformer_big", base_path=str(MODEL))
-
-
 CONTRADICTIONS = {
     "encoder_layers": 3,
     "decoder_layers": 1,
@@ -447,17 +380,6 @@ def test_flags_that_are_not_the_bases_are_refused(name: str, plain: str) -> None
     message = f"^{flag}: got {given!r}; allowed: .*, as in --base-path .*default.pt"
     with pytest.raises(UsageError, match=message):
         build(tiny_task(), base_path=plain, **{name: given})
-
-
-def test_flags_that_say_the_same_and_switches_that_say_nothing(tmp_path: Path) -> None:
-    """A switch that was not given is False on fairseq's command line."""
-    task = task_for("bart")
-    base, path = base_file(task, "bart", tmp_path)
-    flags = {name: getattr(base.flags, name) for name in CONTRADICTIONS}
-    assert flags["share_all_embeddings"] and flags["activation_fn"] == "gelu"
-    assert manner(build(task, base_path=path, **flags)) == manner(base)
-    switches = {name: False for name, value in CONTRADICTIONS.items() if value is True}
-    assert manner(build(task, base_path=path, **switches)) == manner(base)
 
 
 def refused(message: str, task: Any, path: object, **options: Any) -> None:
@@ -485,52 +407,6 @@ def test_a_base_of_another_kind_is_refused(plain: str, tmp_path: Path) -> None:
     state["cfg"]["model"] = lstm
     torch.save(state, tmp_path / "lstm.pt")
     refused("lstm.pt.*Transformer", task, tmp_path / "lstm.pt")
-
-
-def test_an_adaptive_softmax_is_refused(tmp_path: Path) -> None:
-    """No single projection makes logits of the heads' outputs."""
-    task = tiny_task()
-    for variant in ("adaptive_softmax", "adaptive_output_dim"):
-        _, path = base_file(task, variant, tmp_path)
-        with pytest.raises(UsageError, match="^--(base-path|adaptive-softmax-cutoff): got"):
-            build(task, base_path=path)
-
-
-class Code:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-def broken_files(whole: str, folder: Path) -> dict[Path, str]:
-    """Files that hold no checkpoint, and what is said of them."""
-    names = ("missing", "cut", "text", "other", "code", "folder")
-    missing, cut, text, other, code, inner = (folder / f"{name}.pt" for name in names)
-    cut.write_bytes(Path(whole).read_bytes()[:3000])
-    text.write_text("no checkpoint\n")
-    torch.save({"weights": torch.ones(1)}, other)
-    state = torch.load(whole, weights_only=False)
-    torch.save(state | {"extra_state": Code(folder / "touched")}, code)
-    inner.mkdir()
-    return {
-        missing: "does not exist", cut: "truncated", text: "no checkpoint",
-        other: "no fairseq checkpoint", code: "safe loading refuses", inner: "is a folder",
-    }  # fmt: skip
-
-
-def test_files_that_are_no_checkpoint_are_named(plain: str, tmp_path: Path) -> None:
-    """As a base and as heads; and no code in them is run."""
-    task = tiny_task()
-    base = tiny_model(task, "default", torch.float32)
-    for path, words in broken_files(plain, tmp_path).items():
-        refused(f"{path.name}.*{words}", task, path)
-        with pytest.raises(UsageError, match=f"^--drafter-path: got .*{path.name}.*{words}"):
-            load_heads(str(path), base)
-    assert not (tmp_path / "touched").exists()
 
 
 # ---- wrong flags --------------------------------------------------------------------------------
@@ -851,49 +727,6 @@ def logged(outputs: list[dict[str, Any]]) -> dict[str, float]:
     return {name: float(value) for name, value in log.get_smoothed_values().items()}
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_metrics_are_the_same_from_sums_and_over_processes(
-    monkeypatch: pytest.MonkeyPatch, training: bool
-) -> None:
-    task = tiny_task()
-    model = tuned(task)
-    batches = [pairs(task, TARGET_LENGTHS * n, seed=n) for n in (1, 4, 2)]
-    teach(model, batches[0])
-    criterion = loss_of(task)
-    torch.manual_seed(2)
-    outputs = [criterion(model.train(training), sample)[2] for sample in batches]
-    assert criterion.logging_outputs_can_be_summed()
-    want = logged(outputs)
-    tokens = sum(o["sample_size"] for o in outputs)
-    nats = sum(float(o["nll_loss"]) for o in outputs) / tokens
-    assert want["nll_loss"] == pytest.approx(nats / math.log(2), abs=1e-3)
-    assert want["loss"] > want["nll_loss"] > 0
-    for head in range(4):
-        right, count = (sum(int(o[n][head]) for o in outputs) for n in ("right_at", "scored_at"))
-        assert (f"acc_{head + 1}" in want) is (count > 0)
-        if count:
-            assert want[f"acc_{head + 1}"] == pytest.approx(right / count, abs=1e-3)
-    if training:
-        drawn = [o["scored_at"].nonzero().flatten().tolist() for o in outputs]
-        assert all(len(heads) == 1 for heads in drawn) and "accepted" not in want
-        assert len({heads[0] for heads in drawn}) > 1, "the seed tells heads apart"
-    else:
-        accepted, blocks = (sum(int(o[name]) for o in outputs) for name in ("accepted", "blocks"))
-        assert want["accepted"] == pytest.approx(accepted / blocks, abs=1e-3) and accepted
-    # Each is weighted by what it is a mean of when the log joins several updates.
-    with metrics.aggregate() as log:
-        for output in outputs:
-            BlockwiseLoss.reduce_metrics([output])
-    assert dict(log.get_smoothed_values()) == pytest.approx(want, abs=2e-3)
-    # As the trainer sums them, before and after two processes with the same outputs are reduced.
-    total = {name: sum(o[name] for o in outputs) for name in outputs[0]}
-    assert logged([total]) == pytest.approx(want, abs=2e-3)
-    monkeypatch.setattr(distributed_utils, "all_reduce", lambda tensor, group: tensor.mul_(2))
-    reduced = distributed_utils.all_reduce_dict(total, torch.device("cpu"), group=None)
-    assert reduced["scored_at"].tolist() == [2 * n for n in total["scored_at"].tolist()]
-    assert logged([reduced]) == pytest.approx(want, abs=2e-3)
-
-
 # ---- the head that is drawn ---------------------------------------------------------------------
 
 
@@ -1014,20 +847,6 @@ def test_another_base_is_refused(files: Files, tmp_path: Path) -> None:
     for tuned_path in (path, str(shrink(path, tmp_path / "tuned-heads.pt"))):
         with pytest.raises(UsageError, match=message):
             load_heads(tuned_path, files.base)
-
-
-def test_heads_with_another_next_token_are_refused(files: Files, tmp_path: Path) -> None:
-    model = tiny_blockwise(files.task, dtype=torch.float32, train_first_head=True)
-    path = save(files.task, model, tmp_path / "first.pt", "blockwise_transformer")
-    for given in (path, str(shrink(path, tmp_path / "first-heads.pt"))):
-        with pytest.raises(UsageError, match="^--drafter-path: got .*--train-first-head.*--path"):
-            load_heads(given, files.base)
-
-
-def test_heads_alone_are_no_model(files: Files) -> None:
-    message = "^--path.*: got heads without their base.*--drafter-path"
-    with pytest.raises(UsageError, match=message):
-        checkpoint_utils.load_model_ensemble_and_task([files.heads], task=files.task)
 
 
 def test_files_without_heads_are_refused(files: Files, tmp_path: Path) -> None:
