@@ -16,7 +16,7 @@ VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
-MYPY_PATHS := fairseq_paradec scripts
+MYPY_PATHS := fairseq_paradec
 # Files of tests run side by side, one a core: each takes up to 2 GB.
 WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_blockwise.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a model for --decoding blockwise (Stern et al. 2018), by train.sh, distill.sh and
-acceptance.py. Stopped or killed, the same command goes on where it was; what is finished is not
+paradec acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
 made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -194,7 +194,7 @@ else
     note "no BLEU, for there is no $raw"
 fi
 use_threads
-run "$python" "$root/scripts/acceptance.py" "$data" "${models[@]}" --decoding blockwise \
+run "${paradec[@]}" acceptance "$data" "${models[@]}" --decoding blockwise \
     "${rules[@]}" --subset "$subset" "${score[@]}" \
     --device "$device" "${try_out[@]}" "--title=Blockwise: $setting, $preset" \
     "--out=$save_dir/acceptance.json"

@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_gad.sh DATA --save-dir DIR [options] [-- the drafter's flags of fairseq-train]
 
 From data to a verifier and a drafter for --decoding gad and gad_pp (Xia et al. 2022), by train.sh,
-distill.sh and acceptance.py. Stopped or killed, the same command goes on where it was; what is
+distill.sh and paradec acceptance. Stopped or killed, the same command goes on where it was; what is
 finished is not made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it
 on the CPU.
 
@@ -125,7 +125,7 @@ train "$drafts" "$save_dir/drafter" --arch "$arch" "${long[@]}" \
     -- --encoder-from "$verifier" "${more[@]}"
 note "[5/5] acceptance: $save_dir/acceptance.json"
 use_threads
-run "$python" "$root/scripts/acceptance.py" "$data" "--path=$verifier" \
+run "${paradec[@]}" acceptance "$data" "--path=$verifier" \
     "--drafter-path=$save_dir/drafter/model.pt" --decoding gad --decoding gad_pp \
     --accept-topk 3 --accept-margin 1.0 --subset valid --device "$device" "${try_out[@]}" \
     "--title=Acceptance: $arch, $preset, on $draft_on" "--out=$save_dir/acceptance.json"

@@ -9,9 +9,9 @@ usage() {
 usage: scripts/train_reordered.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a decoder that writes several words a step, from both ends of the sentence for example
-(Zhang et al. 2020; Imamura and Sumita 2020), by train.sh, distill.sh and evaluate.py. Stopped or
-killed, the same command goes on where it was; what is finished is not made again. A CUDA device is
-used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
+(Zhang et al. 2020; Imamura and Sumita 2020), by train.sh, distill.sh and paradec evaluate. Stopped
+or killed, the same command goes on where it was; what is finished is not made again. A CUDA device
+is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
     DATA                   a folder that fairseq-preprocess made (paths have no ':' in them)
@@ -163,7 +163,7 @@ else
     models=("--path=$model")
     [ -n "$smoke" ] || [ -z "$teacher" ] || models=("--path=$teacher" "${models[@]}")
     use_threads
-    run "$python" "$root/scripts/evaluate.py" "$data" "${models[@]}" --subset test "--raw=$raw" \
+    run "${paradec[@]}" evaluate "$data" "${models[@]}" --subset test "--raw=$raw" \
         --beam 1 "${search[@]}" "${try_out[@]}" "--title=Quality: $arch, $preset" \
         "--out=$save_dir/quality.json" -- "${how[@]}"
 fi

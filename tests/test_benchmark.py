@@ -26,13 +26,26 @@ from support.commands import DEMO
 
 from fairseq_paradec.analysis import quality, timing
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label
-from fairseq_paradec.cli import benchmark, results
-from fairseq_paradec.cli.benchmark import ALWAYS, Benchmark, Journal, Plan
+from fairseq_paradec.cli import results
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import documents, loading, machine, systems
+from fairseq_paradec.measure import (
+    benchmark,
+    documents,
+    judge,
+    loading,
+    machine,
+    peers,
+    rounds,
+    specs,
+    systems,
+)
+from fairseq_paradec.measure.benchmark import ALWAYS
+from fairseq_paradec.measure.journal import Journal
 from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.measure.text import plain_text
+from fairseq_paradec.measure.timings import Benchmark, Plan
 
 MODEL = str(DEMO / "model.pt")
 SCHEMA = Path(documents.__file__).with_name("benchmark.schema.json")
@@ -73,7 +86,7 @@ def run(tmp_path_factory) -> tuple[dict[str, Any], Path]:
         "--decoder", "six wide=hgj --block-size 6 --jacobi-window sliding",
         "--decoder", f'student=beam --beam 1 --path "{other}"',
     ]  # fmt: skip
-    assert benchmark.main(arguments) == 0
+    assert paradec(["benchmark", *arguments]) == 0
     return json.loads(out.read_text(encoding="utf-8")), out
 
 
@@ -148,10 +161,12 @@ def test_outputs_are_told_apart(run):
         OWN_GREEDY: "exact",
         "pgj --block-size 3": "exact",
         "six wide": "exact",
-        "student": "other model",
+        "student": "exact",
     }
     assert rows["six wide"]["identical to greedy"] == "12/12"
-    assert rows["student"]["BLEU - greedy"] == "+0.00 [+0.00, +0.00]"  # a copy of the model
+    assert (
+        rows["student"]["BLEU - greedy"] == "+0.00 [+0.00, +0.00]"
+    )  # a copy of the model: known by its weights
     assert rows[BEAM]["BLEU - beam 5"] == "+0.00 [+0.00, +0.00]"
     assert rows["pgj --block-size 3"]["passes per sentence"] < rows[GREEDY]["passes per sentence"]
     assert rows[GREEDY]["tokens per pass"] == rows[OWN_GREEDY]["tokens per pass"] == 1.0
@@ -293,7 +308,7 @@ class Fake:
 def clock(monkeypatch, quiet) -> Clock:
     """A clock that only fakes move."""
     clock = Clock()
-    monkeypatch.setattr(benchmark, "time", clock)
+    monkeypatch.setattr(rounds, "time", clock)
     return clock
 
 
@@ -419,7 +434,7 @@ def document_of(systems: list[Any], **changes: Any) -> dict[str, Any]:
     chosen = plan(sentences=sentences, timed=sentences[:2], rounds=1, **changes)
     bench = Benchmark(systems, chosen, Journal(None, {}), BAR)
     bench.run()
-    texts, source = benchmark.references(systems[0].task, str(DEMO), "test", None)
+    texts, source = judge.references(str(DEMO), "test", 100, None)
     setting = {
         "subset": "test", "threads": [1], "dtype": "fp32", "sentences": 12, "reference": source,
     }  # fmt: skip
@@ -485,23 +500,24 @@ def test_a_tie_is_counted_and_excused(models, always, quiet, monkeypatch):
     assert label(system) == "exact but for 1 ties of 12"
 
 
-def test_references_are_the_raw_text_of_the_data_folder(always, tmp_path):
-    task = always[0].task
-    detokenised, source = benchmark.references(task, str(DEMO), "test", None)
+def test_references_are_the_raw_text_of_the_data_folder(tmp_path):
+    detokenised, source = judge.references(str(DEMO), "test", 100, None)
     assert (len(detokenised), source) == (100, "DATA, detokenised")
     given = DEMO / "raw" / "demo.de"
-    lines, source = benchmark.references(task, str(DEMO), "test", given)
+    lines, source = judge.references(str(DEMO), "test", 100, given)
     assert lines == given.read_text(encoding="utf-8").splitlines()
     assert sum(a == b for a, b in zip(lines, detokenised, strict=True)) > 80
     (tmp_path / "raw").mkdir()
     shutil.copy(given, tmp_path / "raw" / "test.de")
-    assert benchmark.references(task, str(tmp_path), "test", None)[0] == lines
+    for file in DEMO.glob("test.en-de.*"):
+        shutil.copy(file, tmp_path)
+    assert judge.references(str(tmp_path), "test", 100, None)[0] == lines
     short = tmp_path / "short"
     short.write_text("Ein Satz.\n", encoding="utf-8")
     with pytest.raises(UsageError, match="--reference.* with 1 lines.* each of 100"):
-        benchmark.references(task, str(DEMO), "test", short)
+        judge.references(str(DEMO), "test", 100, short)
     with pytest.raises(UsageError, match="--reference.*no-file"):
-        benchmark.references(task, str(DEMO), "test", tmp_path / "no-file")
+        judge.references(str(DEMO), "test", 100, tmp_path / "no-file")
 
 
 # ---- broken off and gone on with ---------------------------------------------------------------
@@ -580,7 +596,7 @@ def test_a_torn_line_is_dropped_and_another_run_refused(tmp_path):
     ],
 )
 def test_labels(spec, expected):
-    assert systems.split_label(spec) == expected
+    assert specs.split_label(spec) == expected
 
 
 @pytest.mark.parametrize(
@@ -622,7 +638,7 @@ def test_a_wrong_decoder_is_named(models, spec, words):
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     try:
-        status = benchmark.main([str(DEMO), "--path", MODEL, *arguments])
+        status = paradec(["benchmark", str(DEMO), "--path", MODEL, *arguments])
     except SystemExit as end:
         status = end.code
     assert status == 2
@@ -646,15 +662,15 @@ def test_promises(models, spec, promise):
 def test_limits_hold_for_all(models):
     common = {"max_len_b": 4, "min_len": 4}
     rows = [FairseqSystem(spec, models, MODEL, common) for spec in (*ALWAYS.values(), "pj")]
-    rows.append(systems.CTranslate2System(1, "float32", models, MODEL, common))
+    rows.append(peers.CTranslate2System(1, "float32", models, MODEL, common))
     assert {len(row.translate([8])[0].tokens) for row in rows} == {4}
 
 
 def test_a_missing_peer_is_named(models, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2.converters", None)
-    systems.converted.cache_clear()
+    peers.converted.cache_clear()
     with pytest.raises(UsageError, match=r"pip install fairseq_paradec\[peers\]"):
-        systems.CTranslate2System(1, "int8", models, MODEL, {})
+        peers.CTranslate2System(1, "int8", models, MODEL, {})
 
 
 # ---- the machine -------------------------------------------------------------------------------

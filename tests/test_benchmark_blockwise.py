@@ -21,9 +21,9 @@ from support.commands import DEMO
 
 from fairseq_paradec.analysis.benchmark_tables import OWN_GREEDY
 from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.cli import benchmark, demo, lossless
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
-from fairseq_paradec.measure.systems import FairseqSystem, Models, is_base_of
+from fairseq_paradec.measure.systems import FairseqSystem, Models, same_greedy
 from fairseq_paradec.models.blockwise_transformer import heads_only
 
 MODEL = str(DEMO / "model.pt")
@@ -98,10 +98,10 @@ def test_a_model_with_heads_can_be_the_yardstick(models, paths):
 
 
 def test_a_base_is_known_by_its_weights(models, paths):
-    base = models.load(MODEL)[0][0]
+    base = models.load(MODEL)[0]
     for name, same in (("whole", True), ("first", False), ("tuned", False)):
-        assert is_base_of(base, models.load(paths[name])[0][0]) == same
-    assert not is_base_of(base, base)
+        assert same_greedy(base, models.load(paths[name])[0]) == same
+    assert same_greedy(base, base)
 
 
 def test_heads_are_files_and_parameters_of_the_system(models, paths):
@@ -143,7 +143,7 @@ def test_blocks_are_counted_as_in_the_reports(models, paths, flags, tmp_path):
 @pytest.mark.slow
 def test_the_benchmark_keeps_blocks(paths, tmp_path):
     out = tmp_path / "b.json"
-    assert benchmark.main([
+    assert paradec(["benchmark",
         str(DEMO), "--path", MODEL, "--sentences", "6", "--timed", "2", "--rounds", "1", "--busy",
         "--batch-sizes", "4", "--out", str(out),
         "--decoder", f"heads 3=blockwise --drafter-path {paths['heads']}",
@@ -172,7 +172,7 @@ def test_the_benchmark_keeps_blocks(paths, tmp_path):
 
 def demo_table(capsys: Any, *arguments: str) -> tuple[int, dict[str, list[str]]]:
     threads = torch.get_num_threads()
-    status = demo.main(["--sentences", "4", *arguments])
+    status = paradec(["demo", "--sentences", "4", *arguments])
     torch.set_num_threads(threads)
     lines = capsys.readouterr().out.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
@@ -204,7 +204,7 @@ def test_the_demo_has_a_row_where_there_are_heads(folder, paths, capsys):
 def test_the_demo_takes_other_heads(folder, paths, capsys):
     _, table = demo_table(capsys, "--data", str(folder), "--heads-path", paths["heads"])
     assert table["blockwise"][4] == "4/4"
-    assert demo.main(["--data", str(folder), "--heads-path", MODEL]) == 2
+    assert paradec(["demo", "--data", str(folder), "--heads-path", MODEL]) == 2
     assert "--drafter-path: got" in capsys.readouterr().err
 
 
@@ -220,7 +220,7 @@ def test_lossless_counts_every_block_size(tmp_path, paths, flags):
     out = tmp_path / "l.json"
     arguments = [str(DEMO), "--decoding", "blockwise", "--limit", "3", "--batch-sizes", "1,3"]
     arguments += [word.format(**paths) for word in flags]
-    assert lossless.main([*arguments, "--out", str(out)]) == 0
+    assert paradec(["lossless", *arguments, "--out", str(out)]) == 0
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["title"] == "Lossless: blockwise against fairseq greedy"
     assert not any("source-copy" in note for note in table["notes"])

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from support.commands import DEMO, ROOT
 
-from fairseq_paradec.cli import demo, lossless
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.measure import loading
+from fairseq_paradec.measure import demo, loading, lossless
 
 MODEL = DEMO / "model.pt"
 
@@ -36,21 +36,21 @@ TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        (demo, ["--sentences", "0"], ["--sentences", "'0'", "from 1 up"]),
-        (demo, ["--rounds", "many"], ["--rounds", "'many'", "from 1 up"]),
-        (demo, ["--block-size", "-1"], ["--block-size", "'-1'", "from 1 up"]),
-        (demo, ["--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
-        (demo, ["--data", "fairseq_paradec"], ["--data", "`test` subset"]),
-        (demo, ["--path", "no.pt"], ["--path", "'no.pt'", "checkpoint"]),
-        (demo, ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
-        (lossless, [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
-        (lossless, [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
+        ("demo", ["--sentences", "0"], ["--sentences", "'0'", "from 1 up"]),
+        ("demo", ["--rounds", "many"], ["--rounds", "'many'", "from 1 up"]),
+        ("demo", ["--block-size", "-1"], ["--block-size", "'-1'", "from 1 up"]),
+        ("demo", ["--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
+        ("demo", ["--data", "fairseq_paradec"], ["--data", "`test` subset"]),
+        ("demo", ["--path", "no.pt"], ["--path", "'no.pt'", "checkpoint"]),
+        ("demo", ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        ("lossless", [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
+        ("lossless", [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
     ],
 )
 def test_a_mistake_is_named(command, arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     try:
-        status = command.main(arguments)
+        status = paradec([command, *arguments])
     except SystemExit as end:
         status = end.code
     captured = capsys.readouterr()
@@ -66,7 +66,7 @@ def test_a_mistake_is_named(command, arguments, words, capsys, monkeypatch):
 
 def run_demo(capsys, *arguments):
     """Return the demo's exit status, its table as {decoder: cells}, and all lines."""
-    status = demo.main(["--sentences", "6", *arguments])
+    status = paradec(["demo", "--sentences", "6", *arguments])
     lines = capsys.readouterr().out.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
     body = lines[rule + 1 : lines.index("", rule)]
@@ -135,33 +135,16 @@ def test_ties_are_told_from_divergences():
 # ---- what the measuring commands share ---------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Any:
-    """The demo's models and task."""
-    return loading.load(str(DEMO), str(MODEL))
-
-
-@pytest.mark.parametrize("size", [1, 7, 64])
-def test_batches_are_those_of_fairseq(loaded, size):
-    _, task = loaded
-    found = [batch["id"].tolist() for batch in loading.batches(task, "test", size, None)]
-    iterator = task.get_batch_iterator(
-        task.dataset("test"), max_sentences=size, disable_iterator_cache=True
-    )
-    assert found == [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False)]
-    assert len(found) == -(-100 // size)
-
-
-def test_a_limit_takes_the_same_sentences_at_each_batch_size(loaded):
-    _, task = loaded
-    ids, lengths = [], []
-    for size in (1, 4):
-        samples = list(loading.batches(task, "test", size, 10))
-        ids.append([i for sample in samples for i in sample["id"].tolist()])
-        lengths += [int(sample["net_input"]["src_lengths"].max()) for sample in samples]
-    assert sorted(ids[0]) == sorted(ids[1])
-    assert len(set(ids[0])) == 10
-    assert max(lengths) > 2 * min(lengths)
+def test_sentences_go_from_short_to_long_and_a_limit_takes_some_evenly():
+    models, task = loading.load(str(DEMO), str(MODEL))
+    task.load_dataset("test")
+    sizes = task.dataset("test").src_sizes
+    everything = loading.choose(task, "test", models, None)
+    assert sorted(everything) == list(range(100))
+    some = loading.choose(task, "test", models, 10)
+    assert [everything.index(i) for i in some] == list(range(0, 100, 10))
+    lengths = [int(sizes[i]) for i in some]
+    assert lengths == sorted(lengths) and lengths[-1] > 2 * lengths[0]
 
 
 # ---- lossless ----------------------------------------------------------------------------------
@@ -170,7 +153,7 @@ def test_a_limit_takes_the_same_sentences_at_each_batch_size(loaded):
 def count_divergences(folder: Path, *arguments: str) -> dict[str, Any]:
     out = folder / "lossless.json"
     given = [str(DEMO), "--path", str(MODEL), "--limit", "3", "--out", str(out), *arguments]
-    assert lossless.main(given) == 0
+    assert paradec(["lossless", *given]) == 0
     return json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -210,9 +193,9 @@ def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypat
 )
 def test_lossless_names_what_does_not_go_together(tmp_path, capsys, flags, words):
     out = tmp_path / "never.json"
-    assert lossless.main([str(DEMO), "--path", str(MODEL), "--out", str(out), *flags]) == 2
+    assert paradec(["lossless", str(DEMO), "--path", str(MODEL), "--out", str(out), *flags]) == 2
     message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("paradec-lossless: error: ")
+    assert message.startswith("paradec lossless: error: ")
     assert all(word in message for word in words) and not out.exists()
 
 

@@ -15,16 +15,13 @@ from fairseq_paradec.cli import main
 #: What takes a second or more to import.
 HEAVY = ("torch", "fairseq", "matplotlib", "rouge_score", "sacremoses")
 
-#: Whose parsers still come with what they run.
-NOT_YET = ("demo", "lossless", "benchmark", "passes", "modules", "training-speed")
-
 #: Asks every command for its help, and gives it a flag that it does not have.
 ASK_ALL = f"""
 import contextlib, io, json, sys, time
 sys.argv[0] = "/somewhere/bin/paradec"
 from fairseq_paradec.cli import main
 found = {{}}
-for name in sorted(set(main.COMMANDS) - set({NOT_YET})):
+for name in sorted(main.COMMANDS):
     for flag in ("--help", "--no-such-flag"):
         out, start = io.StringIO(), time.process_time()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from support.commands import DEMO
 
-from fairseq_paradec.cli import modules
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.measure import modules
+from fairseq_paradec.measure.clock import Clock
 
 
 class Part:
@@ -40,7 +42,7 @@ class Part:
     logits = log_probs
 
 
-class StandingClock(modules.Clock):
+class StandingClock(Clock):
     """A clock that stands still unless it is moved."""
 
     time = 0.0
@@ -53,7 +55,7 @@ class StandingClock(modules.Clock):
 def test_calls_inside_calls_are_counted_once():
     scorer, draft_scorer = Part(), Part()
     generator = SimpleNamespace(scorer=scorer, draft_scorer=draft_scorer)
-    clock = scorer.clock = draft_scorer.clock = StandingClock(generator, "cpu")
+    clock = scorer.clock = draft_scorer.clock = StandingClock(generator, modules.PARTS)
 
     def translate(sentences: list[int]) -> None:
         generator.scorer.encode()
@@ -81,12 +83,12 @@ def test_the_table(tmp_path, capsys):
     command = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "greedy", "--decoder",
                "quick=pgj --block-size 3", "--sentences", "3", "--rounds", "2", "--busy",
                "--out", str(out)]  # fmt: skip
-    assert modules.main(command) == 0
+    assert paradec(["modules", *command]) == 0
     greedy, quick = json.loads(out.read_text())["rows"]
     assert (greedy["decoder"], quick["decoder"]) == ("greedy", "quick")
     for row in (greedy, quick):
         parts = [row[f"{column}, ms"] for column in (*modules.PARTS, "rest")]
         assert row["all, ms"] == pytest.approx(sum(parts), abs=0.05)
         assert row["decoder, ms"] > 0 and row["drafter's decoder, ms"] == 0
-    assert modules.main([*command, "--decoder", "beam"]) == 2
+    assert paradec(["modules", *command, "--decoder", "beam"]) == 2
     assert "--decoder: got 'beam'" in capsys.readouterr().err

@@ -14,12 +14,14 @@ from support.builders import batch, built, task_for, tiny_drafter, tiny_model
 from support.commands import DEMO, ROOT
 
 from fairseq_paradec.analysis import pass_costs
-from fairseq_paradec.cli import passes, results
+from fairseq_paradec.cli import results
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
+from fairseq_paradec.measure.passes import estimate
 from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
 
 #: The shortest run: random weights, one repetition in one round.
@@ -301,7 +303,7 @@ def test_an_estimate_by_hand():
     ],
 )
 def test_what_a_method_needs(command: str, needed: Any):
-    found = passes.what_passes_need(command, 10)
+    found = estimate.what_passes_need(command, 10)
     if isinstance(needed, str):
         assert isinstance(found, str) and needed in found
     else:
@@ -309,7 +311,7 @@ def test_what_a_method_needs(command: str, needed: Any):
 
 
 def test_acceptance_is_read_from_a_benchmark():
-    found = passes.read_acceptance(BENCHMARK, 10)
+    found = estimate.read_acceptance(BENCHMARK, 10)
     systems = {one["label"]: one for one in found["systems"]}
     assert systems["fairseq beam 5"]["passes"] == pytest.approx(15.412)
     assert systems["gad"]["chunk"] == 11
@@ -325,7 +327,7 @@ def document(tmp_path_factory) -> dict[str, Any]:
     """What the shortest run writes."""
     out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
     argv = [*QUICK, "--engines", "fp32,bf16", "--acceptance", str(BENCHMARK), "--out", str(out)]
-    assert passes.main(argv) == 0
+    assert paradec(["passes", *argv]) == 0
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     found["command"] = "as typed"  # the test's own paths are no checkout's
     return found
@@ -394,7 +396,7 @@ def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:]]
     drafter = DEMO / "drafter.pt"
     given = ["--drafter-path", str(drafter)] if drafter.is_file() else []
-    assert passes.main([*argv, *given, "--batch", "2"]) == 0
+    assert paradec(["passes", *argv, *given, "--batch", "2"]) == 0
     printed = capsys.readouterr().out
     assert "vocabulary 7944" in printed and "## Passes" in printed
     assert ("drafter, 4 masks" in printed) == bool(given)
@@ -417,7 +419,7 @@ def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
         ([*QUICK, "--acceptance", "no.json"], ["no.json"]),
         (
             [*QUICK, "--acceptance", str(ROOT / "results" / "modules-tiny.json")],
-            ["--acceptance", "modules-tiny.json", "paradec-benchmark"],
+            ["--acceptance", "modules-tiny.json", "paradec benchmark"],
         ),
         (
             [str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]],
@@ -427,9 +429,9 @@ def test_a_checkpoint_with_its_drafter(tmp_path: Path, capsys):
 )
 def test_a_mistake_is_named(arguments: list[str], words: list[str], capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert passes.main(arguments) == 2
+    assert paradec(["passes", *arguments]) == 2
     captured = capsys.readouterr()
     message = captured.err.strip().splitlines()[-1]
-    assert message.startswith("paradec-passes: error: ")
+    assert message.startswith("paradec passes: error: ")
     assert all(word in message for word in words), message
     assert captured.out == ""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,11 @@ from support.image_models import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
-from fairseq_paradec.cli import benchmark, demo, lossless, results
+from fairseq_paradec.cli import results
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import documents, loading
+from fairseq_paradec.measure import acceptance, documents, judge, loading
 from fairseq_paradec.measure.text import plain_text, quality_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-acceptance, evaluate = map(import_module, ("acceptance", "evaluate"))
 
 #: Intensities of an image.
 COUNT = 64
@@ -66,7 +61,7 @@ def benchmarked(data: Path, out: Path, *decoders: str) -> dict[str, Any]:
         "--batch-sizes", 2, "--busy", "--title", "small", "--out", out,
     ]  # fmt: skip
     arguments += [word for one in decoders for word in ("--decoder", one)]
-    assert benchmark.main(list(map(str, arguments))) == 0
+    assert paradec(["benchmark", *map(str, arguments)]) == 0
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
 
@@ -103,7 +98,7 @@ def test_summaries_have_rouge(of_summaries: Path, summaries: Path) -> None:
     models, task = loading.load(str(summaries), str(summaries / "model.pt"))
     task.load_dataset("test")
     dataset = task.dataset("test")
-    numbers = benchmark.evenly(loading.by_length(dataset), 4)
+    numbers = loading.evenly(loading.by_length(dataset), 4)
     search = loading.generator(task, models, decoding="greedy")
     tokens = {}
     for i in numbers:
@@ -143,7 +138,7 @@ def test_images_have_psnr(of_images: Path, pictures: Path) -> None:
     dataset = task.dataset("test")
     search = loading.generator(task, models, decoding="greedy")
     found = []
-    for i in benchmark.evenly(loading.by_length(dataset), 4):
+    for i in loading.evenly(loading.by_length(dataset), 4):
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))
         pair = (hypo[0]["tokens"], dataset[i]["target"])
         ours, truth = (
@@ -188,23 +183,23 @@ def test_what_has_no_use_for_images_is_refused(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = [str(pictures), "--busy", "--out", str(tmp_path / "a.json"), "--path"]
-    assert benchmark.main([*common, str(pictures / "model.pt"), "--peers"]) == 2
+    assert paradec(["benchmark", *common, str(pictures / "model.pt"), "--peers"]) == 2
     assert "--peers: got 'given'; allowed: it with texts" in capsys.readouterr().err
     task = image_task()
     save(task, tiny_model(task, dtype=torch.float32), tmp_path / "other.pt", "transformer")
     state = torch.load(tmp_path / "other.pt", weights_only=False)
     state["cfg"]["task"]["_name"] = "translation"
     torch.save(state, tmp_path / "other.pt")
-    assert benchmark.main([*common, str(tmp_path / "other.pt")]) == 2
+    assert paradec(["benchmark", *common, str(tmp_path / "other.pt")]) == 2
     said = capsys.readouterr().err
     assert "--path: got" in said and "a model of --task image_super_resolution" in said
     lines = tmp_path / "references"
     lines.write_text("1 2 3\n" * 5)
     arguments = [*common, str(pictures / "model.pt"), "--reference", str(lines)]
-    assert benchmark.main(arguments) == 2
+    assert paradec(["benchmark", *arguments]) == 2
     assert "reference 1: tokens: got '3 of them'; allowed: 64" in capsys.readouterr().err
     assert not (tmp_path / "a.json").exists()
-    words = benchmark.main([
+    words = paradec(["benchmark",
         str(DEMO), "--busy", "--out", str(tmp_path / "a.json"), "--path", str(DEMO / "model.pt"),
         "--decoder", f"blockwise --accept-distance 2 --drafter-path {DEMO / 'heads.pt'}",
     ])  # fmt: skip
@@ -219,7 +214,7 @@ def test_acceptance_of_images(pictures: Path, tmp_path: Path) -> None:
     arguments = [pictures, "--path", pictures / "model.pt", "--decoding", "blockwise",
                  "--accept-distance", 0, "--accept-distance", 60, "--subset", "test",
                  "--sentences", 4, "--batch-size", 2, "--out", out]  # fmt: skip
-    assert acceptance.main(list(map(str, arguments))) == 0
+    assert paradec(["acceptance", *map(str, arguments)]) == 0
     document = json.loads(out.read_text())
     greedy, exact, near = document["rows"]
     assert [row["label"] for row in document["rows"]] == ["exact", "exact", "relaxed"]
@@ -236,15 +231,15 @@ def test_acceptance_of_summaries(summaries: Path, tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "a.json"
     models, task = loading.load(str(summaries), str(summaries / "model.pt"))
     task.load_dataset("test")
-    raw.write_text("\n".join(benchmark.references(task, str(summaries), "test", None)[0]) + "\n")
+    raw.write_text("\n".join(judge.targets(str(summaries), "test")) + "\n")
     arguments = [summaries, "--path", summaries / "model.pt", "--decoding", "pgj", "--subset",
                  "test", "--sentences", 3, "--raw", raw, "--out", out]  # fmt: skip
-    assert acceptance.main(list(map(str, arguments))) == 0
+    assert paradec(["acceptance", *map(str, arguments)]) == 0
     document = json.loads(out.read_text())
     greedy, other = document["rows"]
     assert 0 < greedy["ROUGE-L"] == other["ROUGE-L"] and "BLEU" not in str(document)
     assert "--max-len" not in document["notes"][0] and greedy["tokens"] > 3 * 3
-    assert acceptance.main([*map(str, arguments), "--max-len-b", "2"]) == 0
+    assert paradec(["acceptance", *map(str, arguments), "--max-len-b", "2"]) == 0
     document = json.loads(out.read_text())
     assert document["notes"][0].endswith("; --max-len-b 2.")
     assert [row["tokens"] for row in document["rows"]] == [3 * 3] * 2  # each with </s>
@@ -257,29 +252,29 @@ def test_evaluate_images(
     out = tmp_path / "e.json"
     arguments = [pictures, "--path", pictures / "model.pt", "--subset", "test", "--out", out]
     words = [*map(str, arguments), "--", "--cpu", "--decoding", "greedy", "--batch-size", "5"]
-    assert evaluate.main(words) == 0
+    assert paradec(["evaluate", *words]) == 0
     (row,) = json.loads(out.read_text())["rows"]
     assert row["sentences"] == 5 and set(row) == {"model", "subset", "beam", "sentences", "PSNR"}
     (texts,) = tmp_path.glob("e.0.test.txt")
-    truth = evaluate.image_references(str(pictures), "test")
+    truth = judge.targets(str(pictures), "test")
     scores = quality_of(str(pictures), "hr", truth).scores(texts.read_text().splitlines())
     assert row["PSNR"] == round(scores["PSNR"], 2)
-    assert evaluate.main([*map(str, arguments), "--raw", str(texts)]) == 2
+    assert paradec(["evaluate", *map(str, arguments), "--raw", str(texts)]) == 2
     assert "--raw: got" in capsys.readouterr().err
-    assert evaluate.main([*words, "--gen-subset", "train"]) == 2
+    assert paradec(["evaluate", *words, "--gen-subset", "train"]) == 2
     assert "there are 5 references; allowed: a --raw" in capsys.readouterr().err
 
 
 def test_the_demo_and_the_gates_decode_images(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert demo.main(["--data", str(pictures), "--sentences", "2"]) == 0
+    assert paradec(["demo", "--data", str(pictures), "--sentences", "2"]) == 0
     table = capsys.readouterr().out
     assert "identical, token for token" in table and "source  " not in table
     out = tmp_path / "l.json"
     arguments = [pictures, "--path", pictures / "model.pt", "--decoding", "blockwise", "--limit", 2,
                  "--batch-sizes", "1,2", "--out", out]  # fmt: skip
-    assert lossless.main(list(map(str, arguments))) == 0
+    assert paradec(["lossless", *map(str, arguments)]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert len(rows) == 8 and all(row["beyond ties"] == 0 for row in rows)
     assert rows[0]["passes"] == COUNT + 1  # block size 1: greedy search of a whole image

@@ -81,7 +81,7 @@ def test_a_table_renders_with_its_circumstances(tmp_path):
     assert text.startswith("# The first\n")
     assert f"torch {torch.__version__}" in text
     assert "\n- A note.\n" in text
-    command = "python -m fairseq_paradec.cli.lossless DATA --out results/some.json"
+    command = "paradec lossless DATA --out results/some.json"
     assert f"\n```\n{command}\n```\n" in text
     table = """
 | model | ms | done | gain | note |

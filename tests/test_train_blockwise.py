@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,13 @@ from typing import Any
 import pytest
 import torch
 from support.commands import DEMO, ROOT, fairseq, preprocess, succeed, wait_until
-from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Stubbed, names
+from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Blockwise, Stubbed, names
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.cli import average, shrink
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.measure import acceptance
 from fairseq_paradec.measure.documents import read_document
-
-sys.path.insert(0, str(SCRIPTS))
-import acceptance  # noqa: E402
-from support.training import Blockwise
 
 
 @pytest.fixture
@@ -272,7 +268,7 @@ def test_the_list_of_experiments_has_table_1() -> None:
             assert words[words.index("--setting") + 1] == (setting[1:] or "regular")
             assert words[words.index("--block-size") + 1] == str(k)
             assert ("--distilled" in words) == distilled
-    tables = [line for line in lines if "acceptance.py" in line and "--decoding blockwise" in line]
+    tables = [line for line in lines if "acceptance" in line and "--decoding blockwise" in line]
     assert len(tables) == 9  # of images one
     for line in tables:
         waits = re.findall(r"\[after=(\S+)\]", line)[0].split(",")
@@ -405,7 +401,7 @@ def test_the_report_of_the_recipe(made: Path) -> None:
 def table(made: Path, *args: object, sentences: int = 2) -> list[dict[str, Any]]:
     out = made / "table.json"
     given = [made / "data-bin", "--decoding", "blockwise", "--sentences", sentences, "--out", out]
-    assert acceptance.main([*map(str, given), *map(str, args)]) == 0
+    assert paradec(["acceptance", *map(str, given), *map(str, args)]) == 0
     rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return rows
 
@@ -514,7 +510,7 @@ def test_the_minimum_block_and_the_distance_are_combined(
         (["--path", whole, "--path", "/none.pt"], "--path: got '/none.pt'; allowed: a fairseq ch"),
     ):
         given = [data, "--decoding", "blockwise", "--out", out, *more]
-        assert acceptance.main([*map(str, given)]) == 2, more
+        assert paradec(["acceptance", *map(str, given)]) == 2, more
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""scripts/train_gad.sh, acceptance.py, and the drafters' settings of train.sh."""
+"""scripts/train_gad.sh, paradec acceptance, and the drafters' settings of train.sh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from support.commands import ROOT, fairseq, preprocess, succeed, wait_until
 from support.training import ENV, SCRIPTS, SETTINGS, TRANSLATE, Recipe, names
 
 from fairseq_paradec.cli import average
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.measure import acceptance
 from fairseq_paradec.measure.documents import read_document
-
-sys.path.insert(0, str(SCRIPTS))
-import acceptance  # noqa: E402
 
 GREEDY = {"decoding": "greedy"}
 
@@ -190,7 +188,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     words += " --accept-distance --min-block blockwise examples:"
     words += " --subset --raw --batch-size --sentences --dtype --device --smoke --title --out"
     with pytest.raises(SystemExit):
-        acceptance.main(["--help"])
+        paradec(["acceptance", "--help"])
     text = capsys.readouterr().out
     assert [word for word in words.split() if word not in text] == []
 
@@ -199,7 +197,7 @@ def test_the_list_of_experiments_can_be_read(tmp_path: Path) -> None:
     """Also those that are commented out."""
     lines = (SCRIPTS / "experiments.queue").read_text().splitlines()
     lines = [line.removeprefix("# ") if "  scripts/" in line else line for line in lines]
-    lines = [line.removeprefix("# ") if "  .venv/bin/python" in line else line for line in lines]
+    lines = [line.removeprefix("# ") if "  .venv/bin/" in line else line for line in lines]
     queue = tmp_path / "queue"
     queue.write_text("\n".join(lines) + "\n")
     command = [SCRIPTS / "queue.sh", queue, "--list", "--runs", tmp_path / "runs"]
@@ -292,7 +290,7 @@ def test_counts_are_those_of_fairseq_generate(
     out, stats = made / "one.json", made / "stats.jsonl"
     flags = ["--decoding", "gad_pp", "--block-size", 3, "--accept-topk", 5, "--accept-margin", 9]
     command = options_for(made, *flags, "--sentences", 13, "--raw", made / "valid.de")
-    assert acceptance.main([*command, "--out", str(out), "--batch-size", "13"]) == 0
+    assert paradec(["acceptance", *command, "--out", str(out), "--batch-size", "13"]) == 0
     assert "BLEU" in capsys.readouterr().out
     row = json.loads(out.read_text())["rows"][1]
     arguments = [*options_for(made)[:5], *flags, "--gen-subset", "valid", "--stats-file", stats]
@@ -327,7 +325,7 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(
     flags: list[object] = ["--decoding", "gad", "--decoding", "gad_pp", "--decoding", "nat"]
     flags += ["--decoding", "pgj", "--block-size", 2, "--block-size", 4, "--accept-topk", 1]
     flags += ["--accept-margin", 1, "--accept-margin", 2, "--accept-margin", 1]
-    assert acceptance.main([*options_for(made, *flags), "--out", out]) == 0
+    assert paradec(["acceptance", *options_for(made, *flags), "--out", out]) == 0
     drafter = {"drafter_path": options_for(made)[4]}
     sizes = [{"block_size": 2}, {"block_size": 4}]
     margins = [{"accept_margin": 1.0}, {"accept_margin": 2.0}]
@@ -362,21 +360,21 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(
     monkeypatch.setattr(acceptance, "counted", counted)
     out = made / "new folder" / "cut.json"
     command = [*options_for(made), "--out", str(out)]
-    assert acceptance.main(command) == 130
+    assert paradec(["acceptance", *command]) == 130
     assert asked == ["greedy", "gad", "gad_pp"] and not out.exists()
-    assert acceptance.main(command) == 0
+    assert paradec(["acceptance", *command]) == 0
     assert asked[3:] == ["gad_pp"]
     rows = json.loads(out.read_text())["rows"]
     assert [row["identical, %"] for row in rows[:2]] == [100.0, 100.0]
-    assert acceptance.main([*command, "--block-size", "8", "--block-size", "2"]) == 0
+    assert paradec(["acceptance", *command, "--block-size", "8", "--block-size", "2"]) == 0
     assert asked[4:] == ["gad", "gad", "gad_pp", "gad_pp"]
-    assert acceptance.main(command) == 0
+    assert paradec(["acceptance", *command]) == 0
     assert len(asked) == 8 and json.loads(out.read_text())["rows"] == rows
     drafter = made / "other drafter.pt"
     state = average.read(Path(options_for(made)[4]))
     torch.save(state | {"extra_state": {}}, drafter)
     command[4] = str(drafter)
-    assert acceptance.main(command) == 0
+    assert paradec(["acceptance", *command]) == 0
     assert asked[8:] == ["gad", "gad_pp"]  # greedy has no drafter
 
 
@@ -393,7 +391,7 @@ def test_the_same_sentences_in_every_process(made: Path, monkeypatch: pytest.Mon
     command = options_for(made, "--sentences", 6, "--out", made / "same.json")
     for seed in range(3):
         np.random.seed(seed)
-        assert acceptance.main(command) == 130
+        assert paradec(["acceptance", *command]) == 130
     sizes = [len(line.split()) for line in (made / "valid.en").read_text().splitlines()]
     order = sorted(range(13), key=lambda i: (sizes[i], i))
     assert found == [[order[i] for i in (0, 2, 4, 6, 8, 10)]] * 3
@@ -403,7 +401,7 @@ def test_the_same_sentences_in_every_process(made: Path, monkeypatch: pytest.Mon
 def test_the_drafter_alone(made: Path) -> None:
     out = made / "nat.json"
     flags = ["--decoding", "nat", "--block-size", 16, "--out", out]
-    assert acceptance.main(options_for(made, *flags)) == 0
+    assert paradec(["acceptance", *options_for(made, *flags)]) == 0
     row = json.loads(out.read_text())["rows"][1]
     assert (row["decoder"], row["k"], row["accepted per pass"]) == ("nat", 16, "-")
     assert row["label"] == "other model"
@@ -427,19 +425,19 @@ def test_wrong_options_of_the_report_are_named(
         (["--accept-margin", -1], "--accept-margin: got -1.0; allowed: a number from 0 up"),
         (["--block-size", 5000], "--block-size: got 5000; allowed: at most"),
         (["--subset", "dev"], "--subset: got 'dev'; allowed: one that DATA"),
-        (["--raw", short], 'short.de"; allowed: 13 lines, as valid of DATA has'),
+        (["--raw", short], 'short.de with 1 lines"; allowed: a line for each of 13'),
         (["--raw", "/none"], "--raw: got '/none'; allowed: a file"),
         (["--path", "/none.pt"], "--path: got '/none.pt'; allowed: a fairseq checkpoint"),
     ):
-        assert acceptance.main(options_for(made, *out, *more)) == 2, more
+        assert paradec(["acceptance", *options_for(made, *out, *more)]) == 2, more
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
     alone = [options_for(made)[0], "--path", verifier, *map(str, out)]
     for decoding in ("nat", "gad"):
-        assert acceptance.main([*alone, "--decoding", decoding]) == 2
+        assert paradec(["acceptance", *alone, "--decoding", decoding]) == 2
         assert (
             "--drafter-path: got None; allowed: a checkpoint of --arch" in capsys.readouterr().err
         )
-    assert acceptance.main(options_for(made, "--out", made)) == 2
+    assert paradec(["acceptance", *options_for(made, "--out", made)]) == 2
     assert "a file, not a folder" in capsys.readouterr().err
     assert not (made / "no.json").exists()

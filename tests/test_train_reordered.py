@@ -23,7 +23,7 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
-    *evaluate.py*) exec "$(dirname -- "$1")/evaluate.sh" "${@:2}" ;;
+    *"fairseq_paradec evaluate "*) exec "${PYTHONPATH%%:*}/scripts/evaluate.sh" "${@:5}" ;;
 esac
 """
 

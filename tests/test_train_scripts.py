@@ -1,4 +1,4 @@
-"""scripts/train.sh, paradec average, resume, evaluate.py."""
+"""scripts/train.sh, paradec average, resume and evaluate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +18,12 @@ from typing import Any
 import pytest
 import torch
 from support.commands import preprocess, run_python, succeed, wait_until
-from support.training import ENV, SCRIPTS, TRAIN, Stubbed, train
+from support.training import ENV, TRAIN, Stubbed, train
 
 from fairseq_paradec.cli import average, resume
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.measure import evaluate, judge
 from fairseq_paradec.measure.documents import read_document
-
-sys.path.insert(0, str(SCRIPTS))
-import evaluate  # noqa: E402
 
 # ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
 
@@ -460,13 +457,13 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     command = [corpus / "data-bin", "--path", trained / "model.pt", "--out", out, "--raw", raw]
     command += ["--subset", "test"]
     arguments = [*map(str, command), "--", "--decoding", "greedy", "--max-len-b", "7"]
-    assert evaluate.main(arguments) == 0
+    assert paradec(["evaluate", *arguments]) == 0
     texts = out.with_suffix(".0.test.txt")
     lines = texts.read_text().splitlines()
     assert len(lines) == 40 and max(len(line.split()) for line in lines) <= 7
     document = json.loads(out.read_text())
     # paradec results takes it if no path is of one machine.
-    portable = document | {"command": "python scripts/evaluate.py data-bin"}
+    portable = document | {"command": "paradec evaluate data-bin"}
     (corpus / "portable.json").write_text(json.dumps(portable))
     assert read_document(corpus / "portable.json")["rows"] == document["rows"]
     for metric, key in (("bleu", "BLEU"), ("chrf", "chrF")):
@@ -482,7 +479,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
         calls: list[Sequence[object]] = []
         with monkeypatch.context() as patch:
             patch.setattr(evaluate, "translate", lambda *a: (calls.append(a), lines)[1])
-            assert evaluate.main(arguments) == 0
+            assert paradec(["evaluate", *arguments]) == 0
         assert texts.read_text().splitlines() == lines
         return len(calls)
 
@@ -503,20 +500,20 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(
     monkeypatch.setattr(evaluate, "translate", lambda *_: ["a"] * 39)
     arguments[-1] = "7"
     capsys.readouterr()
-    assert evaluate.main(arguments) == 2
+    assert paradec(["evaluate", *arguments]) == 2
     assert "gave 39 outputs for test of" in capsys.readouterr().err
     monkeypatch.setattr(evaluate, "translate", lambda *_: pytest.fail("work has started"))
     for i, name in ((0, "DATA"), (2, "--path"), (6, "--raw"), (8, "--subset")):
         wrong = arguments.copy()
         wrong[i] = "/no/such"
-        assert evaluate.main(wrong) == 2
+        assert paradec(["evaluate", *wrong]) == 2
         error = capsys.readouterr().err
         assert f"{name}: got '/no/such'" in error and error.count("\n") == 1
     assert error.endswith("data-bin) holds: test train valid\n")
     for place, why in ((corpus, "a file, not a folder"), (raw / "x.json", "that can be made")):
         wrong = arguments.copy()
         wrong[4] = str(place)
-        assert evaluate.main(wrong) == 2
+        assert paradec(["evaluate", *wrong]) == 2
         error = capsys.readouterr().err
         assert "--out: got" in error and why in error
 
@@ -540,10 +537,10 @@ def test_an_evaluation_cut_short_goes_on(
     out = corpus / "new folder" / "result.json"
     arguments = [corpus / "data-bin", "--path", corpus / "c.pt", "--subset", "test"]
     arguments += ["--raw", corpus / "test.de", "--beam", "1", "--beam", "5", "--out", out]
-    assert evaluate.main(list(map(str, arguments))) == 130
+    assert paradec(["evaluate", *map(str, arguments)]) == 130
     assert not out.exists()
     monkeypatch.setattr(evaluate, "translate", lambda *a: (done.append(a[3][-1]), lines)[1])
-    assert evaluate.main(list(map(str, arguments))) == 0
+    assert paradec(["evaluate", *map(str, arguments)]) == 0
     assert done == ["1", "5"]
     first, second = json.loads(out.read_text())["rows"]
     assert (first["beam"], second["beam"], first["BLEU"]) == (1, 5, second["BLEU"])
@@ -569,7 +566,7 @@ def test_evaluation_compares_models_in_each_setting(
     arguments = [corpus / "data-bin", "--path", corpus / "a.pt", "--path", corpus / "b.pt"]
     arguments += ["--subset", "test", "--raw", raws[0], "--subset", "valid", "--raw", raws[1]]
     arguments += ["--beam", "1", "--beam", "5", "--title", "Two", "--out", out]
-    assert evaluate.main(list(map(str, arguments))) == 0
+    assert paradec(["evaluate", *map(str, arguments)]) == 0
     document = json.loads(out.read_text())
     rows = {(Path(r["model"]).stem, r["subset"], r["beam"]): r for r in document["rows"]}
     assert (document["title"], len(rows), len(document["rows"])) == ("Two", 8, 8)
@@ -587,13 +584,13 @@ def test_evaluation_compares_models_in_each_setting(
         "x x " + line for line in right["valid"]
     ]
     capsys.readouterr()
-    assert evaluate.main([*map(str, arguments), "--smoke"]) == 0
+    assert paradec(["evaluate", *map(str, arguments), "--smoke"]) == 0
     assert json.loads(out.read_text())["rows"] == [
         {k: v for k, v in rows["a", "test", 1].items() if k in document["rows"][0]}
     ]
     capsys.readouterr()
     last = arguments.index(raws[1])
-    assert evaluate.main(list(map(str, arguments[: last - 1] + arguments[last + 1 :]))) == 2
+    assert paradec(["evaluate", *map(str, arguments[: last - 1] + arguments[last + 1 :])]) == 2
     assert "--raw" in capsys.readouterr().err
 
 
@@ -603,7 +600,7 @@ def test_evaluation_keeps_the_order_of_the_data_and_joins_words(
     said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
     result = subprocess.CompletedProcess([], 0, said, "")
     monkeypatch.setattr(evaluate.subprocess, "run", lambda *_, **__: result)
-    monkeypatch.setattr(evaluate.data_utils, "infer_language_pair", lambda _: ("en", "de"))
+    monkeypatch.setattr(judge.data_utils, "infer_language_pair", lambda _: ("en", "de"))
     assert evaluate.translate("data", "model", "test", []) == ["eins", "", "zwei."]
 
 

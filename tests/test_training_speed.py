@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_paradec.cli import training_speed
-from fairseq_paradec.cli.training_speed import Trainee
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.measure.training_speed import Trainee
 
 SIZES = ["--encoder-layers", "1", "--decoder-layers", "1"]
 SIZES += [f"--{side}-embed-dim=8" for side in ("encoder", "decoder")]
@@ -34,7 +34,7 @@ def test_a_table_of_all_architectures(data: str, tmp_path: Path) -> None:
     out = tmp_path / "speed.json"
     argv = [data, "--arch", "transformer", "--arch", "ibdecoder_tiny", "--batches", "2"]
     argv += ["--rounds", "2", "--max-tokens", "200", "--busy", "--out", str(out), "--", *SIZES]
-    assert training_speed.main(argv) == 0
+    assert paradec(["training-speed", *argv]) == 0
     first, second = json.loads(out.read_text())["rows"]
     assert (first["architecture"], second["architecture"]) == ("transformer", "ibdecoder_tiny")
     assert first["speed of transformer's"] == 1.0
@@ -62,5 +62,5 @@ def test_an_update_changes_the_model_and_lowers_the_loss(data: str) -> None:
 
 def test_wrong_flags_are_named(data: str, tmp_path: Path, capsys) -> None:
     argv = [data, "--arch", "ibdecoder_tiny", "--busy", "--out", str(tmp_path / "x.json")]
-    assert training_speed.main([*argv, "--", *SIZES, "--directions", "3"]) == 2
+    assert paradec(["training-speed", *argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err

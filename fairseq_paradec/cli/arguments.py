@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import importlib
+import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ..analysis.symbols import printable
 from ..errors import UsageError
@@ -75,3 +78,17 @@ def run(name: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Let nothing be logged but errors: what a command prints is its table.
+
+    Generators log a closing line as they go, audits each sentence that differs.
+    """
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        gc.collect()
+        logging.disable(logging.NOTSET)

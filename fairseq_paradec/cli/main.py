@@ -3,7 +3,8 @@
 A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
 imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
 ``args.argv`` are the words behind ``paradec``. ``parser.set_defaults(plugin=False)`` says that a
-command needs nothing of the package to be registered with fairseq.
+command needs nothing of the package to be registered with fairseq; ``set_defaults(flags=[])`` asks
+for the words behind ``--`` as ``args.flags``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "measure": {
         "benchmark": "time and judge any decoders on a test set",
+        "acceptance": "what drafts are worth, over all combinations of settings",
+        "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
         "training-speed": "updates per second of architectures",
@@ -84,12 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(prog: str, words: Sequence[str]) -> int:
     """Read the arguments of a subcommand, and run it."""
     module = importlib.import_module("." + words[0].replace("-", "_"), __package__)
-    if not hasattr(module, "declare"):
-        register()
-        return module.main(words[1:])
     parser = argparse.ArgumentParser(prog=prog, description=module.__doc__)
     module.declare(parser)
-    args = parser.parse_args(words[1:])
+    takes_flags = parser.get_default("flags") is not None
+    end = words.index("--") if takes_flags and "--" in words else len(words)
+    args = parser.parse_args(words[1:end])
+    if takes_flags:
+        args.flags = words[end + 1 :]
     args.argv = words
     if getattr(args, "plugin", True):
         register()

@@ -1,1 +1,13 @@
-"""Decode and judge, once: what the measuring commands are tables over."""
+"""Decode and judge, once: what the measuring commands are tables over.
+
+Here stands what their parsers need, too; the modules import torch and fairseq.
+"""
+
+#: Of ``--dtype``.
+DTYPES = ("fp32", "fp16", "bf16")
+
+#: The benchmark's decoders beside those that are always there.
+DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
+
+#: Of a try-out of ``paradec acceptance``.
+SMOKE_SENTENCES = 8

@@ -13,7 +13,7 @@ import jsonschema
 
 from ..analysis import pass_costs
 from ..analysis.benchmark_tables import tables
-from ..errors import UsageError
+from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
 SCHEMA, VERSION = "fairseq_paradec.table", 1
@@ -32,6 +32,33 @@ FIELDS: dict[str, type] = {
 # The other kinds of file hold several tables and what they are made from: a benchmark, and passes.
 BENCHMARK = "fairseq_paradec.benchmark"
 PASSES = "fairseq_paradec.passes"
+
+
+def check_out(path: Path) -> None:
+    """Refuse an ``--out`` that cannot be written, before any work; make its folder.
+
+    Raises:
+        UsageError: it is a folder, or lies in one that cannot be made.
+    """
+    if path.is_dir():
+        raise option_error("--out", str(path), "a file, not a folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a file in a folder that can be made ({error.strerror})"
+        raise option_error("--out", str(path), allowed) from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, which appears when it is whole."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(text.encode())
+    partial.replace(path)
+
+
+def compact(document: dict[str, Any]) -> str:
+    """Return a document of raw samples as JSON in one line."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def save(
@@ -59,7 +86,7 @@ def save(
         "rows": list(rows),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def check_benchmark(document: Any, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq import checkpoint_utils
@@ -58,29 +58,6 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
     return models, task
 
 
-def batches(task: Any, subset: str, batch_size: int, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Yield a subset's batches in fairseq's order, by length.
-
-    Args:
-        task: with the data folder.
-        subset: its name, for example ``test``.
-        batch_size: sentences per batch; the last one holds the rest.
-        limit: how many sentences, evenly chosen from short to long whatever the batch size; None
-            for all.
-
-    Raises:
-        UsageError: there is no such subset.
-    """
-    if subset not in task.datasets:
-        task.load_dataset(subset)
-    dataset = task.dataset(subset)
-    order = by_length(dataset)
-    if limit is not None:
-        order = order[:: max(1, len(order) // limit)][:limit]
-    for start in range(0, len(order), batch_size):
-        yield dataset.collater([dataset[i] for i in order[start : start + batch_size]])
-
-
 def by_length(dataset: Any) -> list[int]:
     """Return the numbers of a subset's sentences, from short to long.
 
@@ -92,6 +69,35 @@ def by_length(dataset: Any) -> list[int]:
     if targets is None:
         return sorted(numbers, key=sizes.__getitem__)
     return sorted(numbers, key=lambda i: (sizes[i], targets[i]))
+
+
+def evenly(items: list[int], count: int | None) -> list[int]:
+    """Return so many of the items, evenly chosen; all if there are no more, or for None."""
+    if count is None or count >= len(items):
+        return items
+    return [items[int(i * len(items) / count)] for i in range(count)]
+
+
+def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> list[int]:
+    """Choose sentences: from short to long, evenly if not all are wanted.
+
+    Empty ones, and those beyond a model's positions, cannot be decoded and are left out.
+
+    Args:
+        task: with the subset.
+        subset: its name.
+        models: all that read the sentences.
+        count: of sentences; None for all.
+
+    Raises:
+        UsageError: none is left.
+    """
+    dataset = task.dataset(subset)
+    longest = min(model.max_positions()[0] for model in models)
+    order = [i for i in by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
+    if not order:
+        raise option_error("--subset", subset, "a subset with sentences that can be decoded")
+    return evenly(order, count)
 
 
 def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the benchmark compares: decoders of this package, fairseq's search, and CTranslate2.
+"""What is compared: decoders of this package, and fairseq's search.
 
 A system gets sentences by their number in the test set and returns text. Everything that a user
 waits for lies inside ``translate``: batching, the copy to the device, encoder, decoder, and turning
@@ -7,61 +7,29 @@ tokens into detokenised text.
 
 from __future__ import annotations
 
-import argparse
+import copy
 import dataclasses
-import functools
 import os
-import shlex
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq import options as fairseq_options
+from fairseq import utils
 from fairseq.sequence_generator import EnsembleModel
-from omegaconf import OmegaConf
 
 from ..analysis.blocks import METHOD, block_sizes
 from ..decoding.audit import Audit
-from ..errors import UsageError, option_error
 from ..methods.base import MethodGenerator
 from ..methods.registry import METHODS, STOCK_DECODINGS
-from ..options import ENGINE_FLAGS, METHOD_FLAGS
-from . import loading
+from . import DTYPES, loading
+from .specs import OTHER_SEARCH, parse, split_label
 from .text import plain_text, text_language
 
 # Named by what a system promises. Only "exact" can be shown wrong, by one token.
 EXACT, BEAM, RELAXED, PEER = "exact", "beam search", "relaxed", "peer"
 OTHER_MODEL, OTHER_DTYPE = "other model", "other dtype"
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-# fairseq's flags that all decoders share: given to one alone they would compare unlike things.
-COMMON = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
-_INSTEAD = {
-    **{name: "--" + name.replace("_", "-") for name in COMMON},
-    "fp16": "--dtype fp16",
-    "memory_efficient_fp16": "--dtype fp16",
-    "bf16": "--dtype bf16",
-    "memory_efficient_bf16": "--dtype bf16",
-    "cpu": "--device cpu",
-    "gen_subset": "--subset",
-    "batch_size": "--batch-sizes",
-    "max_tokens": "--batch-sizes",
-}
-# What makes fairseq's search something else than a plain beam.
-_OTHER_SEARCH = (
-    "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
-    "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
-)  # fmt: skip
-# The flags of fairseq-generate that a decoder here may have: those that building it reads.
-OF_A_DECODER = (
-    "decoding", "path", "beam", "lenpen", "unnormalized", *_OTHER_SEARCH, *METHOD_FLAGS,
-    *ENGINE_FLAGS,
-)  # fmt: skip
+_DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 
 
 @dataclasses.dataclass
@@ -134,11 +102,18 @@ class Models:
         if path not in self._loaded:
             models, task = loading.load(self.data, path)
             for model in models:
-                model.to(device=self.device, dtype=DTYPES[self.dtype])
-            if self.subset not in task.datasets:
-                task.load_dataset(self.subset)
+                model.to(device=self.device, dtype=_DTYPES[self.dtype])
             self._loaded[path] = models, task
-        return self._loaded[path]
+        models, task = self._loaded[path]
+        if self.subset not in task.datasets:
+            task.load_dataset(self.subset)
+        return models, task
+
+    def on(self, subset: str) -> Models:
+        """Return the same models for another subset."""
+        found = copy.copy(self)
+        found.subset = subset
+        return found
 
 
 class FairseqSystem:
@@ -167,7 +142,7 @@ class FairseqSystem:
     ) -> None:
         own_label, self.command = split_label(spec)
         self.label = label or own_label
-        self.options, self.given = _parse(self.command, models.data, path)
+        self.options, self.given = parse(self.command, models.data, path)
         for name, value in common.items():
             setattr(self.options, name, value)
         self.common = common
@@ -195,12 +170,12 @@ class FairseqSystem:
         """Return what the output is promised to be."""
         own, wanted = self.files, path.split(os.pathsep)
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
-            if len(wanted) > 1 or not is_base_of(models.load(path)[0][0], self.models[0]):
+            if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
         if self.options.engine_dtype not in (None, models.dtype):
             return OTHER_DTYPE
         if self.options.decoding in STOCK_DECODINGS:
-            if any(name in self.given for name in _OTHER_SEARCH):
+            if any(name in self.given for name in OTHER_SEARCH):
                 return RELAXED
             return EXACT if self.options.beam == 1 else BEAM
         if self.generator.lossless:
@@ -266,197 +241,52 @@ class FairseqSystem:
         return utils.move_to_cuda(sample) if self.device == "cuda" else sample
 
 
-class CTranslate2System:
-    """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
-
-    Args:
-        beam: its size; 1 is greedy.
-        compute_type: CTranslate2's: ``float32`` or ``int8``.
-        models: where the checkpoint and the test set come from.
-        path: the checkpoint.
-        common: fairseq's options that all decoders share.
-
-    Raises:
-        UsageError: CTranslate2 is not installed, or cannot convert the model.
-    """
-
-    def __init__(
-        self,
-        beam: int,
-        compute_type: str,
-        models: Models,
-        path: str,
-        common: dict[str, Any],
-    ) -> None:
-        name = "greedy" if beam == 1 else f"beam {beam}"
-        self.label = f"CTranslate2 {name}, {compute_type}"
-        self.command = f"--peers ({compute_type}, beam {beam})"
-        self.promise, self.dtype = PEER, compute_type
-        self.models, self.task = models.load(path)
-        self.files = path.split(os.pathsep)
-        self.parameters = count_parameters(self.models)
-        self.dataset = self.task.dataset(models.subset)
-        self.language = text_language(models.data, self.task.cfg.target_lang)
-        self.threads: int | None = None
-        self._folder = converted(path, models.data)
-        self._limits = {
-            "beam_size": beam,
-            "max_decoding_length": int(common.get("max_len_b", 200)),
-            "min_decoding_length": int(common.get("min_len", 1)),
-        }
-        self.use_threads(1)
-
-    def use_threads(self, threads: int) -> None:
-        """Take another number of threads."""
-        import ctranslate2
-
-        self.threads = threads
-        self._translator = ctranslate2.Translator(
-            self._folder, device="cpu", compute_type=self.dtype, intra_threads=threads
-        )
-
-    def tune_threads(self, sentences: Sequence[int], most: int) -> None:
-        """Take the number of threads that is fastest at batch 1.
-
-        Args:
-            sentences: to be translated, once each after a warm-up.
-            most: threads to try up to.
-        """
-        seconds = {}
-        for threads in range(1, most + 1):
-            self.use_threads(threads)
-            for turn in range(2):
-                begin = time.perf_counter()
-                for sentence in sentences:
-                    self.translate([sentence])
-                if turn:
-                    seconds[threads] = time.perf_counter() - begin
-        self.use_threads(min(seconds, key=seconds.__getitem__))
-
-    def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
-        dictionary = self.task.source_dictionary
-        sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
-        results = self._translator.translate_batch(sources, **self._limits)
-        outputs = [result.hypotheses[0] for result in results]
-        return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
-
-    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Nothing is promised, so nothing is excused."""
-        return False
-
-
-@functools.cache
-def converted(path: str, data: str) -> str:
-    """Convert a checkpoint for CTranslate2, into a folder that goes when the process does.
-
-    Raises:
-        UsageError: CTranslate2 is not installed, or does not know the model.
-    """
-    try:
-        from ctranslate2.converters import FairseqConverter
-    except ImportError as error:
-        raise option_error(
-            "--peers", "ctranslate2", "an installed package: pip install fairseq_paradec[peers]"
-        ) from error
-    keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
-    _KEPT.append(keep)
-    folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"
-    try:
-        # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
-        options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
-        options |= {"arch": options.get("arch", options["_name"]), "task": "translation"}
-        torch.save({"args": argparse.Namespace(**options), "model": state["model"]}, plain)
-        FairseqConverter(str(plain), data).convert(str(folder))
-    except Exception as error:
-        raise UsageError(f"--peers: CTranslate2 cannot convert {path}: {error}") from error
-    return str(folder)
-
-
-def _options(config: Any) -> dict[str, Any]:
-    """Return a part of a checkpoint's configuration, in whichever form it was saved."""
-    if isinstance(config, argparse.Namespace):
-        return vars(config)
-    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-
-
-def split_label(spec: str) -> tuple[str, str]:
-    """Split ``LABEL=DECODING flags``; without a label the whole is its own.
-
-    Raises:
-        UsageError: nothing is left.
-    """
-    label, sign, command = spec.partition("=")
-    if not sign or " --" in label or label.strip().startswith("--"):
-        label = command = spec
-    if not command.strip() or not label.strip():
-        raise option_error("--decoder", spec, "[LABEL=]DECODING [flags of fairseq-generate]")
-    return " ".join(label.split()), command.strip()
-
-
-def _parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[str]]:
-    """Read a decoder's flags by fairseq-generate's own parser; return also which were given."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise option_error("--decoder", command, f"flags as a shell takes them ({error})") from None
-
-    def refuse(message: str) -> None:
-        raise UsageError(f"--decoder: got {command!r}: {message}")
-
-    def parsed(*flags: str) -> argparse.Namespace:
-        parser = fairseq_options.get_generation_parser()
-        parser.error = refuse
-        return fairseq_options.parse_args_and_arch(parser, [data, "--path", path, *flags])
-
-    idle, found = parsed(), parsed("--decoding", *words)
-    given = [name for name, value in vars(found).items() if value != getattr(idle, name, None)]
-    for name in given:
-        if name not in OF_A_DECODER:
-            instead = _INSTEAD.get(name)
-            raise UsageError(
-                f"--decoder: got {command!r}, and --{name.replace('_', '-')} is no flag of one "
-                "decoder; allowed: "
-                + (
-                    f"{instead} of the benchmark, for all decoders"
-                    if instead
-                    else ", ".join("--" + n.replace("_", "-") for n in OF_A_DECODER[1:])
-                )
-            )
-    return found, given
-
-
 def count_parameters(models: Sequence[Any]) -> int:
     """Return the number of parameters of all models, shared ones once."""
     return sum(p.numel() for p in {id(p): p for m in models for p in m.parameters()}.values())
 
 
-def is_base_of(base: Any, model: Any) -> bool:
-    """Say whether a model is another one and heads, so that it has the same greedy output.
+def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Say whether models have one greedy search: the same weights, whatever heads look ahead.
 
-    One whose heads were trained on a frozen base is; one whose base was fine-tuned, or whose first
-    head is learned, is not.
+    Heads that were trained on a frozen base leave its output as it is; a fine-tuned base, or a
+    first head that is learned, does not.
+    """
+    if len(ours) != len(theirs):
+        return False
+    for pair in zip(ours, theirs, strict=True):
+        if any(0 in model.block_heads.learned for model in pair if hasattr(model, "block_heads")):
+            return pair[0] is pair[1]
+        first, second = (
+            {name: w for name, w in m.state_dict().items() if not name.startswith("decoder.heads.")}
+            for m in pair
+        )
+        if first.keys() != second.keys():
+            return False
+        if not all(
+            w.shape == second[name].shape and torch.equal(w, second[name])
+            for name, w in first.items()
+        ):
+            return False
+    return True
+
+
+def decode(
+    system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
+) -> list[Output]:
+    """Translate sentences in batches of a size, in their order.
 
     Args:
-        base: a Transformer.
-        model: perhaps of --arch blockwise_transformer.
+        system: by which.
+        sentences: their numbers.
+        size: of a batch.
+        advance: is told how many are done, after each batch.
     """
-    heads = getattr(model, "block_heads", None)
-    if heads is None or 0 in heads.learned:
-        return False
-    weights, own = base.state_dict(), model.state_dict()
-    return all(
-        name in own and own[name].shape == weight.shape and torch.equal(own[name], weight)
-        for name, weight in weights.items()
-    )
+    found: list[Output] = []
+    for start in range(0, len(sentences), size):
+        found += system.translate(sentences[start : start + size])
+        advance(len(found) - start)
+    return found
 
 
 class CountedModel(EnsembleModel):

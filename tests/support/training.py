@@ -107,7 +107,7 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
-    *acceptance.py*) exec "$(dirname -- "$1")/acceptance.sh" "${@:2}" ;;
+    *"fairseq_paradec acceptance "*) exec "${PYTHONPATH%%:*}/scripts/acceptance.sh" "${@:5}" ;;
 esac
 """
 
@@ -178,7 +178,7 @@ BLOCKWISE_PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
-    *acceptance.py*) exec "$(dirname -- "$1")/acceptance.sh" "${@:2}" ;;
+    *"fairseq_paradec acceptance "*) exec "${PYTHONPATH%%:*}/scripts/acceptance.sh" "${@:5}" ;;
     *"paradec shrink"*)
         { printf shrink; printf ' [%s]' "${@:5}"; echo; } >>"$RECORD"
         touch -- "${@: -1}"

@@ -1,0 +1,62 @@
+"""Translate test sets with fairseq-generate and the plugin, and score them.
+
+Translations have BLEU and chrF of cased, detokenised text against the raw reference, as the
+sacrebleu command gives them on the hypotheses written beside the result; summaries have ROUGE;
+images have PSNR against the targets of DATA. Given again, the command translates only what it
+has not: a finished translation is used again if checkpoint, data, flags, plugin and machine are the
+same.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import arguments
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "%(prog)s DATA --path FILES --subset NAME [--raw FILE] --out FILE [-- FLAGS]"
+    parser.epilog = (
+        "Flags after -- go to fairseq-generate: -- --decoding greedy, or -- --lenpen 0.6"
+    )
+    parser.set_defaults(flags=[])
+    add = parser.add_argument
+    add("data", metavar="DATA", help="a folder that fairseq-preprocess made")
+    add(
+        "--path",
+        action="append",
+        required=True,
+        help="the checkpoint, several with ':' between them; again for another model",
+    )
+    add("--subset", action="append", required=True, help="of DATA, for example test; again ...")
+    add(
+        "--raw",
+        type=Path,
+        action="append",
+        help="its references, plain text, one per line; once for each --subset. Images need none",
+    )
+    add(
+        "--beam",
+        type=arguments.whole_number,
+        action="append",
+        help="beam search with this beam: fairseq's, or a reordered decoder's own; again for "
+        "another (default: as -- FLAGS say)",
+    )
+    add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
+    add("--title", default="Quality", help="of the section in RESULTS.md")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the JSON; OUT.*.txt are the translations, OUT.*.made-of.txt checksums of their input",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate, score and write."""
+    from ..measure.evaluate import evaluate
+
+    args.beam = args.beam or [None]
+    return evaluate(args)

@@ -1,0 +1,448 @@
+"""``paradec acceptance``: how much of what is drafted a verifier accepts, in every setting.
+
+For each --path a row for greedy search, then one for each combination of --decoding with the flags
+that it reads. fairseq's own beam-1 search says which outputs are greedy's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from ..analysis.blocks import block_sizes
+from ..analysis.quality import Quality
+from ..errors import option_error
+from ..methods.registry import METHODS
+from . import SMOKE_SENTENCES, documents, machine
+from .journal import Journal, origin, subset_files
+from .judge import agreement, read_references, score_columns, targets
+from .loading import check_inputs, choose
+from .rounds import check_device
+from .specs import spell
+from .systems import EXACT, OTHER_MODEL, RELAXED, FairseqSystem, Models, decode, same_greedy
+from .text import holds_images, quality_of
+
+# The flags whose values are combined.
+SWEPT = (
+    "drafter_path", "block_size", "accept_topk", "accept_margin", "accept_distance", "min_block",
+)  # fmt: skip
+JUDGE = "fairseq --beam 1"
+BLOCK = "mean accepted block (tokens / blocks)"
+# Columns that a table is without if no row has a value in them.
+OPTIONAL = ("model", "drafter", "beta", "tau", "epsilon", "l", BLOCK)
+
+END = "</s>"
+
+Options = dict[str, Any]
+
+
+class Test(NamedTuple):
+    """What is translated: by a verifier, the sentences of a subset that it can translate.
+
+    Attributes:
+        path: the verifier's.
+        models: where it and drafters are loaded.
+        numbers: of the sentences, from short to long.
+        batch_size: sentences per batch.
+        limits: fairseq's flags that all settings have, too.
+    """
+
+    path: str
+    models: Models
+    numbers: list[int]
+    batch_size: int
+    limits: Options
+
+    @property
+    def verifier(self) -> list[Any]:
+        """The model, or an ensemble."""
+        return self.models.load(self.path)[0]
+
+    def system(self, options: Options, **more: Any) -> FairseqSystem:
+        """Return the decoder of a setting."""
+        if options["decoding"] == "nat":  # the drafter alone
+            options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
+        return FairseqSystem(spell(options), self.models, self.path, self.limits | more)
+
+
+class Setting(NamedTuple):
+    """What one row measures.
+
+    Attributes:
+        test: what is translated.
+        options: how, named as the flags are.
+    """
+
+    test: Test
+    options: Options
+
+
+def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Setting]:
+    """Return the settings: greedy, then every method with all values of the flags it reads.
+
+    Raises:
+        UsageError: no method reads a flag that is given.
+    """
+    found = [Setting(test, options) for test in tests for options in _of_one(args, test, tests)]
+    for name in SWEPT:
+        first = getattr(args, name)[0]
+        if first is None or any(name in setting.options for setting in found):
+            continue
+        flag = "--" + name.replace("_", "-")
+        users = [one.name for one in METHODS.values() if name in one.reads]
+        if any(name in METHODS[d].reads for d in args.decoding):  # blockwise, by its own heads
+            raise option_error(flag, first, "it with a --path that has no heads of its own")
+        raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
+    return found
+
+
+def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list[Options]:
+    """Return the settings of one of the tests."""
+    found: list[Options] = [{"decoding": "greedy"}]
+    has_heads = any(hasattr(model, "block_heads") for model in test.verifier)
+    for decoding in args.decoding:
+        reads = {*METHODS[decoding].reads, *(["drafter_path"] if decoding == "nat" else [])}
+        if decoding == "blockwise" and has_heads:
+            reads.remove("drafter_path")
+        elif decoding == "blockwise" and len(tests) > 1 and args.drafter_path == [None]:
+            continue  # a base, to compare with
+        names = [name for name in SWEPT if name in reads]
+        for values in itertools.product(*(getattr(args, name) for name in names)):
+            given = {k: v for k, v in zip(names, values, strict=True) if v is not None}
+            found.append({"decoding": decoding, **given})
+    if args.smoke:
+        found = list({options["decoding"]: options for options in reversed(found)}.values())[::-1]
+    return [options for i, options in enumerate(found) if options not in found[:i]]
+
+
+def prepare(args: argparse.Namespace) -> list[Setting]:
+    """Load the models and choose the sentences; find mistakes in the settings before any work.
+
+    Raises:
+        UsageError: files are missing, or no sentence is left.
+    """
+    for path in args.path:
+        check_inputs(args.data, path)
+    subset_files(args.data, args.subset)
+    check_device(args.device)
+    for path in args.drafter_path:
+        if path is None and "nat" in args.decoding:
+            raise option_error("--drafter-path", None, "a checkpoint of --arch block_nat, with nat")
+        if path is not None and not Path(path).is_file():
+            raise option_error("--drafter-path", path, "a fairseq checkpoint")
+    models = Models(args.data, args.subset, args.dtype, args.device)
+    limits = {} if args.max_len_b is None else {"max_len_b": args.max_len_b}
+    numbers: list[int] = []
+    tests = [
+        Test(path, models, numbers, args.batch_size, limits) for path in dict.fromkeys(args.path)
+    ]
+    settings = combinations(args, tests)
+    readers = [model for test, options in settings for model in test.system(options).models]
+    _, task = models.load(args.path[0])
+    count = SMOKE_SENTENCES if args.smoke else args.sentences
+    numbers += choose(task, args.subset, readers, count)
+    return settings
+
+
+# ---- one row ------------------------------------------------------------------------------------
+
+
+def judged(test: Test, bar: Any) -> dict[str, Any]:
+    """Translate by fairseq's own search; return the tokens, in the order of ``test.numbers``."""
+    search = test.system({"decoding": "beam", "beam": 1})
+    outputs = decode(search, test.numbers, test.batch_size, bar.update)
+    return {"tokens": [[*output.tokens, END] for output in outputs]}
+
+
+def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any) -> dict[str, Any]:
+    """Translate by one setting.
+
+    Args:
+        test: what.
+        options: the setting.
+        wanted: the judge's tokens.
+        bar: progress, advanced by one a sentence.
+
+    Returns:
+        By sentence ``tokens``, ``texts``, ``passes``, and for each pass how many tokens were
+        ``drafted`` and ``accepted``; ``flags``, what the method's own stood at; ``ties``, how many
+        outputs part from the judge's where two tokens are hardly told apart, or None if none is
+        promised.
+    """
+    numbers = test.numbers
+    with tempfile.TemporaryDirectory(prefix="paradec-acceptance-") as folder:
+        file = Path(folder) / "stats.jsonl"
+        system = test.system(options, stats_file=str(file))
+        outputs = decode(system, numbers, test.batch_size, bar.update)
+        with file.open(encoding="utf-8") as stream:
+            records = {record["id"]: record for record in map(json.loads, stream)}
+    ties = None
+    if system.promise == EXACT:
+        ours, theirs = [output.tokens for output in outputs], [one[:-1] for one in wanted]
+        ties = agreement(system, numbers, ours, theirs)["ties"]
+    return {
+        "tokens": [[*output.tokens, END] for output in outputs],
+        "texts": [output.text for output in outputs],
+        "passes": [records[i]["decoder_passes"] for i in numbers],
+        "drafted": [records[i]["num_drafted"] for i in numbers],
+        "accepted": [records[i]["num_accepted"] for i in numbers],
+        "flags": records[numbers[0]]["flags"],
+        "ties": ties,
+    }
+
+
+def row(
+    options: Options, entry: dict[str, Any], wanted: Sequence[list[str]], model: str = "-"
+) -> dict[str, Any]:
+    """Sum up one setting.
+
+    Args:
+        options: the setting.
+        entry: what ``counted`` found.
+        wanted: the judge's tokens.
+        model: its name, if there are several.
+    """
+    flags, outputs = entry["flags"], entry["tokens"]
+    tokens, passes = sum(map(len, outputs)), sum(entry["passes"])
+    drafted = sum(map(sum, entry["drafted"]))
+    accepted = sum(map(sum, entry["accepted"]))
+    return {
+        "model": model,
+        "decoder": options["decoding"],
+        "label": label(options, entry, wanted),
+        "drafter": options.get("drafter_path", "-"),
+        "k": flags.get("block_size", "-"),
+        "beta": flags.get("accept_topk", "-"),
+        "tau": flags.get("accept_margin", "-"),
+        "epsilon": options.get("accept_distance", "-"),
+        "l": options.get("min_block", "-"),
+        "sentences": len(outputs),
+        "tokens": tokens,
+        "passes per sentence": round(passes / len(outputs), 3),
+        "tokens per pass": round(tokens / passes, 3),
+        BLOCK: mean_block(entry) if options["decoding"] in ("greedy", "blockwise") else "-",
+        "accepted per pass": round(accepted / passes, 3) if drafted else "-",
+        "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
+        "ties": "-" if entry["ties"] is None else entry["ties"],
+    }
+
+
+def label(options: Options, entry: dict[str, Any], wanted: Sequence[list[str]]) -> str:
+    """Return what the outputs are to their model's greedy search.
+
+    One that promises to be exact and was not, once, ties apart, is never called so.
+    """
+    if options["decoding"] == "nat":
+        return OTHER_MODEL
+    if entry["ties"] is None:
+        return RELAXED
+    beyond = len(wanted) - _same(entry["tokens"], wanted) - entry["ties"]
+    if beyond:
+        return f"NOT EXACT ({beyond} of {len(wanted)})"
+    return f"{EXACT} but for {entry['ties']} ties of {len(wanted)}" if entry["ties"] else EXACT
+
+
+def mean_block(entry: dict[str, Any]) -> float:
+    """Return the mean accepted block size, over all blocks of all sentences."""
+    sizes = [
+        size
+        for accepted, tokens in zip(entry["accepted"], entry["tokens"], strict=True)
+        for size in block_sizes(accepted, len(tokens))
+    ]
+    return round(sum(sizes) / len(sizes), 3)
+
+
+def histogram(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the column that says which share of the passes accepts how many tokens."""
+    counts = collections.Counter(itertools.chain(*entry["accepted"]))
+    text = " ".join(f"{100 * counts[i] / counts.total():.0f}" for i in range(max(counts) + 1))
+    drafts = any(map(any, entry["drafted"]))
+    return {"% of passes that accept 0, 1, 2, ... tokens": text if drafts else "-"}
+
+
+def _same(ours: Sequence[list[str]], theirs: Sequence[list[str]]) -> int:
+    return sum(a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows for a terminal, columns aligned.
+
+    Columns without a value are left out, and that of the drafter if there is only one.
+    """
+    columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
+    if len({row.get("drafter", "-") for row in rows} - {"-"}) == 1:
+        columns.remove("drafter")
+    cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+# ---- all rows -----------------------------------------------------------------------------------
+
+
+def key(args: argparse.Namespace, test: Test, options: Options) -> str:
+    """Return what tells a setting's result from any other: a checksum of all it is made from."""
+    drafter = options.get("drafter_path")
+    files = [*test.path.split(os.pathsep), *([drafter] if drafter else [])]
+    made_by = machine.circumstances("acceptance", [])
+    made_of = origin(args.data, args.subset, files, made_by) | {
+        "options": options,
+        "limits": test.limits,
+        "sentences": test.numbers,
+        "setting": [args.subset, args.batch_size, args.dtype, args.device],
+    }
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def measured(
+    args: argparse.Namespace, settings: Sequence[Setting]
+) -> tuple[dict[str, list[list[str]]], list[dict[str, Any]]]:
+    """Return what each setting gave, from an earlier run if it has it.
+
+    Returns:
+        The judge's tokens for each model, and the settings' entries.
+    """
+    tests = {test.path: test for test, _ in settings}
+    judges = {path: key(args, test, {"decoding": JUDGE}) for path, test in tests.items()}
+    keys = [key(args, test, options) for test, options in settings]
+    journal = Journal(
+        args.out.with_suffix(".partial.jsonl"), {"schema": "acceptance", "version": 1}
+    )
+    missing = [one for one in (*judges.values(), *keys) if one not in journal.entries]
+    with tqdm(
+        desc="acceptance",
+        total=len(missing) * len(settings[0].test.numbers),
+        unit=" sentences",
+        mininterval=0.5 if sys.stderr.isatty() else 30,
+    ) as bar:
+        for path, one in judges.items():
+            if one in missing:
+                journal.put(one, judged(tests[path], bar))
+        wanted = {path: journal.entries[one]["tokens"] for path, one in judges.items()}
+        for one, (test, options) in zip(keys, settings, strict=True):
+            if one in missing:
+                said = (str(value) for value in options.values())
+                bar.set_postfix_str(" ".join(said), refresh=False)
+                journal.put(one, counted(test, options, wanted[test.path], bar))
+    entries = [journal.entries[one] for one in keys]
+    journal.close()
+    return wanted, entries
+
+
+def scored_by(args: argparse.Namespace, test: Test) -> Quality | None:
+    """Return what scores the outputs; None for texts without ``--raw``.
+
+    Raises:
+        UsageError: its lines are not one a sentence, or not what they should be.
+    """
+    _, task = test.models.load(test.path)
+    if args.raw is not None:
+        given = read_references(args.raw, "--raw", len(task.dataset(args.subset)))
+    elif holds_images(args.data):
+        given = targets(args.data, args.subset)
+    else:
+        return None
+    references = [given[i] for i in test.numbers]
+    return quality_of(args.data, task.cfg.target_lang, references)
+
+
+def acceptance(args: argparse.Namespace) -> int:
+    """Measure all settings and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec acceptance``.
+    """
+    for name in SWEPT:
+        setattr(args, name, getattr(args, name) or [None])
+    documents.check_out(args.out)
+    settings = prepare(args)
+    first = settings[0].test
+    quality = scored_by(args, first)
+    wanted, entries = measured(args, settings)
+    several = len(wanted) > 1
+    rows = [
+        row(options, entry, wanted[test.path], test.path if several else "-")
+        for (test, options), entry in zip(settings, entries, strict=True)
+    ]
+    for one, (test, _) in zip(rows, settings, strict=True):
+        own = same_greedy(test.verifier, first.verifier)
+        if one["label"] != OTHER_MODEL and not own:
+            one["label"] = f"{OTHER_MODEL}: {one['label']}"
+    if quality is not None:
+        greedy = {
+            test.path: entry["texts"]
+            for (test, options), entry in zip(settings, entries, strict=True)
+            if options["decoding"] == "greedy"
+        }
+        for one, (test, _), entry in zip(rows, settings, entries, strict=True):
+            baselines = {"greedy": greedy[test.path]}
+            if several:
+                baselines["first"] = greedy[first.path]
+            one |= score_columns(quality, entry["texts"], baselines)
+    for one, entry in zip(rows, entries, strict=True):
+        one |= histogram(entry)
+    idle = {name for name in OPTIONAL if all(one[name] == "-" for one in rows)}
+    if all(one["decoder"] != "blockwise" for one in rows):
+        idle.add(BLOCK)
+    rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
+    made_by = machine.circumstances("acceptance", args.argv[1:])
+    told = notes(args, first, several, BLOCK not in idle, quality)
+    documents.save(args.out, args.title, told, rows, made_by)
+    print(table(rows))
+    return 0
+
+
+def notes(
+    args: argparse.Namespace, first: Test, several: bool, blocks: bool, quality: Quality | None
+) -> list[str]:
+    """Return what a reader must know to read the numbers right."""
+    verifiers = "the models are in the rows" if several else f"verifier {first.path}"
+    found = [
+        f"{len(first.numbers)} sentences of {args.data} ({args.subset}), batch size "
+        f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}"
+        + ("." if args.max_len_b is None else f"; --max-len-b {args.max_len_b}."),
+        f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
+        "may be others"
+        + (
+            f"; {OTHER_MODEL}: ..., the same of a model whose greedy search is not the first's."
+            if several
+            else f"; {OTHER_MODEL}, the drafter's own."
+        ),
+        "Identical: to fairseq's own --beam 1, with the same model; ties among the others, where "
+        "exactness is promised: the two tokens' log-probabilities are closer than 1e-4.",
+        "Tokens count the end of the sentence; a pass gives the accepted tokens and one of the "
+        "verifier's own.",
+        "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
+    ]
+    if blocks:
+        found[-1] = (
+            "k: --block-size, beta: --accept-topk, tau: --accept-margin, epsilon: "
+            "--accept-distance, l: --min-block."
+        )
+        found.append(
+            "Mean accepted block, as Stern et al. (2018) count it: all tokens by the number of "
+            "blocks. A block is a token of the model's own and the drafts after it that hold; the "
+            "pass that verifies them finds the next block's first token, too."
+        )
+    if quality is not None:
+        found.append(f"{quality.compared}; 95% paired-bootstrap.")
+        if several:
+            found.append(
+                "Differences are from the same model's greedy search, and from the first model's."
+            )
+        found += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
+    return found

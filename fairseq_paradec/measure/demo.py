@@ -1,0 +1,211 @@
+"""``paradec demo``: the same sentences by every decoder, and one table that compares them.
+
+A small benchmark: every sentence is translated alone (batch 1, fp32, CPU) by fairseq's own search
+with beam 5 and beam 1 and by this package's decoders, first untimed, for tokens and passes, then in
+timed rounds in which the decoders take turns sentence by sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from ..analysis.benchmark_tables import BEAM, GREEDY
+from ..analysis.timing import speed_up, total
+from ..errors import option_error
+from .benchmark import ALWAYS
+from .journal import Journal
+from .judge import agreement, references
+from .loading import by_length, check_inputs, evenly
+from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
+from .text import plain_text, text_language
+from .timings import Benchmark, Plan
+
+#: Models of their own that a demo folder may hold, by the file's name.
+REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
+
+
+def decoders(
+    block_size: int,
+    drafter: str | None = None,
+    reordered: Mapping[str, str] | None = None,
+    heads: str | None = None,
+) -> dict[str, str]:
+    """Return the rows of the table, each with its flags of fairseq-generate.
+
+    Args:
+        block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
+        drafter: the checkpoint that drafts for ``gad`` and ``gad_pp``; without it they have no row.
+        reordered: by label, checkpoints of models that write several words a step.
+        heads: those that look ahead for ``blockwise``; without them it has no row.
+    """
+    size = f"--block-size {block_size}"
+    drafted = {}
+    if drafter is not None:
+        path = f"--drafter-path {shlex.quote(drafter)}"
+        drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
+    if heads is not None:
+        drafted["blockwise"] = f"blockwise --drafter-path {shlex.quote(heads)}"
+    search = "multiword_beam --beam 5"
+    several = {
+        f"{label} beam 5": f"{search} --path {shlex.quote(path)}"
+        for label, path in (reordered or {}).items()
+    }
+    own_beam = {"own beam 5": search} if several else {}
+    return ALWAYS | {
+        "pj": "pj",
+        f"pgj block {block_size}": f"pgj {size}",
+        f"hgj block {block_size}": f"hgj {size}",
+        f"hgj sliding {block_size}": f"hgj {size} --jacobi-window sliding",
+        **drafted,
+        **own_beam,
+        **several,
+    }
+
+
+def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
+    """Format the comparison.
+
+    Args:
+        bench: that has run.
+        same: of each system that decodes the same model, the counts of ``agreement``.
+    """
+    heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
+    under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
+    cells = [heads, under]
+    seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
+    count = len(bench.plan.sentences)
+    for name in (system.label for system in bench.systems):
+        outputs = bench.journal.entries[f"outputs/1/{name}"]
+        passes = sum(outputs["passes"])
+        tokens = sum(len(tokens) + 1 for tokens in outputs["tokens"])  # </s>
+        time = statistics.median(total(times) for times in seconds[name]) / count
+        cells.append(
+            [
+                name,
+                f"{passes / count:.2f}",
+                f"{tokens / passes:.2f}",
+                f"{1000 * time:.1f}",
+                f"{speed_up(seconds[BEAM], seconds[name]).median:.2f}x",
+                f"{same[name]['identical']}/{count}" if name in same else OTHER_MODEL,
+            ]
+        )
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
+    lines = []
+    for row in cells:
+        first = row[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([first, *rest]).rstrip())
+    lines.insert(2, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join(lines)
+
+
+def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
+    """Show a short, a medium and a long sentence with translation and reference.
+
+    Args:
+        bench: that has run; its sentences go from short to long.
+        label: whose translations.
+        targets: the references of the whole test set.
+        language: of the sources, as ``text_language`` has it.
+    """
+    task, sentences = bench.systems[0].task, bench.plan.sentences
+    texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
+    lines = []
+    chosen = [int(share * (len(sentences) - 1)) for share in (0.1, 0.5, 0.9)]
+    for place in dict.fromkeys(chosen):  # fewer than three sentences: each once
+        tokens = task.dataset("test")[sentences[place]]["source"]
+        words = task.source_dictionary.string(tokens).split()
+        lines += ["", f"source       {plain_text(words, language)}"]
+        lines += [f"translation  {texts[place]}", f"reference    {targets[sentences[place]]}"]
+    return "\n".join(lines)
+
+
+def describe(same: dict[str, dict[str, int]]) -> str:
+    """Say in plain words where decoders that promise greedy's tokens left them.
+
+    Args:
+        same: of each exact system, the counts of ``agreement``.
+    """
+    lines = []
+    for name, counts in same.items():
+        if counts["identical"] < counts["sentences"]:
+            lines.append(
+                f"{name}: {counts['ties']} sentences differ from fairseq greedy from a tie on, "
+                f"{counts['beyond ties']} BEYOND TIES"
+            )
+    names = ", ".join(name for name in same if name != GREEDY)
+    return "\n".join(lines) or (
+        f"Every sentence identical, token for token, to fairseq greedy: {names}."
+    )
+
+
+def given_or_there(given: Path | None, usual: Path) -> str | None:
+    """Return a file that was named; else the usual one, if there is one."""
+    path = usual if given is None and usual.is_file() else given
+    return None if path is None else str(path)
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Run the demo; return 1 if an exact decoder diverged beyond ties, else 0.
+
+    Args:
+        args: of ``paradec demo``.
+    """
+    data, path = str(args.data), str(args.path or args.data / "model.pt")
+    if args.data.is_dir() and not any(args.data.glob("test.*")):
+        raise option_error("--data", data, "a folder with a `test` subset")
+    check_inputs(data, path, "--data")
+    torch.set_num_threads(args.threads)
+    models = Models(data, "test", "fp32", "cpu")
+    drafter = given_or_there(args.drafter_path, args.data / "drafter.pt")
+    heads = given_or_there(args.heads_path, args.data / "heads.pt")
+    found = {label: args.data / name for label, name in REORDERED.items()}
+    rows = decoders(
+        args.block_size,
+        drafter,
+        {label: str(path) for label, path in found.items() if path.is_file()},
+        heads,
+    )
+    systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
+    task = systems[0].task
+    sentences = evenly(by_length(task.dataset("test")), args.sentences)
+    plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
+    work = len(rows) * len(sentences) * (1 + args.rounds)
+    with tqdm(total=work, desc="translating", unit=" sentences", leave=False) as bar:
+        bench = Benchmark(systems, plan, Journal(None, {}), bar)
+        bench.run()
+    outputs = {name: bench.journal.entries[f"outputs/1/{name}"]["tokens"] for name in rows}
+    same = {
+        s.label: agreement(s, sentences, outputs[s.label], outputs[GREEDY])
+        for s in systems
+        if s.promise != OTHER_MODEL
+    }
+    exact = {s.label: same[s.label] for s in systems if s.promise == EXACT}
+
+    print(
+        f"{len(sentences)} sentences, batch 1, fp32, CPU, {args.threads} thread(s); times are "
+        f"medians of {args.rounds} interleaved round(s) after a warm-up, from ids to text; "
+        "speed-up is against fairseq beam 5.\n"
+    )
+    print(table(bench, same))
+    print("\nidentical: token for token as fairseq greedy; another model has other outputs.")
+    print("Times depend on this machine.")
+    print(describe(exact))
+    language = text_language(data, task.cfg.source_lang)
+    if language is not None:  # of images, numbers say nothing
+        print(
+            examples(
+                bench,
+                GREEDY,
+                references(data, "test", len(task.dataset("test")), None)[0],
+                language,
+            )
+        )
+    return int(any(counts["beyond ties"] for counts in exact.values()))

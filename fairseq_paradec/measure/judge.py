@@ -1,0 +1,119 @@
+"""What outputs are worth: against fairseq's greedy search, and against references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary, data_utils
+
+from ..analysis.quality import Quality
+from ..errors import option_error
+from .systems import EXACT, System
+from .text import plain_text, text_language
+
+# Where references are from, without raw ones: of texts, and of images, which are whole in DATA.
+DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
+
+
+def agreement(
+    system: System, sentences: Sequence[int], ours: Sequence[list[str]], theirs: Sequence[list[str]]
+) -> dict[str, int]:
+    """Count where a system's tokens are fairseq greedy's.
+
+    Args:
+        system: if it promises to be exact, its model says what is a tie.
+        sentences: their numbers.
+        ours: the system's tokens.
+        theirs: fairseq greedy's.
+    """
+    triples = list(zip(sentences, ours, theirs, strict=True))
+    different = [triple for triple in triples if triple[1] != triple[2]]
+    ties = sum(system.tie(*triple) for triple in different) if system.promise == EXACT else 0
+    return {
+        "sentences": len(triples),
+        "identical": len(triples) - len(different),
+        "ties": ties,
+        "beyond ties": len(different) - ties,
+    }
+
+
+def target_language(data: str) -> str:
+    """Return the name that a data folder has for its targets."""
+    return str(data_utils.infer_language_pair(data)[1])
+
+
+def targets(data: str, subset: str) -> list[str]:
+    """Return a subset's targets as plain text; of images the intensities.
+
+    Raises:
+        UsageError: the subset has none.
+    """
+    pair = data_utils.infer_language_pair(data)
+    words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
+    path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
+    found = data_utils.load_indexed_dataset(path, words)
+    if found is None:
+        raise option_error("--subset", subset, "a subset with references, or --reference FILE")
+    spoken = text_language(data, pair[1])
+    return [plain_text(words.string(tokens).split(), spoken) for tokens in found]
+
+
+def read_references(path: Path, flag: str, count: int | None = None) -> list[str]:
+    """Return the lines of a file of references.
+
+    Args:
+        path: the file.
+        flag: that named it, for the message.
+        count: of the subset's sentences, if that is known.
+
+    Raises:
+        UsageError: it is missing, or has other lines than there are sentences.
+    """
+    if not path.is_file():
+        raise option_error(flag, str(path), "a file with one reference per line")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if count is not None and len(lines) != count:
+        raise option_error(flag, f"{path} with {len(lines)} lines", f"a line for each of {count}")
+    return lines
+
+
+def references(data: str, subset: str, count: int, given: Path | None) -> tuple[list[str], str]:
+    """Return the references of a whole subset as plain text, and where they are from.
+
+    Args:
+        data: the data folder; its ``raw/SUBSET.LANG`` is taken if it is there.
+        subset: of the data.
+        count: of its sentences.
+        given: ``--reference``.
+
+    Raises:
+        UsageError: the file given is missing or does not fit, or there are no references.
+    """
+    language = target_language(data)
+    raw = Path(data) / "raw" / f"{subset}.{language}"
+    path = given or (raw if raw.is_file() else None)
+    if path is not None:
+        return read_references(path, "--reference", count), str(path)
+    source = TARGETS if text_language(data, language) is None else DETOKENISED
+    return targets(data, subset), source
+
+
+def score_columns(
+    quality: Quality, texts: Sequence[str], baselines: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Return the columns of quality, with differences and their 95% intervals.
+
+    Args:
+        quality: with the references.
+        texts: the outputs.
+        baselines: by name, other outputs; the outputs themselves differ by "-".
+    """
+    found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
+    for name, baseline in baselines.items():
+        for metric, (mean, low, high) in quality.differences(texts, baseline).items():
+            said = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+            found[f"{metric} - {name}"] = "-" if texts is baseline else said
+    return found

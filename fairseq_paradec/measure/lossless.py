@@ -1,0 +1,119 @@
+"""``paradec lossless``: test sets by every lossless variant, against fairseq's --beam 1."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..errors import option_error
+from ..methods.registry import METHODS
+from . import documents, machine
+from .exactness import UNTRAINED, kinds, variants
+from .judge import agreement
+from .loading import check_inputs, choose
+from .specs import spell
+from .systems import FairseqSystem, Models, decode
+
+
+def count(
+    systems: Mapping[str, FairseqSystem],
+    sentences: Mapping[str, Sequence[int]],
+    wanted: Mapping[str, Sequence[list[str]]],
+    size: int,
+) -> dict[str, Any]:
+    """Decode all subsets by one variant, and compare with fairseq's outputs.
+
+    Args:
+        systems: the variant, by subset.
+        sentences: their numbers, by subset.
+        wanted: the tokens of fairseq's search, by subset.
+        size: of a batch.
+
+    Returns:
+        The counts of one row of the table.
+    """
+    counts: dict[str, Any] = {"sentences": 0, "identical": 0, "ties": 0, "beyond ties": 0}
+    passes = 0
+    for subset, system in systems.items():
+        outputs = decode(system, sentences[subset], size, lambda _: None)
+        tokens = [output.tokens for output in outputs]
+        found = agreement(system, sentences[subset], tokens, wanted[subset])
+        counts = {name: counts[name] + found[name] for name in counts}
+        passes += sum(output.passes or 0 for output in outputs)
+    return counts | {"passes": round(passes / counts["sentences"], 3)}
+
+
+def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that say which variant a row is about."""
+    return {
+        "batch size": batch_size,
+        "decoder": options["decoding"],
+        "block": options.get("block_size", ""),
+        "window": options.get("jacobi_window", "block" if "block_size" in options else ""),
+        "first guess": options.get("jacobi_init", ""),
+        "other": " ".join(
+            f"{name.removeprefix('jacobi_')}={options[name]}"
+            for name in ("jacobi_length", "jacobi_stop", "hybrid_length")
+            if name in options
+        ),
+    }
+
+
+def lossless(args: argparse.Namespace) -> int:
+    """Decode everything by everything, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec lossless``.
+    """
+    torch.set_num_threads(1)
+    check_inputs(args.data, args.path)
+    kind = args.decoding or (UNTRAINED if args.drafter_path is None else "gad")
+    if kind == UNTRAINED and args.drafter_path is not None:
+        drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
+        raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
+    if kind != UNTRAINED and args.drafter_path is None and "drafter_path" in METHODS[kind].needs:
+        raise option_error("--decoding", kind, "it with --drafter-path")
+    subsets = args.subsets.split(",")
+    of = {one: Models(args.data, subsets[0], "fp32", "cpu") for one in subsets[:1]}
+    of |= {one: of[subsets[0]].on(one) for one in subsets[1:]}
+    verifier, task = of[subsets[0]].load(args.path)
+
+    def systems(options: Mapping[str, Any]) -> dict[str, FairseqSystem]:
+        spec = spell(options)
+        return {one: FairseqSystem(spec, models, args.path, {}) for one, models in of.items()}
+
+    block = 0
+    if kind != UNTRAINED:
+        drafter = {} if args.drafter_path is None else {"drafter_path": args.drafter_path}
+        block = systems({"decoding": kind} | drafter)[subsets[0]].generator.config.block_size
+    joined = task.source_dictionary == task.target_dictionary
+    ways = variants(joined, kind, args.drafter_path, block)
+    judges = systems({"decoding": "beam", "beam": 1})
+    sentences = {one: choose(task, one, verifier, args.limit) for one in subsets}
+    rows = []
+    with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant") as progress:
+        for size in args.batch_sizes:
+            wanted = {
+                one: [out.tokens for out in decode(judge, sentences[one], size, lambda _: None)]
+                for one, judge in judges.items()
+            }
+            for options in ways:
+                counts = count(systems(options), sentences, wanted, size)
+                rows.append(labels(size, options) | counts)
+                progress.update()
+    notes = [
+        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
+        "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
+        "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
+    ]
+    if not joined and kind == UNTRAINED:
+        notes.append("First guess source-copy: not run; source and target have a dictionary each.")
+    what = "every decoder without a drafter" if kind == UNTRAINED else kind
+    title = f"Lossless: {what} against fairseq greedy"
+    made_by = machine.circumstances("lossless", args.argv[1:])
+    documents.save(args.out, title, notes, rows, made_by)
+    return 0

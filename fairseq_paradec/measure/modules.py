@@ -1,0 +1,108 @@
+"""``paradec modules``: where a decoder's time goes, in milliseconds per sentence and module.
+
+Xia et al. 2022, Table 7.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from functools import partial
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..errors import option_error
+from . import documents, machine, rounds
+from .clock import Clock, Parts
+from .loading import check_inputs, choose
+from .systems import FairseqSystem, Models
+
+# Column -> what is timed: the generator's part, and its methods, none of which calls another.
+PARTS: Parts = {
+    "encoder and keys": ("scorer", ("encode",)),
+    "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
+    "drafter's decoder": ("draft_scorer", ("fill",)),
+    "drafter's vocabulary": ("draft_scorer", ("logits",)),
+    "decoder": ("scorer", ("step",)),
+    "vocabulary": ("scorer", ("log_probs",)),
+}
+
+
+def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
+    """Decode one sentence; return the seconds in each module, and in all.
+
+    Args:
+        system: the decoder.
+        clock: on its generator.
+        sentence: its number.
+    """
+    clock.restart()
+    begin = clock.now()
+    system.translate([sentence])
+    whole = clock.now() - begin
+    return clock.seconds | {"rest": whole - sum(clock.seconds.values()), "all": whole}
+
+
+def row(
+    system: FairseqSystem, rounds: list[dict[str, float]], peak: float | None
+) -> dict[str, Any]:
+    """Make a row of the table: the median over rounds of the mean per sentence."""
+    cells: dict[str, Any] = {"decoder": system.label, "parameters": system.parameters}
+    for column in rounds[0]:
+        cells[f"{column}, ms"] = round(1000 * statistics.median(r[column] for r in rounds), 2)
+    return cells | {"peak MiB": peak}
+
+
+def modules(args: argparse.Namespace) -> int:
+    """Profile all decoders, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec modules``.
+    """
+    check_inputs(args.data, args.path)
+    rounds.check_device(args.device)
+    torch.set_num_threads(args.threads)
+    models = Models(args.data, args.subset, "fp32", args.device)
+    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoder]
+    for system in systems:
+        if not hasattr(system.generator, "scorer"):
+            raise option_error("--decoder", system.command, "a decoder of this package")
+    verifier, task = models.load(args.path)
+    sentences = choose(task, args.subset, verifier, args.sentences)
+    peaks = [_peak(system, sentences[-1], args.device) for system in systems]  # and a warm-up
+    clocks = [Clock(system.generator, PARTS, args.device) for system in systems]
+    means: list[list[dict[str, float]]] = [[] for _ in systems]
+    used = []
+    with tqdm(total=len(systems) * len(sentences) * args.rounds, unit=" sentences") as bar:
+
+        def work(place: int, sentence: int) -> dict[str, float]:
+            bar.update()
+            return profile(systems[place], clocks[place], sentence)
+
+        for turn in range(args.rounds):
+            one_round = partial(rounds.in_turns, range(len(systems)), sentences, turn, work)
+            found, cores = rounds.undisturbed(one_round, args.busy)
+            used.append(cores)
+            for own, each in zip(means, found, strict=True):
+                own.append({k: statistics.fmean(one[k] for one in each) for k in each[0]})
+    rows = [row(*each) for each in zip(systems, means, peaks, strict=True)]
+    notes = [
+        f"{len(sentences)} sentences of `{args.subset}`, batch 1, fp32, {args.device}, "
+        f"{args.threads} thread(s); medians of {args.rounds} rounds; "
+        f"{rounds.others_used(used, args.busy)}.",
+        "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
+        "softmax. Rest: choosing tokens, the loop, batching, detokenising.",
+        "Parameters: a drafter's own copy of a shared encoder not counted. Peak MiB: what decoding "
+        "the longest sentence takes beyond what is held before.",
+    ]
+    made_by = machine.circumstances("modules", args.argv[1:])
+    documents.save(args.out, args.title, notes, rows, made_by)
+    return 0
+
+
+def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:
+    """Decode once to warm up, and once for the memory's peak."""
+    system.translate([sentence])
+    return machine.with_peak_memory(lambda: system.translate([sentence]), device)[1]

@@ -1,0 +1,1 @@
+"""What a pass costs, measured; and the least that it could cost."""

@@ -1,0 +1,258 @@
+"""All passes, searches and products that are timed, in interleaved rounds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ...analysis.pass_costs import dtype_of
+from ...decoding.engine.block import BlockScorer
+from ...decoding.engine.chunk import ChunkScorer
+from ...decoding.engine.settings import Engine
+from .. import loading, machine
+from ..pieces import Call, decoder_pieces, encoder_pieces, piece_calls, refuse_unknown
+from ..rounds import in_turns, undisturbed
+from .cells import Cell, Search, pass_call, product_call
+from .models import ENGINE_DTYPES, Pair, parse_engine
+
+NEW_TOKENS = 5  # of the prefix, in a drafter's pass
+SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
+
+
+class Plan(NamedTuple):
+    """What passes are made of.
+
+    Attributes:
+        batch: sentences.
+        source: their length.
+        cached: target tokens in front of a chunk.
+        chunks: lengths of chunks.
+        blocks: numbers of masks in a drafter's pass.
+        engines: names.
+    """
+
+    batch: int
+    source: int
+    cached: int
+    chunks: list[int]
+    blocks: list[int]
+    engines: list[str]
+
+
+class Bench:
+    """All that is timed, and the document that comes of it.
+
+    Args:
+        pair: the models.
+        plan: what to time.
+        memory: MiB of the large tensor.
+        matrix: rows and columns of the matrices for the peaks.
+
+    Raises:
+        UsageError: an engine that is none, or a model of other pieces.
+    """
+
+    def __init__(self, pair: Pair, plan: Plan, memory: int, matrix: int) -> None:
+        refuse_unknown(pair.model)
+        self.pair, self.plan = pair, plan
+        self.cells: list[Cell] = []
+        self.passes: list[tuple[dict[str, Any], Cell]] = []
+        self.searches: list[tuple[str, Search]] = []
+        self._make_batch()
+        engines = {name: parse_engine(name) for name in plan.engines}
+        for name, engine in engines.items():
+            self._add_engine(name, engine)
+        for name, options in (
+            ("fairseq beam 5", {"decoding": "beam", "beam": 5}),
+            ("fairseq greedy", {"decoding": "beam", "beam": 1}),
+            ("greedy", {"decoding": "greedy"}),
+        ):
+            limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
+            generator = loading.generator(pair.task, [pair.model], **options, **limits)
+            self.searches.append((name, Search(pair.task, generator, pair.model, self.sample)))
+        self._add_machine(memory, matrix)
+        self.cells += [cell for _, cell in self.passes] + [cell for _, cell in self.searches]
+
+    def _make_batch(self) -> None:
+        """Make random sentences of one length, and random target tokens."""
+        plan, words = self.plan, self.pair.task.target_dictionary
+        chance = torch.Generator().manual_seed(1)
+
+        def tokens(count: int, size: int) -> Tensor:
+            return torch.randint(words.nspecial, size, (plan.batch, count), generator=chance)
+
+        source = tokens(plan.source, len(self.pair.task.source_dictionary))
+        source[:, -1] = words.eos()
+        lengths = torch.full((plan.batch,), plan.source)
+        start = torch.full((plan.batch, 1), words.eos())
+        inputs: dict[str, Any] = {
+            "src_tokens": source,
+            "src_lengths": lengths,
+            "prev_output_tokens": start,
+        }
+        self.sample: dict[str, Any] = {"id": torch.arange(plan.batch), "net_input": inputs}
+        self.target = tokens(plan.cached + max(NEW_TOKENS + 1, *plan.chunks), len(words))
+        self.target[:, 0] = words.eos()
+
+    # ---- passes ------------------------------------------------------------------------------
+
+    def _add_engine(self, name: str, engine: Engine) -> None:
+        """Add the passes of an engine."""
+        plan, scorer = self.plan, ChunkScorer(self.pair.model, engine)
+        prepare = self._context(scorer)
+        prepare()
+
+        def encode() -> None:
+            scorer.encode(self.sample["net_input"])
+
+        counts = encoder_pieces(scorer, plan.source)
+        self._add("encoder", name, None, counts, Cell({"whole": encode}))
+        for width in plan.chunks:
+            tokens = self.target[:, plan.cached : plan.cached + width]
+            scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
+            counts = decoder_pieces(scorer, plan.source, width, plan.cached + width)
+            # A compiled pass is not made of pieces.
+            calls = {} if engine.compile else piece_calls(scorer, tokens)
+            whole = pass_call(scorer, tokens)
+            self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
+        if self.pair.drafter is not None:
+            self._add_drafter(name, engine, scorer, prepare)
+
+    def _context(self, scorer: Any) -> Call:
+        """Return what puts a scorer behind ``cached`` tokens."""
+
+        def prepare() -> None:
+            scorer.encode(self.sample["net_input"])
+            scorer.step(self.target[:, : self.plan.cached])
+            scorer.keep([self.plan.cached] * self.plan.batch)
+
+        return prepare
+
+    def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+        """Add the drafting passes of an engine, and what comes before them."""
+        plan, shared = self.plan, self.pair.drafter.shares_encoder
+        draft = BlockScorer(self.pair.drafter, engine)
+        rows = self.target[:, 1:].tolist()  # a drafter needs no start symbol
+        cached = [row[: plan.cached] for row in rows]
+        prefixes = [row[: plan.cached + NEW_TOKENS] for row in rows]
+
+        def begin() -> None:
+            if shared:
+                draft.start(scorer.encoder_out)
+            else:
+                draft.encode(self.sample["net_input"])
+
+        def prepare_for(masks: int) -> Call:
+            def prepare() -> None:
+                encode()
+                begin()
+                draft.fill(cached, masks)
+
+            return prepare
+
+        def fill_for(masks: int) -> Call:
+            def fill() -> Tensor:
+                draft.keep([plan.cached] * plan.batch)
+                return draft.projection.logits(draft.fill(prefixes, masks)).argmax(-1)
+
+            return fill
+
+        encode()
+        begin()
+        counts = encoder_pieces(draft, plan.source, not shared)
+        self._add("drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
+        for masks in plan.blocks:
+            seen = plan.cached + NEW_TOKENS + masks
+            width = NEW_TOKENS + masks if draft.caches_prefix else seen
+            counts = decoder_pieces(draft, plan.source, width, seen, masks)
+            cell = Cell({"whole": fill_for(masks)}, prepare_for(masks))
+            self._add("drafter", name, masks, counts, cell)
+
+    def _add(
+        self, part: str, engine: str, chunk: int | None, counts: list[dict[str, Any]], cell: Cell
+    ) -> None:
+        head = {"part": part, "engine": engine, "chunk": chunk, "pieces": counts}
+        self.passes.append((head, cell))
+
+    # ---- the machine ---------------------------------------------------------------------------
+
+    def _add_machine(self, memory: int, matrix: int) -> None:
+        """Add reading of tensors, and products of matrices."""
+        amounts = {"large": memory * machine.MIB}
+        for head, _ in self.passes:
+            if head["part"] == "decoder":
+                read = sum(piece["bytes"] for piece in head["pieces"])
+                amounts.setdefault(dtype_of(head["engine"]), read)
+        self.bandwidth: list[tuple[dict[str, Any], Cell]] = []
+        for name, amount in amounts.items():
+            tensor = torch.ones(-(-amount // 4))
+            cell = Cell({"whole": tensor.sum}, slow=name == "large")
+            self.bandwidth.append(({"name": name, "bytes": 4 * len(tensor)}, cell))
+        self.peak: list[tuple[dict[str, Any], Cell]] = []
+        for dtype in dict.fromkeys((*ENGINE_DTYPES[:2], "int8", *map(dtype_of, self.plan.engines))):
+            call = product_call(dtype, matrix)
+            if call is not None:
+                head = {"dtype": dtype, "flops": 2 * matrix**3}
+                self.peak.append((head, Cell({"whole": call}, slow=True)))
+        self.cells += [cell for _, cell in self.bandwidth + self.peak]
+
+    # ---- rounds --------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def run(self, rounds: int, repetitions: int, busy: bool) -> float | None:
+        """Time everything; return how many cores others used at most, None if not to be known.
+
+        Args:
+            rounds: in each, every cell has its turn, in another order each time.
+            repetitions: of a pass in a round.
+            busy: measure though others use the machine.
+
+        Raises:
+            UsageError: the machine is busy.
+        """
+        used = []
+        with tqdm(total=(rounds + 1) * len(self.cells), unit=" cells") as bar:
+
+            def work(cell: Cell, wanted: int) -> dict[str, list[float]]:
+                bar.update()
+                return cell.run(wanted)
+
+            for cell in self.cells:  # untimed: what is built at a first call, or compiled
+                work(cell, 1)
+            for turn in range(rounds):
+                one_round = partial(in_turns, self.cells, [repetitions], turn, work)
+                found, cores = undisturbed(one_round, busy)
+                used.append(cores)
+                for cell, (seconds,) in zip(self.cells, found, strict=True):
+                    cell.keep(seconds)
+        known = [cores for cores in used if cores is not None]
+        return max(known) if known else None
+
+    def report(self) -> dict[str, Any]:
+        """Return what was measured, raw."""
+        passes = []
+        for head, cell in self.passes:
+            pieces = [
+                piece | ({"seconds": cell.rounds[piece["name"]]} if len(cell.rounds) > 1 else {})
+                for piece in head["pieces"]
+            ]
+            passes.append(head | {"seconds": cell.rounds["whole"], "pieces": pieces})
+        return {
+            "bandwidth": [head | {"seconds": c.rounds["whole"]} for head, c in self.bandwidth],
+            "peak": [head | {"seconds": cell.rounds["whole"]} for head, cell in self.peak],
+            "passes": passes,
+            "searches": [
+                {
+                    "name": name,
+                    "passes": cell.passes,
+                    "seconds": cell.rounds["search"],
+                    "encoder_seconds": cell.rounds["encoder"],
+                }
+                | ({"loop_seconds": cell.rounds["loop"]} if "loop" in cell.rounds else {})
+                for name, cell in self.searches
+            ],
+        }

@@ -1,0 +1,127 @@
+"""What is timed: calls in turn, whole searches, products of matrices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..clock import Clock, Parts
+from ..pieces import NAMES, Call
+from ..systems import CountedModel
+
+WARM_UP = 3  # untimed calls before each cell's timed ones
+SLOW = 4  # whole searches and large tensors: one repetition for so many of a pass
+
+# Of a search: what a clock tells apart.
+OWN_PARTS: Parts = {"encoder": ("scorer", ("encode",)), "passes": ("scorer", ("step", "log_probs"))}
+STOCK_PARTS: Parts = {"encoder": ("model", ("forward_encoder",))}
+
+
+class Cell:
+    """Calls that are timed in turn, so that each finds the caches as the others leave them.
+
+    Args:
+        calls: by name.
+        prepare: to be called before every round's repetitions.
+        slow: one repetition in place of SLOW.
+    """
+
+    def __init__(
+        self, calls: Mapping[str, Call], prepare: Call | None = None, slow: bool = False
+    ) -> None:
+        self.calls, self.prepare, self.slow = dict(calls), prepare, slow
+        self.rounds: dict[str, list[list[float]]] = {}
+
+    def once(self) -> dict[str, float]:
+        """Run every call; return their seconds."""
+        seconds = {}
+        for name, call in self.calls.items():
+            begin = time.perf_counter()
+            call()
+            seconds[name] = time.perf_counter() - begin
+        return seconds
+
+    def repetitions(self, wanted: int) -> int:
+        """Return how often it is timed in a round."""
+        return -(-wanted // SLOW) if self.slow else wanted
+
+    def run(self, wanted: int) -> dict[str, list[float]]:
+        """Time one round; return the seconds of each call."""
+        if self.prepare is not None:
+            self.prepare()
+        for _ in range(1 if self.slow else WARM_UP):
+            self.once()
+        found = [self.once() for _ in range(self.repetitions(wanted))]
+        return {name: [round(one[name], 8) for one in found] for name in found[0]}
+
+    def keep(self, found: Mapping[str, list[float]]) -> None:
+        """Keep a round's seconds."""
+        for name, seconds in found.items():
+            self.rounds.setdefault(name, []).append(seconds)
+
+
+class Search(Cell):
+    """A whole search, its encoder timed apart; of this package's also what is outside its passes.
+
+    Args:
+        task: that runs it.
+        generator: the search.
+        model: its model.
+        sample: a batch.
+    """
+
+    def __init__(self, task: Any, generator: Any, model: Any, sample: dict[str, Any]) -> None:
+        super().__init__({}, slow=True)
+        own = hasattr(generator, "scorer")
+        self._counted: CountedModel | None = None
+        if not own:
+            self._counted = generator.model = CountedModel([model])
+        self._clock = Clock(generator, OWN_PARTS if own else STOCK_PARTS)
+        self._work = lambda: task.inference_step(generator, [model], sample)
+        self.passes = 0
+
+    def once(self) -> dict[str, float]:
+        """Search; return the seconds of the encoder, of the rest, and of the rest's loop."""
+        self._clock.restart()
+        if self._counted is not None:
+            self._counted.passes = 0
+        begin = time.perf_counter()
+        hypos = self._work()
+        whole = time.perf_counter() - begin
+        self.passes = hypos[0][0]["steps"] if self._counted is None else self._counted.passes
+        spent = self._clock.seconds
+        seconds = {"encoder": spent["encoder"], "search": whole - spent["encoder"]}
+        if self._counted is None:
+            seconds["loop"] = seconds["search"] - spent["passes"]
+        return seconds
+
+
+def pass_call(scorer: Any, tokens: Tensor) -> Call:
+    """Return a decoder's pass."""
+    return lambda: scorer.log_probs(scorer.step(tokens)).argmax(-1)
+
+
+def product_call(dtype: str, size: int) -> Call | None:
+    """Return a product of two square matrices; None if torch has none in this dtype here."""
+    left, right = torch.rand(2, size, size)
+    if dtype == "int8":
+        first, second = ((100 * one).to(torch.int8) for one in (left, right))
+
+        def call() -> object:
+            return torch._int_mm(first, second)
+    else:
+        wanted = next(kind for kind, name in NAMES.items() if name == dtype)
+        third, fourth = left.to(wanted), right.to(wanted)
+
+        def call() -> object:
+            return third @ fourth
+
+    try:
+        call()
+    except (RuntimeError, AttributeError):
+        return None
+    return call

@@ -1,0 +1,142 @@
+"""Other engines on the same checkpoint: CTranslate2."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from ..errors import UsageError, option_error
+from .systems import PEER, Models, Output, count_parameters
+from .text import plain_text, text_language
+
+
+class CTranslate2System:
+    """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
+
+    Args:
+        beam: its size; 1 is greedy.
+        compute_type: CTranslate2's: ``float32`` or ``int8``.
+        models: where the checkpoint and the test set come from.
+        path: the checkpoint.
+        common: fairseq's options that all decoders share.
+
+    Raises:
+        UsageError: CTranslate2 is not installed, or cannot convert the model.
+    """
+
+    def __init__(
+        self,
+        beam: int,
+        compute_type: str,
+        models: Models,
+        path: str,
+        common: dict[str, Any],
+    ) -> None:
+        name = "greedy" if beam == 1 else f"beam {beam}"
+        self.label = f"CTranslate2 {name}, {compute_type}"
+        self.command = f"--peers ({compute_type}, beam {beam})"
+        self.promise, self.dtype = PEER, compute_type
+        self.models, self.task = models.load(path)
+        self.files = path.split(os.pathsep)
+        self.parameters = count_parameters(self.models)
+        self.dataset = self.task.dataset(models.subset)
+        self.language = text_language(models.data, self.task.cfg.target_lang)
+        self.threads: int | None = None
+        self._folder = converted(path, models.data)
+        self._limits = {
+            "beam_size": beam,
+            "max_decoding_length": int(common.get("max_len_b", 200)),
+            "min_decoding_length": int(common.get("min_len", 1)),
+        }
+        self.use_threads(1)
+
+    def use_threads(self, threads: int) -> None:
+        """Take another number of threads."""
+        import ctranslate2
+
+        self.threads = threads
+        self._translator = ctranslate2.Translator(
+            self._folder, device="cpu", compute_type=self.dtype, intra_threads=threads
+        )
+
+    def tune_threads(self, sentences: Sequence[int], most: int) -> None:
+        """Take the number of threads that is fastest at batch 1.
+
+        Args:
+            sentences: to be translated, once each after a warm-up.
+            most: threads to try up to.
+        """
+        seconds = {}
+        for threads in range(1, most + 1):
+            self.use_threads(threads)
+            for turn in range(2):
+                begin = time.perf_counter()
+                for sentence in sentences:
+                    self.translate([sentence])
+                if turn:
+                    seconds[threads] = time.perf_counter() - begin
+        self.use_threads(min(seconds, key=seconds.__getitem__))
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch.
+
+        Args:
+            sentences: their numbers in the test set.
+        """
+        dictionary = self.task.source_dictionary
+        sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
+        results = self._translator.translate_batch(sources, **self._limits)
+        outputs = [result.hypotheses[0] for result in results]
+        return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Nothing is promised, so nothing is excused."""
+        return False
+
+
+@functools.cache
+def converted(path: str, data: str) -> str:
+    """Convert a checkpoint for CTranslate2, into a folder that goes when the process does.
+
+    Raises:
+        UsageError: CTranslate2 is not installed, or does not know the model.
+    """
+    try:
+        from ctranslate2.converters import FairseqConverter
+    except ImportError as error:
+        raise option_error(
+            "--peers", "ctranslate2", "an installed package: pip install fairseq_paradec[peers]"
+        ) from error
+    keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
+    _KEPT.append(keep)
+    folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"
+    try:
+        # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
+        options |= {"arch": options.get("arch", options["_name"]), "task": "translation"}
+        torch.save({"args": argparse.Namespace(**options), "model": state["model"]}, plain)
+        FairseqConverter(str(plain), data).convert(str(folder))
+    except Exception as error:
+        raise UsageError(f"--peers: CTranslate2 cannot convert {path}: {error}") from error
+    return str(folder)
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """Return a part of a checkpoint's configuration, in whichever form it was saved."""
+    if isinstance(config, argparse.Namespace):
+        return vars(config)
+    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []

@@ -1,0 +1,202 @@
+"""Systems on the same sentences: what comes out, in how many passes, and raw times.
+
+Every system translates the same sentences in the same process, in rounds in which each sentence is
+decoded by all of them one after the other, each time in another order. The timer covers what a user
+waits for: batching, encoder, decoder, detokenised text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..analysis.timing import total
+from . import machine, rounds
+from .journal import Journal
+from .systems import PEER, Output, System, decode
+
+# A batch size is useful if some decoder gains this factor by it.
+USEFUL = 1.05
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        sentences: numbers of the sentences, from short to long.
+        timed: those whose latency is taken.
+        batch_sizes: of the throughput sweep, growing.
+        threads: CPU threads; the first is used for all but the thread sweep.
+        rounds: timed ones.
+        device: ``cpu`` or ``cuda``.
+        busy: measure also if others use the machine.
+    """
+
+    sentences: list[int]
+    timed: list[int]
+    batch_sizes: tuple[int, ...]
+    threads: tuple[int, ...]
+    rounds: int
+    device: str = "cpu"
+    busy: bool = False
+
+    def batches(self, size: int) -> list[list[int]]:
+        """Return the sentences in batches of similar length."""
+        return [self.sentences[i : i + size] for i in range(0, len(self.sentences), size)]
+
+
+class Benchmark:
+    """Measures systems and keeps raw samples; does not judge them.
+
+    Args:
+        systems: the rows, ``BASELINES`` among their labels.
+        plan: what to measure.
+        journal: where to keep it.
+        bar: progress, advanced by one a translated sentence.
+    """
+
+    def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal, bar: Any) -> None:
+        self.systems, self.plan, self.journal, self.bar = list(systems), plan, journal, bar
+        self.own = [system for system in systems if system.promise != PEER]
+        self._observed: dict[str, dict[int, list[str]]] = {}
+
+    def run(self) -> None:
+        """Measure all that the journal does not hold yet."""
+        torch.set_num_threads(self.plan.threads[0])
+        for system in self.systems:
+            self.observe(system, 1)
+        for threads in self.plan.threads:
+            torch.set_num_threads(threads)
+            # A peer has threads of its own: it belongs to one setting only.
+            among = self.systems if threads == self.plan.threads[0] else self.own
+            items = [[sentence] for sentence in self.plan.timed]
+            self.time(f"latency/{threads}", among, items)
+        torch.set_num_threads(self.plan.threads[0])
+        best: dict[str, float] = {}
+        for size in self.plan.batch_sizes:
+            for system in self.own:
+                self.observe(system, size)
+            self.time(f"throughput/{size}", self.own, self.plan.batches(size))
+            found = {
+                name: len(self.plan.sentences) / min(map(total, rounds))
+                for name, rounds in self.seconds(f"throughput/{size}").items()
+            }
+            if best and all(found[name] < USEFUL * best[name] for name in found):
+                break
+            best = found
+
+    def observe(self, system: System, size: int) -> None:
+        """Translate everything once, untimed: what comes out, in how many passes and MiB."""
+        key = f"outputs/{size}/{system.label}"
+        if key in self.journal.entries:
+            return
+
+        # What is built at a first call is no memory of the system's that happens to come first.
+        self._warm_up(system, self.plan.batches(size))
+        outputs, memory = machine.with_peak_memory(
+            lambda: decode(system, self.plan.sentences, size, self.bar.update), self.plan.device
+        )
+        passes = [output.passes for output in outputs]
+        blocks = [output.blocks for output in outputs]
+        self.journal.put(
+            key,
+            {
+                "tokens": [output.tokens for output in outputs],
+                "texts": [output.text for output in outputs],
+                "passes": None if None in passes else passes,
+                "blocks": None if None in blocks else blocks,
+                "memory": memory,
+            },
+        )
+
+    def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
+        """Time whole translations in rounds: each item by all systems before the next item.
+
+        Args:
+            key: under which the seconds of each round are kept, with the round's number.
+            systems: to be compared.
+            items: batches of sentences.
+        """
+        warm = False
+        for turn in range(self.plan.rounds):
+            if f"{key}/{turn}" in self.journal.entries:
+                continue
+            if not warm:
+                for system in systems:
+                    self._warm_up(system, items)
+                warm = True
+            entry, busy = rounds.undisturbed(
+                partial(self._round, systems, items, turn), self.plan.busy
+            )
+            self.journal.put(f"{key}/{turn}", {"busy": busy} | entry)
+
+    def _warm_up(self, system: System, items: Sequence[list[int]]) -> None:
+        """Translate a few items, the first and the last among them."""
+        step = max(1, (len(items) - 1) // WARM_UP)
+        for item in [*items[:-1:step][:WARM_UP], items[-1]]:
+            system.translate(item)
+
+    def _round(
+        self, systems: Sequence[System], items: Sequence[list[int]], turn: int
+    ) -> dict[str, Any]:
+        """Time one round; compare what comes out with what came out untimed."""
+
+        def translate(system: System, item: list[int]) -> tuple[float, int]:
+            begin = rounds.now(self.plan.device)
+            outputs = system.translate(item)
+            seconds = round(rounds.now(self.plan.device) - begin, 7)
+            self.bar.update(len(item))
+            return seconds, self._changed(system, item, outputs)
+
+        found = rounds.in_turns(systems, items, turn, translate)
+        by_label = dict(zip((system.label for system in systems), found, strict=True))
+        return {
+            "seconds": {name: [seconds for seconds, _ in one] for name, one in by_label.items()},
+            "changed": {name: sum(changed for _, changed in one) for name, one in by_label.items()},
+        }
+
+    def _changed(self, system: System, item: list[int], outputs: Sequence[Output]) -> int:
+        """Count outputs that are not those of the untimed pass; ties of exact ones apart."""
+        if system.label not in self._observed:
+            entry = self.journal.entries[f"outputs/1/{system.label}"]
+            tokens = dict(zip(self.plan.sentences, entry["tokens"], strict=True))
+            self._observed[system.label] = tokens
+        before = self._observed[system.label]
+        return sum(
+            output.tokens != before[sentence]
+            and not system.tie(sentence, output.tokens, before[sentence])
+            for sentence, output in zip(item, outputs, strict=True)
+        )
+
+    def seconds(self, key: str) -> dict[str, list[list[float]]]:
+        """Return what ``time`` kept under a key: by system, round and item."""
+        rounds = [self.journal.entries[f"{key}/{turn}"] for turn in range(self.plan.rounds)]
+        names = rounds[0]["seconds"]
+        return {name: [one["seconds"][name] for one in rounds] for name in names}
+
+    def measured(self, kind: str) -> Iterator[str]:
+        """Yield the settings (threads, batch sizes) for which there are times, in order."""
+        wanted = self.plan.threads if kind == "latency" else self.plan.batch_sizes
+        for setting in wanted:
+            if f"{kind}/{setting}/0" in self.journal.entries:
+                yield str(setting)
+
+    def changed(self, name: str) -> int:
+        """Return how many outputs of a system were others when timed than untimed."""
+        return sum(one["changed"].get(name, 0) for one in self._rounds())
+
+    def busiest(self) -> float | None:
+        """Return how many cores others used at most, during a round; None if not to be known."""
+        found = [one["busy"] for one in self._rounds()]
+        return None if None in found else max(found)
+
+    def _rounds(self) -> list[dict[str, Any]]:
+        """Return what was kept of the timed rounds, all settings together."""
+        entries = self.journal.entries.items()
+        return [one for key, one in entries if key.startswith(("latency/", "throughput/"))]

@@ -1,0 +1,125 @@
+"""``paradec training-speed``: how fast each architecture trains, against the first one.
+
+Every architecture makes updates on the same batches, in turns: forward, backward and Adam, by
+fairseq's own task and label-smoothed criterion. (zhang2020, Table 1, column Train.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from fairseq import options, tasks, utils
+from tqdm import tqdm
+
+from . import documents, machine, rounds
+
+CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+
+
+class Trainee:
+    """A new model with all that an update needs.
+
+    Args:
+        data: fairseq's data folder.
+        arch: an architecture.
+        flags: of fairseq-train, for all.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, data: str, arch: str, flags: Sequence[str], device: str) -> None:
+        parser = options.get_training_parser()
+        given = [data, "--arch", arch, *CRITERION, *flags]
+        args = options.parse_args_and_arch(parser, given, suppress_defaults=False)
+        torch.manual_seed(args.seed)
+        self.arch, self.device = arch, device
+        self.task = tasks.setup_task(args)
+        self.model = self.task.build_model(args).to(device).train()
+        self.criterion = self.task.build_criterion(args).to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+        self.updates = 0
+
+    def batches(self, max_tokens: int, count: int) -> list[dict[str, Any]]:
+        """Return the first batches of training, on the device."""
+        self.task.load_dataset("train")
+        made = self.task.get_batch_iterator(
+            self.task.dataset("train"), max_tokens=max_tokens, seed=1
+        ).next_epoch_itr(shuffle=True)
+        found = [batch for batch, _ in zip(made, range(count), strict=False)]
+        return utils.move_to_cuda(found) if self.device == "cuda" else found
+
+    def update(self, sample: dict[str, Any]) -> float:
+        """Make one update; return its seconds."""
+        begin = rounds.now(self.device)
+        loss, size, _ = self.task.train_step(
+            sample, self.model, self.criterion, _Backward(), self.updates
+        )
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= size
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.updates += 1
+        return rounds.now(self.device) - begin
+
+
+class _Backward:
+    """What fairseq's tasks want of an optimizer: a backward pass."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+
+def training_speed(args: argparse.Namespace) -> int:
+    """Train all in turns, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec training-speed``; ``flags`` are those of fairseq-train.
+    """
+    rounds.check_device(args.device)
+    torch.set_num_threads(args.threads)
+    trainees = [Trainee(args.data, arch, args.flags, args.device) for arch in args.arch]
+    batches = trainees[0].batches(args.max_tokens, args.batches)
+    tokens = sum(batch["ntokens"] for batch in batches)
+    seconds: list[list[float]] = [[] for _ in trainees]
+    used = []
+    with tqdm(total=(args.rounds + 1) * len(batches) * len(trainees), unit=" updates") as bar:
+
+        def update(trainee: Trainee, sample: dict[str, Any]) -> float:
+            bar.update()
+            return trainee.update(sample)
+
+        rounds.in_turns(trainees, batches, 0, update)  # warms up
+        for turn in range(args.rounds):
+            one_round = partial(rounds.in_turns, trainees, batches, turn, update)
+            found, cores = rounds.undisturbed(one_round, args.busy)
+            used.append(cores)
+            for own, each in zip(seconds, found, strict=True):
+                own.append(sum(each))
+    rows = []
+    for trainee, own in zip(trainees, seconds, strict=True):
+        ratios = [first / second for first, second in zip(seconds[0], own, strict=True)]
+        rows.append(
+            {
+                "architecture": trainee.arch,
+                "parameters": sum(p.numel() for p in trainee.model.parameters()),
+                "tokens per second": round(tokens / statistics.median(own)),
+                f"speed of {args.arch[0]}'s": round(statistics.median(ratios), 3),
+                "lowest round": round(min(ratios), 3),
+                "highest round": round(max(ratios), 3),
+            }
+        )
+    notes = [
+        f"{len(batches)} batches of at most {args.max_tokens} tokens, {args.rounds} rounds after a "
+        f"warm-up, architectures in turns; fp32, {args.device}, {args.threads} thread(s); "
+        f"{rounds.others_used(used, args.busy)}.",
+        "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
+        "medians of the rounds' ratios.",
+    ]
+    made_by = machine.circumstances("training-speed", args.argv[1:])
+    documents.save(args.out, args.title, notes, rows, made_by)
+    return 0
