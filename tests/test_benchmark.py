@@ -6,6 +6,7 @@ tests' own.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import statistics
@@ -92,7 +93,22 @@ def run(tmp_path_factory) -> tuple[dict[str, Any], Path]:
 
 def test_the_document_fits_its_schema(run):
     document, out = run
-    jsonschema.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.validate(document, schema)
+    for system in document["systems"]:
+        engine = "fairseq" if system["command"].startswith("beam") else "torch"
+        engine = "ctranslate2" if system["promise"] == "peer" else engine
+        assert system["engine"] == engine
+        assert system["engine_dtype"] == system["dtype"] and not system["compiled"]
+        if system["promise"] in ("exact", "beam search"):
+            assert system["lossless"] == (system["promise"] == "exact")
+    # Benchmarks of version 1 do not say so, and are read all the same.
+    older = copy.deepcopy(document) | {"version": 1}
+    for system in older["systems"]:
+        del system["lossless"]
+    jsonschema.validate(older, schema)
+    with pytest.raises(jsonschema.ValidationError, match="lossless"):
+        jsonschema.validate(older | {"version": 2}, schema)
     assert sorted(p.name for p in out.parent.iterdir()) == ["b.json", "b.md", "b.png"]
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     page = out.with_suffix(".md").read_text(encoding="utf-8")
@@ -302,6 +318,9 @@ class Fake:
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         return False
+
+    def provenance(self) -> dict[str, Any]:
+        return {}
 
 
 @pytest.fixture

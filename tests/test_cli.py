@@ -167,6 +167,8 @@ def test_lossless_counts_every_variant(tmp_path):
     assert {row["batch size"] for row in rows} == {1, 2}
     assert {row["sentences"] for row in rows} == {3}
     assert all(row["identical"] + row["ties"] == 3 and row["beyond ties"] == 0 for row in rows)
+    made_by = {(row["lossless"], row["engine"], row["engine_dtype"]) for row in rows}
+    assert made_by == {(True, "torch", "fp32")} and len({row["model"] for row in rows}) == 1
     greedy = [row["passes"] for row in rows if row["decoder"] == "greedy"]
     assert greedy[0] == greedy[1]
     assert all(row["passes"] <= greedy[0] for row in rows if "stop=" not in row["other"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: The fields of a record, or of a benchmark's system, that say how its output was made.
+PROVENANCE = ("lossless", "engine", "engine_dtype", "compiled", "model", "drafter")
+
 #: Greedy search's output. Only this promise can be shown wrong, by one token.
 EXACT = "exact"
 #: Exact in fp32, but its passes are of a lower precision.

@@ -141,14 +141,18 @@ def read_json(path: Path, found: Folder) -> None:
             f"{path}: cannot be read as JSON, or only a part of it: {error}"
         ) from error
     schema = str(content.get("schema")) if isinstance(content, dict) else "None"
-    kinds = {documents.BENCHMARK: 1, documents.PASSES: 1, documents.SCHEMA: documents.VERSION}
+    kinds = {
+        documents.BENCHMARK: documents.BENCHMARK_VERSIONS,
+        documents.PASSES: (1,),
+        documents.SCHEMA: (documents.VERSION,),
+    }
     if schema not in kinds:
         found.skipped[path.name] = f"JSON of another kind (schema: {schema})"
         return
-    if content.get("version") != kinds[schema]:
+    if content.get("version") not in kinds[schema]:
+        allowed = " or ".join(map(str, kinds[schema]))
         raise UsageError(
-            f"{path}: got {schema}, version {content.get('version')!r}; allowed: version "
-            f"{kinds[schema]}"
+            f"{path}: got {schema}, version {content.get('version')!r}; allowed: version {allowed}"
         )
     if schema == documents.BENCHMARK:
         documents.check_benchmark(content, str(path))
@@ -159,7 +163,7 @@ def read_json(path: Path, found: Folder) -> None:
         document = report.Document(path.name, "passes", content, content["tables"])
     else:
         documents.check_table(content, path)
-        parts = [{"title": "", "notes": [], "rows": content["rows"]}]
+        parts = [{"title": "", "notes": [], "rows": documents.columns(content["rows"])}]
         document = report.Document(path.name, "table", content, parts)
     found.documents.append(document)
 

@@ -18,11 +18,12 @@ from tqdm import tqdm
 
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from ..analysis.markdown import markdown
+from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..errors import option_error
 from . import DEFAULT_DECODERS, documents, machine, rounds
-from .documents import BENCHMARK, check_benchmark
+from .documents import BENCHMARK, BENCHMARK_VERSIONS, check_benchmark
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
 from .loading import check_inputs, choose, evenly
@@ -93,7 +94,7 @@ def benchmark(args: argparse.Namespace) -> int:
     }
     document = {
         "schema": BENCHMARK,
-        "version": 1,
+        "version": BENCHMARK_VERSIONS[-1],
         "title": args.title or f"Benchmark of {args.path}",
         "notes": notes(setting, systems, args),
         **made_by,
@@ -252,6 +253,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                 "label": name,
                 "command": system.command,
                 "promise": system.promise,
+                **{name: found["1"]["provenance"][name] for name in PROVENANCE},
                 "parameters": system.parameters,
                 "dtype": system.dtype,
                 "threads": system.threads,

@@ -13,6 +13,7 @@ import jsonschema
 
 from ..analysis import pass_costs
 from ..analysis.benchmark_tables import tables
+from ..analysis.promises import PROVENANCE
 from ..errors import UsageError, option_error
 
 # Of the JSON files: another version is another meaning of their keys.
@@ -31,6 +32,8 @@ FIELDS: dict[str, type] = {
 
 # The other kinds of file hold several tables and what they are made from: a benchmark, and passes.
 BENCHMARK = "fairseq_paradec.benchmark"
+# Benchmarks of these versions are read: the first lacks PROVENANCE.
+BENCHMARK_VERSIONS = (1, 2)
 PASSES = "fairseq_paradec.passes"
 
 
@@ -214,19 +217,20 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
     keys = ("schema", "version")
     given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
-    if given == [BENCHMARK, 1]:
+    if given[0] == BENCHMARK and given[1] in BENCHMARK_VERSIONS:
         check_benchmark(table, str(path))
     elif given == [PASSES, 1]:
         check_passes(table, str(path))
     elif given == [SCHEMA, VERSION]:
         check_table(table, path)
-        table |= {"tables": [{"title": "", "notes": table["notes"], "rows": table["rows"]}]}
+        rows = columns(table["rows"])
+        table |= {"tables": [{"title": "", "notes": table["notes"], "rows": rows}]}
         table |= {"notes": []}
     else:
         raise UsageError(
             f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
-            f"allowed: {SCHEMA!r}, version {VERSION}, or {BENCHMARK!r} or "
-            f"{PASSES!r}, version 1"
+            f"allowed: {SCHEMA!r}, version {VERSION}, {BENCHMARK!r}, version "
+            f"{' or '.join(map(str, BENCHMARK_VERSIONS))}, or {PASSES!r}, version 1"
         )
     said = [table["command"], table["title"], *table["notes"]]
     said += [str(value) for value in table.get("setting", {}).values()]
@@ -234,6 +238,11 @@ def read_document(path: Path) -> dict[str, Any]:
         if os.path.isabs(word) and len(word) > 1:
             raise UsageError(f"{path}: it names {word!r}; allowed: paths relative to the checkout")
     return table
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a table's rows as they are shown: without what they say of how they were made."""
+    return [{k: v for k, v in row.items() if k not in PROVENANCE} for row in rows]
 
 
 def check_table(table: dict[str, Any], path: Path) -> None:

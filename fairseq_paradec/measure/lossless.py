@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from ..analysis.promises import PROVENANCE
 from ..errors import option_error
 from ..methods.registry import METHODS
 from . import documents, machine
@@ -102,8 +103,10 @@ def lossless(args: argparse.Namespace) -> int:
                 for one, judge in judges.items()
             }
             for options in ways:
-                counts = count(systems(options), sentences, wanted, size)
-                rows.append(labels(size, options) | counts)
+                variant = systems(options)
+                counts = count(variant, sentences, wanted, size)
+                made_by = variant[subsets[-1]].provenance()
+                rows.append(labels(size, options) | counts | {n: made_by[n] for n in PROVENANCE})
                 progress.update()
     notes = [
         f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",

@@ -15,6 +15,7 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
+from ..decoding.provenance import provenance
 from ..errors import UsageError, option_error
 from .systems import PEER, Models, Output, count_parameters
 from .text import plain_text, text_language
@@ -102,6 +103,10 @@ class CTranslate2System:
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Nothing is promised, so nothing is excused."""
         return False
+
+    def provenance(self) -> dict[str, Any]:
+        """Return how batches are decoded, as docs/trace.md describes it."""
+        return provenance(False, "ctranslate2", self.dtype, False, self.models)
 
 
 @functools.cache

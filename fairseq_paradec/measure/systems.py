@@ -18,16 +18,17 @@ from fairseq import utils
 from fairseq.sequence_generator import EnsembleModel
 
 from ..analysis.blocks import METHOD, block_sizes
+from ..analysis.promises import EXACT, OTHER_DTYPE
 from ..decoding.audit import Audit
+from ..decoding.provenance import FAIRSEQ, provenance
 from ..methods.base import MethodGenerator
-from ..methods.registry import METHODS, STOCK_DECODINGS
+from ..methods.registry import METHODS
 from . import DTYPES, loading
 from .specs import OTHER_SEARCH, parse, split_label
 from .text import plain_text, text_language
 
-# Named by what a system promises. Only "exact" can be shown wrong, by one token.
-EXACT, BEAM, RELAXED, PEER = "exact", "beam search", "relaxed", "peer"
-OTHER_MODEL, OTHER_DTYPE = "other model", "other dtype"
+# What else a system may promise than EXACT and OTHER_DTYPE.
+BEAM, RELAXED, PEER, OTHER_MODEL = "beam search", "relaxed", "peer", "other model"
 
 _DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 
@@ -78,6 +79,9 @@ class System(Protocol):
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch: the sentences of these numbers, in this order."""
+
+    def provenance(self) -> dict[str, Any]:
+        """Return how the last batch was decoded, as docs/trace.md describes it."""
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Say whether two outputs part at tokens that the model hardly tells apart."""
@@ -172,15 +176,27 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
-        if self.options.engine_dtype not in (None, models.dtype):
+        if self.dtype != models.dtype:
             return OTHER_DTYPE
-        if self.options.decoding in STOCK_DECODINGS:
-            if any(name in self.given for name in OTHER_SEARCH):
-                return RELAXED
-            return EXACT if self.options.beam == 1 else BEAM
-        if self.generator.lossless:
+        if self.lossless:
             return EXACT
-        return BEAM if METHODS[self.options.decoding].beam else RELAXED
+        stock = not isinstance(self.generator, MethodGenerator)
+        plain = stock and not any(name in self.given for name in OTHER_SEARCH)
+        beam = not stock and METHODS[self.generator.config.decoding].beam
+        return BEAM if plain or beam else RELAXED
+
+    @property
+    def lossless(self) -> bool:
+        """Whether, in fp32, the output is promised to be greedy search's with these models."""
+        if isinstance(self.generator, MethodGenerator):
+            return bool(self.generator.lossless)
+        return self.options.beam == 1 and not any(name in self.given for name in OTHER_SEARCH)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return how the last batch was decoded, as docs/trace.md describes it."""
+        if isinstance(self.generator, MethodGenerator):
+            return self.generator.provenance()
+        return provenance(self.lossless, FAIRSEQ, self.dtype, False, self.models)
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch.

@@ -112,6 +112,7 @@ class Benchmark:
                 "passes": None if None in passes else passes,
                 "blocks": None if None in blocks else blocks,
                 "memory": memory,
+                "provenance": system.provenance(),
             },
         )
 
