@@ -41,7 +41,6 @@ def test_commands_of_a_page_have_their_arguments(page: Path):
         words = list(lexer)
         end = next((i for i, word in enumerate(words) if set(word) <= set("|>")), len(words))
         module = importlib.import_module(f"fairseq_paradec.cli.{words[1].replace('-', '_')}")
-        if hasattr(module, "declare"):
-            parser = argparse.ArgumentParser(prog=line, exit_on_error=False)
-            module.declare(parser)
-            parser.parse_args(words[2:end])
+        parser = argparse.ArgumentParser(prog=line, exit_on_error=False)
+        module.declare(parser)
+        parser.parse_args(words[2:end])
