@@ -61,8 +61,6 @@ class Method:
         alone: why no other method can decode the Transformers that it owns; None: others can.
         drafter: what ``--drafter-path`` names; None if there is none.
         trained_block: whether its block size is by default that of its drafter's training.
-        guesses_output: whether its passes guess the output itself, so that a dependency graph can
-            be made of its traces.
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
         exact_variants: settings whose exactness ``paradec lossless`` counts; None: none.
         candidates: settings that ``auto_fast`` compares; None: none.
@@ -87,7 +85,6 @@ class Method:
     alone: str | None = None
     drafter: str | None = None
     trained_block: bool = False
-    guesses_output: bool = False
     flops: Callable[..., flops.Count] | None = flops.verifying
     exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
@@ -151,7 +148,6 @@ _ENTRIES = (
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
         generator="greedy.GreedyGenerator",
-        guesses_output=True,
         exact_variants=variants.defaults,
         candidates=variants.plain,
     ),
@@ -160,7 +156,6 @@ _ENTRIES = (
         summary="parallel Jacobi: the whole target is one block, re-predicted until it stands",
         generator="jacobi.JacobiGenerator",
         reads=(*_JACOBI, "jacobi_length"),
-        guesses_output=True,
         exact_variants=variants.one_block,
     ),
     Method(
@@ -168,7 +163,6 @@ _ENTRIES = (
         summary="Jacobi decoding in blocks from left to right",
         generator="jacobi.JacobiGenerator",
         reads=_BLOCKS,
-        guesses_output=True,
         exact_variants=variants.blocks,
     ),
     Method(
@@ -176,7 +170,6 @@ _ENTRIES = (
         summary="as pgj up to a length, then token by token",
         generator="jacobi.JacobiGenerator",
         reads=(*_BLOCKS, "hybrid_length"),
-        guesses_output=True,
         exact_variants=variants.windows,
         candidates=variants.sliding_windows,
     ),
