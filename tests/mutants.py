@@ -47,8 +47,10 @@ def m(area: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 LOOP, ROW = "decoding/loop.py", "decoding/row.py"
 RULES, ACCEPT = "decoding/token_rules.py", "decoding/acceptance.py"
-CHUNK, LOCAL = "decoding/engine/chunk.py", "decoding/engine/local.py"
-BLOCK, BEAM = "decoding/engine/block.py", "methods/beam.py"
+CACHE, MASKS = "decoding/engine/cache.py", "decoding/engine/masks.py"
+LOCAL, BLOCK = "decoding/engine/local.py", "decoding/engine/block.py"
+ENSEMBLE, PROJECTION = "decoding/engine/scorers.py", "decoding/engine/projection.py"
+GATHER, BEAM = "decoding/engine/gather.py", "methods/beam.py"
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
@@ -73,10 +75,10 @@ MUTANTS = [
     m("rollback", LOOP, "scorer.keep([len(row.tokens) for row in live])",
       "scorer.keep([max(len(row.tokens) for row in live)] * len(live))"),
     m("rollback", LOOP, "                drafter.drop(stay)\n", "                pass\n"),
-    m("rollback", CHUNK, "self.lengths = [self.lengths[i] for i in index]",
+    m("rollback", CACHE, "self.lengths = [self.lengths[i] for i in index]",
       "self.lengths = [self.lengths[i] for i in range(len(index))]"),
-    m("rollback", CHUNK, "self.cross = self.cross.index_select(2, picked)",
-      "self.cross = self.cross[:, :, : len(index)]"),
+    m("rollback", CACHE, "self.source = self.source.index_select(2, picked)",
+      "self.source = self.source[:, :, : len(index)]"),
     m("rollback", HEADS, "self.states = self.states[list(stay)]",
       "self.states = self.states[: len(stay)]"),
     m("rollback", JACOBI, "self.guesses = [self.guesses[b] for b in stay]",
@@ -84,30 +86,32 @@ MUTANTS = [
     m("rollback", BLOCK, "self.keep([len(p) for p in prefixes])",
       "self.keep([len(p) + 1 for p in prefixes])"),
     # cache, masks, positions
-    m("mask", CHUNK, "return torch.arange(capacity, device=places.device) > places[:, :, None]",
-      "return torch.arange(capacity, device=places.device) >= places[:, :, None]",
-      "test_engine.py"),
-    m("mask", CHUNK, "self.future = torch.triu(full, 1)", "self.future = torch.triu(full, 2)"),
-    m("mask", CHUNK, "self.source_bias = self.source_bias.index_select(0, picked)",
+    m("mask", CACHE, "device=positions.device) > positions[:, :, None]",
+      "device=positions.device) >= positions[:, :, None]", "test_engine.py"),
+    m("mask", MASKS, "device=device).triu(1)", "device=device).triu(2)"),
+    m("mask", MASKS, "(seen & (column < width)[:, None]) | (column < 0)[:, None]",
+      "(seen & (column < width)[:, None]) | (column < 1)[:, None]", "test_gad.py", *TABLE),
+    m("mask", MASKS, "(seen & (column < width)[:, None]) | (column < 0)[:, None]",
+      "seen | (column < 0)[:, None]", "test_gad.py", *TABLE),
+    m("mask", CACHE, "self.source_bias = self.source_bias.index_select(0, picked)",
       "self.source_bias = self.source_bias[: len(index)]"),
     m("mask", BLOCK, "sees_block = (index <= last) & (index >= (first if causal else 0))",
       "sees_block = (index <= last) & (index > (first if causal else 0))", "test_gad.py", *TABLE),
     m("mask", BLOCK, "until = torch.where(sees_block, last, index)",
       "until = torch.where(sees_block, last - 1, index)", "test_gad.py", *TABLE),
-    m("position", CHUNK, "first, like = module.padding_idx + 1,",
-      "first, like = module.padding_idx + 2,"),
-    m("position", BLOCK, "slots = start + torch.arange(", "slots = start + 1 + torch.arange(",
-      "test_gad.py", *TABLE),
-    m("cache", CHUNK, "larger[:, :, : self.cache.size(2)] = self.cache",
-      "larger[:, :, 1 : self.cache.size(2)] = self.cache[:, :, 1:]", "test_scorer.py"),
-    m("ring", LOCAL, "return places % capacity", "return places % (capacity - 1)",
+    m("position", GATHER, "first = module.padding_idx + 1", "first = module.padding_idx + 2"),
+    m("position", CACHE, "first[:, None] + torch.arange(width, device=self.keys.device)",
+      "first[:, None] + 1 + torch.arange(width, device=self.keys.device)"),
+    m("cache", CACHE, "larger[:, :, : self.capacity] = self.keys",
+      "larger[:, :, 1 : self.capacity] = self.keys[:, :, 1:]", "test_scorer.py"),
+    m("ring", CACHE, "return positions % capacity", "return positions % (capacity - 1)",
       "test_local_scorer.py"),
-    m("ring", LOCAL, "return (held > here) | (held < self.window.first(here).clamp(min=0))",
+    m("ring", CACHE, "return (held > here) | (held < self.window.first(here).clamp(min=0))",
       "return (held > here) | (held <= self.window.first(here).clamp(min=0))",
       "test_local_scorer.py"),
     m("ring", LOCAL, "most = self.window.block - 1 + self.window.memory",
       "most = self.window.block - 2 + self.window.memory", "test_local_scorer.py"),
-    m("ring", LOCAL, "last = torch.tensor(self.lengths, device=device)[:, None] - 1",
+    m("ring", CACHE, "last = torch.tensor(self.lengths, device=device)[:, None] - 1",
       "last = torch.tensor(self.lengths, device=device)[:, None] - 2", "test_local_scorer.py"),
     # <pad>, limits, prefixes, penalties
     m("<pad>", RULES, "log_probs[:, :, self.pad] = -math.inf", "pass", "test_token_rules.py",
@@ -157,9 +161,9 @@ MUTANTS = [
     m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # scores
-    m("score", CHUNK, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
+    m("score", ENSEMBLE, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
       "return each.mean(dim=0)"),
-    m("score", CHUNK, "            logits = logits / temperature\n", "            pass\n"),
+    m("score", PROJECTION, "            logits = logits / temperature\n", "            pass\n"),
     m("score", "decoding/hypotheses.py", "score = score / len(row.tokens) ** len_penalty",
       "score = score / (len(row.tokens) - 1 or 1) ** len_penalty"),
     m("score", BEAM, "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",

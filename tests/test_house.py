@@ -1,4 +1,4 @@
-"""Which way imports go: inside the package, and between tests."""
+"""Which way imports go, inside the package and between tests; mutants that go with the code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
@@ -82,3 +83,9 @@ def test_no_test_imports_another() -> None:
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in names:
                 assert not name.split(".")[-1].startswith("test_"), f"{path} imports {name}"
+
+
+def test_every_mutant_has_its_code_and_its_tests() -> None:
+    assert [one for one in mutants.MUTANTS if mutants.find(one) is None] == []
+    named = {name for one in mutants.MUTANTS for name in one.tests}
+    assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []
