@@ -45,7 +45,6 @@ every_order = pytest.mark.parametrize("order", ORDERS, ids=name)
 
 
 def targets(lengths: list[int], seed: int = 0) -> list[list[int]]:
-    """Random words, none of them special."""
     generator = random.Random(seed)
     return [[generator.randrange(4, 60) for _ in range(n)] for n in lengths]
 
@@ -56,12 +55,6 @@ def padded(rows: list[list[int]], more: int = 0) -> torch.Tensor:
     return torch.tensor([[*row, EOS] + [PAD] * (width - len(row) - 1) for row in rows])
 
 
-def letters(order: TargetOrder, text: str) -> str:
-    """A text of letters as it is written."""
-    source = order.sources(torch.tensor([len(text)]), len(text))[0]
-    return "".join(text[i] for i in source)
-
-
 # ---- words into slots ---------------------------------------------------------------------------
 
 
@@ -69,13 +62,10 @@ def letters(order: TargetOrder, text: str) -> str:
     "order, text, want",
     [
         (TargetOrder(2, 1), "ABCDE", "AEBDC"),  # zhang2020, Figure 1
-        (TargetOrder(2, 2), "ABCDE", "AEBDC"),
         (TargetOrder(2, 1, double_token=True), "ABCDEF", "AFBECD"),
         (TargetOrder(1, 2), "ABCDE", "ABCDE"),
         (TargetOrder(1, 1, right_to_left=True), "ABCDE", "EDCBA"),
-        (TargetOrder(4, 1), "ABCDEFGH", "AEDHBFCG"),
         (TargetOrder(4, 1), "ABCDEFG", "AEDGBFC"),
-        (TargetOrder(4, 1), "AB", "AB"),
         (TargetOrder(4, 1), "ABC", "ACB"),
         (TargetOrder(6, 1), "ABCDEFG", "ADFCEGB"),
         (TargetOrder(2, 1, middle_to_side=True), "ABCD", "BCAD"),
@@ -84,17 +74,8 @@ def letters(order: TargetOrder, text: str) -> str:
 )
 def test_small_orders_by_hand(order: TargetOrder, text: str, want: str) -> None:
     """Figure 1's example and others, written down by hand."""
-    assert letters(order, text) == want
-
-
-@every_order
-def test_every_length_is_written_as_the_twin_writes_it(order: TargetOrder) -> None:
-    """Word by word; behind the words, every slot keeps what it has."""
-    spec = spec_of(order)
-    for n in LENGTHS:
-        width = n + n % 3 + 1
-        got = order.sources(torch.tensor([n]), width)[0].tolist()
-        assert got == [*paper.write(spec, range(n)), *range(n, width)], n
+    source = order.sources(torch.tensor([len(text)]), len(text))[0]
+    assert "".join(text[i] for i in source) == want
 
 
 @every_order
@@ -115,14 +96,6 @@ def test_restore_undoes_permute_in_ragged_batches(order: TargetOrder) -> None:
 # ---- what the model is told ---------------------------------------------------------------------
 
 
-@every_order
-def test_positions_and_directions(order: TargetOrder) -> None:
-    """Equations 7 and 10, slot by slot."""
-    spec, width = spec_of(order), 37
-    assert order.positions(width).tolist() == [paper.position(spec, t) for t in range(width)]
-    assert order.directions_of(width).tolist() == [t % spec.directions for t in range(width)]
-
-
 def test_signed_positions_by_hand() -> None:
     """The same whatever c is."""
     for c in (1, 2, 3):
@@ -137,13 +110,14 @@ def test_signed_positions_by_hand() -> None:
 
 
 @every_order
-def test_the_mask_is_the_formula(order: TargetOrder) -> None:
-    """Equation 4 entry by entry, and what the ablations take away; of any width."""
-    spec = spec_of(order)
-    for width in (1, 5, 18):
-        seen = order.step_mask(width).tolist()
-        for i, j in itertools.product(range(width), repeat=2):
-            assert seen[i][j] == paper.sees(spec, i, j), (i, j)
+def test_positions_directions_and_mask_are_the_formulas(order: TargetOrder) -> None:
+    """Equations 4, 7 and 10, entry by entry, and what the ablations take away."""
+    spec, width = spec_of(order), 18
+    assert order.positions(width).tolist() == [paper.position(spec, t) for t in range(width)]
+    assert order.directions_of(width).tolist() == [t % spec.directions for t in range(width)]
+    seen = order.step_mask(width).tolist()
+    for i, j in itertools.product(range(width), repeat=2):
+        assert seen[i][j] == paper.sees(spec, i, j), (i, j)
 
 
 def test_masks_by_hand() -> None:
@@ -170,7 +144,7 @@ def test_masks_by_hand() -> None:
 def test_training_batches_are_the_twins(order: TargetOrder) -> None:
     """Ragged batches of all lengths, those below a step among them, and rows alone."""
     spec = spec_of(order)
-    for lengths in ([*LENGTHS], [0], [1], [2, 0, 1], [3, 7, 5, 0, 4], [5], [8, 6]):
+    for lengths in ([*LENGTHS], [0], [2, 0, 1], [5]):
         rows = targets(lengths, seed=sum(lengths))
         got = order.training_batch(padded(rows), BOS, EOS, PAD)
         inputs, slots = paper.training_batch(spec, rows, BOS, EOS, PAD)
@@ -179,7 +153,7 @@ def test_training_batches_are_the_twins(order: TargetOrder) -> None:
 
 
 def test_training_batches_by_hand() -> None:
-    """A row of five words, one of four and an empty one, in pairs of each kind."""
+    """A row of five words, one of four and an empty one, in pairs."""
     rows = [[11, 12, 13, 14, 15], [21, 22, 23, 24], []]
     got = TargetOrder(2, 1).training_batch(padded(rows), BOS, EOS, PAD)
     assert got.prev_output_tokens.tolist() == [
@@ -193,16 +167,8 @@ def test_training_batches_by_hand() -> None:
         [EOS, PAD, PAD, PAD, PAD, PAD],
     ]
     got = TargetOrder(2, 1, double_token=True).training_batch(padded(rows), BOS, EOS, PAD)
-    assert got.prev_output_tokens.tolist() == [
-        [BOS, EOS, 11, 15, 12, 14],
-        [BOS, EOS, 21, 24, 22, 23],
-        [BOS, EOS, PAD, PAD, PAD, PAD],
-    ]
-    assert got.target.tolist() == [
-        [11, 15, 12, 14, 13, EOS],
-        [21, 24, 22, 23, EOS, EOS],
-        [EOS, EOS, PAD, PAD, PAD, PAD],
-    ]
+    assert got.prev_output_tokens[1].tolist() == [BOS, EOS, 21, 24, 22, 23]
+    assert got.target[1].tolist() == [21, 24, 22, 23, EOS, EOS]
 
 
 # ---- what an order says of itself ---------------------------------------------------------------
@@ -224,29 +190,18 @@ def test_prefixes() -> None:
     "options, flag",
     [
         ({"directions": 3}, "--directions"),
-        ({"directions": 5}, "--directions"),
         ({"directions": 0}, "--directions"),
-        ({"directions": -2}, "--directions"),
         ({"directions": 2.0}, "--directions"),
         ({"directions": True}, "--directions"),
         ({"tokens_per_direction": 0}, "--tokens-per-direction"),
-        ({"tokens_per_direction": 1.5}, "--tokens-per-direction"),
         ({"directions": 2, "right_to_left": True}, "--right-to-left"),
-        ({"directions": 4, "right_to_left": True}, "--right-to-left"),
         ({"double_token": True}, "--double-token"),
-        ({"directions": 2, "tokens_per_direction": 2, "double_token": True}, "--double-token"),
         ({"directions": 4, "double_token": True}, "--double-token"),
-        ({"middle_to_side": True}, "--middle-to-side"),
         ({"directions": 4, "middle_to_side": True}, "--middle-to-side"),
-        ({"independent_directions": True}, "--independent-directions"),
         ({"tokens_per_direction": 2, "independent_directions": True}, "--independent-directions"),
         ({"vanilla_mask": True}, "--vanilla-mask"),
-        ({"vanilla_positions": True}, "--vanilla-positions"),
         ({"tokens_per_direction": 2, "vanilla_positions": True}, "--vanilla-positions"),
-        (
-            {"directions": 2, "double_token": True, "vanilla_positions": True},
-            "--vanilla-positions",
-        ),
+        ({"directions": 2, "double_token": True, "vanilla_positions": True}, "--vanilla-positions"),
     ],
 )
 def test_contradictions_are_named(options: dict[str, Any], flag: str) -> None:

@@ -174,14 +174,3 @@ def every_output(ask: Ask, spec: Spec, rules: Rules) -> list[Hypothesis]:
             longer += best(grown[-1][1], len(grown[-1][1]))
         live = longer
     return found
-
-
-def greedy(ask: Ask, spec: Spec, rules: Rules) -> Hypothesis:
-    """Every slot's best word, up to the first `</s>`."""
-    hypothesis = Hypothesis()
-    while True:
-        for row in ask([hypothesis.slots])[0]:
-            word = max(range(len(row)), key=row.__getitem__)
-            hypothesis = hypothesis.with_word(word, row[word])
-            if word == rules.eos:
-                return hypothesis

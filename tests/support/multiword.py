@@ -20,12 +20,10 @@ from support.builders import (
 )
 from support.orders import spec_of
 
-BEAMS = (1, 2, 3, 4, 5)
 RAGGED = (3, 7, 5, 2)
 #: Presets with options and a seed whose outputs have many lengths.
 MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ibdecoder": ("ibdecoder", 3, {}),
-    "ibdecoder-learned": ("ibdecoder", 14, {"decoder_learned_pos": True}),
     "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
     "imdecoder": ("imdecoder", 3, {}),
     "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
@@ -123,39 +121,3 @@ def assert_same(got: Sequence[dict[str, Any]], want: Sequence[paper.Output]) -> 
     for hypo, output in zip(got, want, strict=True):
         assert float(hypo["score"]) == pytest.approx(output.score, abs=1e-4)
         assert hypo["positional_scores"].tolist() == pytest.approx(output.scores, abs=1e-4)
-
-
-def random_step(
-    seed: int, width: int, z: int, words: int, end: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores of the words of one step, 1×W×z×V, and of the hypotheses so far, 1×W.
-
-    Args:
-        end: how much likelier than other words `</s>` is; <pad> and one word are impossible.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(1, width, z, words, generator=generator, dtype=torch.float64)
-    logits[..., 2] += end
-    logits[..., 1] = -torch.inf
-    logits[..., 4] = -torch.inf
-    scores = torch.randn(1, width, generator=generator, dtype=torch.float64)
-    return logits.log_softmax(dim=-1), scores
-
-
-def extension(task: Any, model: Any, beam: int, given: tuple[torch.Tensor, torch.Tensor]) -> Any:
-    """What the search makes of such a step: what ends and what goes on, best first.
-
-    Returns:
-        Two lists of the extended hypothesis' number, the words up to `</s>`, and the score.
-    """
-    options = argparse.Namespace(**Limits().flags(), beam=beam)
-    generator = task.build_generator([model], options)
-    found = []
-    for part in generator.extend(given[0].clone(), given[1].clone()):
-        rows = [part.scores[0].tolist(), part.parents[0].tolist(), part.words[0].tolist()]
-        kept = []
-        for score, parent, words in zip(*rows, strict=True):
-            if score > -float("inf"):
-                kept.append((parent, words[: words.index(2) + 1] if 2 in words else words, score))
-        found.append(kept)
-    return found
