@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -327,7 +326,7 @@ def measured(
         desc="acceptance",
         total=len(missing) * len(settings[0].test.numbers),
         unit=" sentences",
-        mininterval=0.5 if sys.stderr.isatty() else 30,
+        disable=None,
     ) as bar:
         for path, one in judges.items():
             if one in missing:

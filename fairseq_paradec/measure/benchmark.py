@@ -75,7 +75,10 @@ def benchmark(args: argparse.Namespace) -> int:
     journal = Journal(unfinished, fingerprint(args, made_by, systems))
     tune_peers(systems, plan, journal)
     with tqdm(
-        desc="translating", unit=" sentences", total=work_left(plan, systems, journal)
+        desc="translating",
+        unit=" sentences",
+        total=work_left(plan, systems, journal),
+        disable=None,
     ) as bar:
         bench = Benchmark(systems, plan, journal, bar)
         bench.run()

@@ -178,7 +178,7 @@ def demo(args: argparse.Namespace) -> int:
     sentences = evenly(by_length(task.dataset("test")), args.sentences)
     plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
     work = len(rows) * len(sentences) * (1 + args.rounds)
-    with tqdm(total=work, desc="translating", unit=" sentences", leave=False) as bar:
+    with tqdm(total=work, desc="translating", unit=" sentences", leave=False, disable=None) as bar:
         bench = Benchmark(systems, plan, Journal(None, {}), bar)
         bench.run()
     outputs = {name: bench.journal.entries[f"outputs/1/{name}"]["tokens"] for name in rows}

@@ -98,7 +98,7 @@ def evaluate(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     first: dict[tuple[str, int | None], list[str]] = {}
     quality: Quality | None = None
-    for subset, beam, path in tqdm(settings, desc="evaluate", unit="run"):
+    for subset, beam, path in tqdm(settings, desc="evaluate", unit="run", disable=None):
         texts = translated(args, path, subset, beam, args.flags)
         if len(texts) != len(tests[subset]):
             raise UsageError(

@@ -96,7 +96,7 @@ def lossless(args: argparse.Namespace) -> int:
     judges = systems({"decoding": "beam", "beam": 1})
     sentences = {one: choose(task, one, verifier, args.limit) for one in subsets}
     rows = []
-    with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant") as progress:
+    with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant", disable=None) as progress:
         for size in args.batch_sizes:
             wanted = {
                 one: [out.tokens for out in decode(judge, sentences[one], size, lambda _: None)]

@@ -75,7 +75,8 @@ def modules(args: argparse.Namespace) -> int:
     clocks = [Clock(system.generator, PARTS, args.device) for system in systems]
     means: list[list[dict[str, float]]] = [[] for _ in systems]
     used = []
-    with tqdm(total=len(systems) * len(sentences) * args.rounds, unit=" sentences") as bar:
+    total = len(systems) * len(sentences) * args.rounds
+    with tqdm(total=total, unit=" sentences", disable=None) as bar:
 
         def work(place: int, sentence: int) -> dict[str, float]:
             bar.update()

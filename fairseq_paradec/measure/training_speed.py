@@ -87,7 +87,8 @@ def training_speed(args: argparse.Namespace) -> int:
     tokens = sum(batch["ntokens"] for batch in batches)
     seconds: list[list[float]] = [[] for _ in trainees]
     used = []
-    with tqdm(total=(args.rounds + 1) * len(batches) * len(trainees), unit=" updates") as bar:
+    total = (args.rounds + 1) * len(batches) * len(trainees)
+    with tqdm(total=total, unit=" updates", disable=None) as bar:
 
         def update(trainee: Trainee, sample: dict[str, Any]) -> float:
             bar.update()

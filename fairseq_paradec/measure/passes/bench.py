@@ -215,7 +215,7 @@ class Bench:
             UsageError: the machine is busy.
         """
         used = []
-        with tqdm(total=(rounds + 1) * len(self.cells), unit=" cells") as bar:
+        with tqdm(total=(rounds + 1) * len(self.cells), unit=" cells", disable=None) as bar:
 
             def work(cell: Cell, wanted: int) -> dict[str, list[float]]:
                 bar.update()
