@@ -40,6 +40,7 @@ from support.gad import (
 )
 
 from fairseq_paradec.decoding.drafting import BlockSizes
+from fairseq_paradec.decoding.engine.projection import DraftProjection
 
 LIMITS = [
     Limits(max_len_b=0, min_len=0),
@@ -141,15 +142,15 @@ def test_gad_projects_no_more_masks_than_are_of_use(monkeypatch: pytest.MonkeyPa
     sample = batch(given.task, (5,))
     greedy = greedy_of(given, sample)
     asked: list[tuple[int, int]] = []
-    fill, logits = ScriptedScorer.fill, ScriptedScorer.logits
+    fill, logits = ScriptedScorer.fill, DraftProjection.logits
     monkeypatch.setattr(
         ScriptedScorer, "fill", lambda self, y, k: asked.append((len(y[0]), k)) or fill(self, y, k)
     )
     projected: list[int] = []
     monkeypatch.setattr(
-        ScriptedScorer,
+        DraftProjection,
         "logits",
-        lambda self, h, **k: projected.append(h.size(1)) or logits(self, h, **k),
+        lambda self, of, h, whole: projected.append(h.size(1)) or logits(self, of, h, whole),
     )
     flags = {"decoding": "gad", "drafter_path": given.path, "block_size": 9}
     for script, adaptive in itertools.product((perfect, wrong), (True, False)):

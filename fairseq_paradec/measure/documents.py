@@ -241,7 +241,12 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table's rows as they are shown: without what they say of how they were made."""
+    """Return a table's rows as they are shown: without PROVENANCE, if they have all of it.
+
+    In other tables ``model`` and ``drafter`` are columns like any other.
+    """
+    if not all(row.keys() >= set(PROVENANCE) for row in rows):
+        return list(rows)
     return [{k: v for k, v in row.items() if k not in PROVENANCE} for row in rows]
 
 
