@@ -1,6 +1,6 @@
-"""Acceptance rules: how much of a draft the verifier lets pass.
+"""Acceptance rules: how many tokens of a draft the verifier accepts.
 
-A rule says how many drafted tokens pass, and from that how many tokens of the pass are committed.
+A rule counts the accepted tokens of a draft, and from that the tokens that a pass commits.
 Rules are pure functions.
 """
 
@@ -13,50 +13,50 @@ from torch import Tensor
 
 
 class ExactMatch:
-    """A drafted token is accepted if it is the verifier's own choice and so are all before it.
+    """A drafted token is accepted if it equals the verifier's choice and all before it do too.
 
-    The verifier's choice after the accepted part is right too, for what it saw is right; so a pass
-    commits one token more than it accepts, if that position was scored. Sources: Xia et al. 2022,
-    section 3 (GAD's verification); Santilli et al. 2023, section 3.2 (a Jacobi iterate is final up
-    to the first disagreement).
+    The verifier's choice after the accepted tokens is final too, because its input is final; so a
+    pass commits one token more than it accepts, if that position is scored. Sources: Xia et al.
+    2022, section 3 (GAD's verification); Santilli et al. 2023, section 3.2 (a Jacobi iterate is
+    final up to the first disagreement).
     """
 
     @property
     def exact(self) -> bool:
-        """Whether nothing but the verifier's own choices is accepted."""
+        """Whether the rule accepts the verifier's own choices only."""
         return type(self).accept is ExactMatch.accept
 
     def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
         """Count the accepted tokens of each row.
 
         Args:
-            draft: B×K drafted tokens, ``<pad>`` (which is never chosen) where a row drafts less.
+            draft: B×K drafted tokens; ``<pad>``, which is never chosen, after a shorter draft.
             choice: B×R the verifier's choices at the same positions; R >= K.
-            log_probs: B×R×V what it chose from; -inf where a token is forbidden.
+            log_probs: B×R×V the verifier's log-probabilities; -inf where a token is forbidden.
 
         Returns:
-            B: num_accepted, the length of the accepted start.
+            B: num_accepted, the number of accepted tokens.
         """
         return _leading(draft.eq(choice[:, : draft.size(1)]))
 
     def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
-        """Return how many tokens of the scored positions are final."""
+        """Return the number of scored positions whose tokens are final."""
         return min(num_accepted + 1, num_scored)
 
 
 class Unchanged(ExactMatch):
-    """A block is committed whole, after a pass that changed none of its tokens.
+    """A whole block is committed, after a pass that changes none of its tokens.
 
     Source: Santilli et al. 2023, section 3.3, equation 5.
     """
 
     def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
-        """Return ``num_scored`` if every guess was predicted again, else 0."""
+        """Return ``num_scored`` if the pass predicts every drafted token again, else 0."""
         return num_scored if num_accepted == num_drafted else 0
 
 
 class Unverified(ExactMatch):
-    """What a pass predicts is final at every position: nothing verifies it."""
+    """Every prediction of a pass is final; no later pass verifies it."""
 
     def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
         """Return ``num_scored``."""
@@ -64,11 +64,11 @@ class Unverified(ExactMatch):
 
 
 class TopKMargin(ExactMatch):
-    """A drafted token is accepted if it is among the verifier's best, and not far from the best.
+    """A drafted token is accepted if it is in the verifier's top k and close to the top 1.
 
     Sources: Xia et al. 2022, section 4: among the top beta (equation 6), and at most tau below the
-    top-1 in log-probability (equation 7); Stern et al. 2018, section 5.1: the former alone. A token
-    that ties with the beta-th is among them.
+    top-1 in log-probability (equation 7); Stern et al. 2018, section 5.1: top k only. A token
+    that ties with the beta-th is in the top beta.
 
     Args:
         topk: beta; fewer than beta tokens may score strictly higher.
@@ -91,13 +91,14 @@ class TopKMargin(ExactMatch):
 
 
 class Distance(ExactMatch):
-    """A drafted number is accepted if it is near the verifier's own choice.
+    """A drafted number is accepted if it is close to the verifier's own choice.
 
     Source: Stern et al. 2018, section 5.2, with d(u, v) = |u - v|.
 
     Args:
-        limit: epsilon; the distance that still passes.
-        numbers: V, the number that each token stands for; NaN if none: it must be chosen itself.
+        limit: epsilon, the largest accepted distance.
+        numbers: V, the number of each token; NaN for a token that is no number, which is accepted
+            only if it equals the verifier's choice.
     """
 
     def __init__(self, limit: int, numbers: Tensor) -> None:
@@ -113,15 +114,15 @@ class Distance(ExactMatch):
 
 
 class AtLeast(ExactMatch):
-    """So many drafted tokens are accepted whatever the verifier says, and more by another rule.
+    """The first tokens of a draft are always accepted, and more by another rule.
 
     Source: Stern et al. 2018, section 5.3: a minimum block size of l, one token of which is the
     verifier's own.
 
     Args:
         rule: the other rule.
-        least: l - 1; a shorter draft is accepted whole.
-        pad: what fills up drafts.
+        least: l - 1, the number of tokens that are always accepted.
+        pad: the token that fills up shorter drafts.
     """
 
     def __init__(self, rule: ExactMatch, least: int, pad: int) -> None:

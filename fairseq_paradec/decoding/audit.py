@@ -1,4 +1,4 @@
-"""``--audit``: fairseq's own beam-1 search judges every output."""
+"""``--audit``: every output is compared with fairseq's own beam-1 search."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .samples import select_rows
 
 logger = logging.getLogger(__name__)
 
-# Where the log-probabilities of two tokens are closer than this, products that are rounded in
-# another order may swap them; a divergence that begins there is a tie.
+# If the log-probabilities of two tokens differ by less than this, another order of floating-point
+# sums may swap them. An output that first differs there differs by a tie.
 TIE_GAP = 1e-4
 
 
@@ -25,7 +25,7 @@ class Audit:
     Args:
         models: one model, or an ensemble.
         tgt_dict: the target dictionary.
-        kwargs: the limits, as fairseq's SequenceGenerator takes them.
+        kwargs: the other arguments of fairseq's SequenceGenerator (limits, penalties).
     """
 
     def __init__(self, models: list[Any], tgt_dict: Any, **kwargs: Any) -> None:
@@ -45,20 +45,21 @@ class Audit:
         prefix_tokens: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Decode a batch again by fairseq's search and compare.
+        """Decode a batch again with fairseq's search and compare.
 
         Args:
-            sample: the batch, as the method had it.
+            sample: the batch that the method decoded.
             hypos: the method's B lists of hypotheses; the first of each is compared.
-            prefix_tokens: as the method had them.
-            bos_token: as the method had it.
+            prefix_tokens: the prefixes that the method got, or None.
+            bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
-            B verdicts: ``identical``; and, where not, the ``position`` where the outputs part, the
-            ``gap`` between the two tokens' log-probabilities there, and whether it is a ``tie``.
+            B verdicts: ``identical``; for an output that differs, also the first ``position`` that
+            differs, the ``gap`` between the two tokens' log-probabilities there (natural log), and
+            whether it is a ``tie``.
         """
-        # With max_len_a, fairseq's limit for a row depends on its neighbours: judge rows alone, by
-        # the limit that they have of their own.
+        # With max_len_a, fairseq's limit for a row depends on the other rows of its batch, so each
+        # row is decoded alone, with its own limit.
         size = len(hypos)
         groups = [list(range(size))] if self.max_len_a == 0 else [[b] for b in range(size)]
         wanted = []
@@ -81,7 +82,7 @@ class Audit:
         wanted: list[list[dict[str, Any]]],
         bos_token: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Compare with what fairseq's search gave before; see ``compare``.
+        """Compare with given outputs of fairseq's search; see ``compare``.
 
         Args:
             sample: the batch.
@@ -99,14 +100,14 @@ class Audit:
     def _verdict(
         self, sample: dict[str, Any], ours: Tensor, theirs: Tensor, bos_token: int | None
     ) -> dict[str, Any]:
-        """Judge one output, and count it."""
+        """Compare one output, and count it."""
         self.sentences += 1
         if torch.equal(ours, theirs):
             self.identical += 1
             return {"identical": True}
         common = min(ours.numel(), theirs.numel())
         position = int(ours[:common].eq(theirs[:common]).long().cumprod(0).sum())
-        # Where one output is the other's beginning, it lacks </s>: that is no tie of tokens.
+        # If one output is a prefix of the other, it lacks </s>; that is not a tie of tokens.
         gap = math.inf
         if position < common:
             log_probs = self._next_log_probs(sample, ours[:position], bos_token)
@@ -124,7 +125,7 @@ class Audit:
     def _next_log_probs(
         self, sample: dict[str, Any], prefix: Tensor, bos_token: int | None
     ) -> Tensor:
-        """Log-probabilities of the token after ``prefix``, V, by fairseq's full forward."""
+        """Return V log-probabilities of the token after ``prefix``, by fairseq's full forward."""
         start = self.judge.eos if bos_token is None else bos_token
         inputs = torch.cat((prefix.new_tensor([start]), prefix))[None]
         each = []
@@ -140,7 +141,7 @@ class Audit:
         return log_probs
 
     def closing_line(self) -> str:
-        """Return the totals in words."""
+        """Return the totals as a line of text."""
         beyond = self.sentences - self.identical - self.ties
         return (
             f"audit: {self.identical} of {self.sentences} sentences identical to fairseq's "

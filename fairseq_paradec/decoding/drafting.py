@@ -1,4 +1,4 @@
-"""What drafters share: how long a row's block is, and drafting from a model's scores."""
+"""What drafters share: the block size of each row, and drafting from a model's scores."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .token_rules import TokenRules
 
 
 class BlockSizes:
-    """How many tokens may be drafted for each row of a batch.
+    """The largest number of drafted tokens for each row of a batch.
 
-    Fixed, it is always ``most``. Adaptive, it is ``most`` at first, and then one token more than
-    the row's last pass wrote. A pass writes what it accepts and the verifier's own token, so a
-    block that was accepted whole grows by two, as in Hugging Face's assisted generation (Gante
-    2023, ``num_assistant_tokens_schedule="heuristic"``), and one that was not shrinks at once,
-    where that shrinks by one.
+    A fixed size is always ``most``. An adaptive size starts as ``most``; after each pass it is one
+    more than the tokens that the pass wrote for the row: the accepted tokens and the verifier's
+    own. So a block that is fully accepted grows by two, as in Hugging Face's assisted generation
+    (Gante 2023, ``num_assistant_tokens_schedule="heuristic"``). Any other block takes that size at
+    once, where Hugging Face's shrinks by one.
 
     Args:
         most: the longest block.
@@ -38,7 +38,7 @@ class BlockSizes:
         return self.sizes[b]
 
     def observe(self, num_accepted: Sequence[int]) -> None:
-        """Adapt to what a pass accepted that drafted something for each row."""
+        """Adapt to the accepted counts of a pass that drafted tokens for each row."""
         if self.adaptive:
             self.sizes = [min(self.most, count + 2) for count in num_accepted]
 
@@ -48,11 +48,11 @@ class BlockSizes:
 
 
 class ScoredDrafter(Drafter):
-    """Drafts the token that a model finds best at each of the next positions.
+    """Drafts a model's best-scored token at each of the next positions.
 
     Args:
-        rules: what may stand at a position.
-        sizes: how many tokens may be drafted for each row.
+        rules: which tokens are allowed at a position.
+        sizes: the block size of each row.
     """
 
     def __init__(self, rules: TokenRules, sizes: BlockSizes) -> None:
@@ -65,24 +65,24 @@ class ScoredDrafter(Drafter):
 
         Args:
             rows: B rows.
-            count: K, how many positions are of use.
-            whole: whether all tokens are wanted, or a shortlist's will do.
+            count: K, the number of positions.
+            whole: score the whole vocabulary, even if the drafter has a shortlist.
 
         Returns:
-            B×K×V, free to be written to; need not be normalised.
+            B×K×V scores, normalised or not; the caller may write to them.
         """
 
     @abc.abstractmethod
     def nan_error(self) -> UsageError:
-        """Return the error for a model whose scores are not numbers."""
+        """Return the error for a model whose scores are NaN."""
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Draft as far as tokens are of use: up to a row's block, its limit and ``</s>``."""
-        # At a row's last position only </s> may come, which need not be drafted.
+        """Draft up to a row's block size, its limit and the first ``</s>``."""
+        # At a row's last position only </s> is allowed, so it is not drafted.
         counts = [min(row.room - 1, self.sizes[b]) for b, row in enumerate(rows)]
         if max(counts) == 0:
             return no_draft(len(rows))
-        # A forced token need not be in the shortlist.
+        # A forced token may lie outside the shortlist.
         scores = self.scores(rows, max(counts), whole=self.rules.forced_len > 0)
         best, tokens = self.rules.choose(scores, rows)  # B×K each
         if bool(torch.isnan(best).any()):
@@ -92,7 +92,7 @@ class ScoredDrafter(Drafter):
             draft = draft[:count]
             eos = self.rules.eos
             drafts.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
-        # One more position is scored than drafted, for the bonus token; none follows </s>.
+        # One more position is scored than drafted, for the bonus token, unless </s> is drafted.
         return Proposal(drafts, [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts])
 
     def observe(self, verdict: Verdict) -> None:

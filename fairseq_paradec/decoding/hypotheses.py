@@ -1,4 +1,4 @@
-"""fairseq's hypotheses, as its commands expect them from a generator."""
+"""fairseq's hypotheses, in the layout that its commands expect from a generator."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
 
     Args:
         row: a finished row.
-        device: where the tensors are to be.
+        device: the device of the returned tensors.
         normalise: divide the score by length**len_penalty, as fairseq does by default.
         len_penalty: fairseq's --lenpen.
 
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
         ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_accepted``
-        (drafted tokens that each pass let pass), ``history`` (what the output looked like after
-        each pass, if a trace was kept).
+        (accepted drafted tokens of each pass), ``history`` (the output after each pass, if a trace
+        is kept).
     """
     positional_scores = torch.tensor(row.scores, device=device)
     score = positional_scores.sum()
@@ -41,7 +41,7 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
 
 
 def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
-    """Return the row's tokens as each pass left them: what was final, then the new guesses."""
+    """Return the row's tokens after each pass: the final tokens, then the new predictions."""
     states = []
     for record in row.passes:
         if record.tokens is not None:
@@ -53,14 +53,14 @@ def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
 
 
 def without_repetitions(tokens: list[int], longest: int) -> list[int]:
-    """Say which tokens stay when immediate repetitions of n-grams are dropped.
+    """Drop immediate repetitions of n-grams.
 
     Args:
         tokens: T tokens.
-        longest: the longest n-gram to look for; longer ones are looked for first.
+        longest: the largest n; longer n-grams are dropped first.
 
     Returns:
-        Their indices: of n-grams that follow upon themselves, the first one's.
+        The indices of the kept tokens; of a repeated n-gram, those of its first occurrence.
     """
     kept: list[int] = []
     for index in range(len(tokens)):
@@ -74,7 +74,7 @@ def without_repetitions(tokens: list[int], longest: int) -> list[int]:
 
 
 def empty_hypothesis(eos: int, device: torch.device) -> dict:
-    """Return the hypothesis of a sentence that nothing can be done with: ``</s>`` alone."""
+    """Return the hypothesis of a sentence that cannot be decoded: ``</s>`` alone."""
     return {
         "tokens": torch.tensor([eos], device=device),
         "score": torch.tensor(0.0, device=device),

@@ -1,7 +1,7 @@
-"""THE loop: propose a chunk of tokens, score it in one pass, accept a start of it, keep that much.
+"""The loop: draft tokens, score them in one pass, accept a prefix of them, roll the cache back.
 
-Every method of this package is this loop with its own drafter and acceptance rule. All rows of a
-batch go on independently; a finished row leaves the batch.
+Every method of this package is this loop with its own drafter and acceptance rule. The rows of a
+batch advance independently; a finished row leaves the batch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Proposal(NamedTuple):
 
     Attributes:
         tokens: B lists of drafted tokens; a row may draft fewer than others, or none.
-        num_scored: B, at how many positions each row is scored. The first predicts the next token;
-            with n drafted tokens there may be n, or n+1 if the prediction after the last drafted
-            token (the bonus token) is wanted too; and at least 1.
+        num_scored: B, the number of scored positions of each row, at least 1. The first predicts
+            the next token. With n drafted tokens it is n, or n+1 to also predict the token after
+            the last drafted one (the bonus token).
     """
 
     tokens: list[list[int]]
@@ -34,13 +34,13 @@ class Proposal(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the verifier says of a proposal.
+    """The verifier's answer to a proposal.
 
     Attributes:
         choices: B lists of the verifier's own tokens, one per scored position.
-        num_accepted: B, how many drafted tokens were accepted.
-        num_committed: B, how many tokens became final (some fewer where ``</s>`` is among them).
-        hidden: what the scorer's ``step`` returned, B×R×D of one model.
+        num_accepted: B, the number of accepted drafted tokens.
+        num_committed: B, the number of final tokens, before the row is cut at ``</s>``.
+        hidden: the output of the scorer's ``step``, B×R×D for one model.
     """
 
     choices: list[list[int]]
@@ -50,31 +50,31 @@ class Verdict(NamedTuple):
 
 
 class Drafter(abc.ABC):
-    """A method's own part: what to guess, and what to learn from the verifier's answer."""
+    """A method's own part: it drafts tokens and reads the verifier's answer."""
 
     @abc.abstractmethod
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Guess the tokens that follow each row's committed ones."""
+        """Draft the tokens that follow each row's committed ones."""
 
     def observe(self, verdict: Verdict) -> None:  # noqa: B027
-        """See what became of the proposal; by default nothing is learned."""
+        """Read the verifier's answer; the default does nothing."""
 
     def drop(self, stay: Sequence[int]) -> None:  # noqa: B027
-        """Forget finished rows; by default nothing is kept by row.
+        """Drop the state of finished rows; the default does nothing.
 
         Args:
-            stay: which rows of the last proposal are left, in order.
+            stay: indices of the rows of the last proposal that stay, in order.
         """
 
 
 class Verifier(Protocol):
-    """What the loop needs of a scorer; see ChunkScorer."""
+    """The scorer's methods that the loop calls; see ChunkScorer."""
 
     def step(self, tokens: Tensor) -> Any:
         """Run a pass over one chunk, B×R."""
 
     def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
-        """Return B×R×V log-probabilities of what ``step`` returned."""
+        """Return B×R×V log-probabilities for the output of ``step``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -98,19 +98,19 @@ def draft_and_verify(
     rules: TokenRules,
     record_tokens: bool = False,
 ) -> None:
-    """Decode all rows to their end; fills in their tokens, scores and pass records.
+    """Decode all rows to their end; writes their tokens, scores and pass records.
 
     Args:
         scorer: the verifier; ``encode`` has been called for these rows, in this order.
-        rows: the sentences, nothing committed yet.
-        drafter: proposes.
-        acceptance: says how much of a proposal holds.
-        rules: what may be chosen at a position (limits, forced tokens), and the first input.
-        record_tokens: keep each pass's tokens and probabilities, for a trace.
+        rows: the sentences, with no committed tokens.
+        drafter: proposes tokens.
+        acceptance: says how many drafted tokens are accepted and committed.
+        rules: which tokens are allowed at a position (limits, forced tokens), and the first input.
+        record_tokens: keep each pass's tokens and log-probabilities, for a trace.
     """
     live = list(rows)
     while live:
-        # 1. Propose: B lists of tokens to follow the committed ones.
+        # 1. Propose: B lists of tokens that follow the committed ones.
         drafts, num_scored = proposal = drafter.propose(live)
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
@@ -123,7 +123,7 @@ def draft_and_verify(
             draft = _rectangle(drafts, rules.pad, rules.device)  # B×K
         if record_tokens:
             details = PassDetails(log_probs, choice_scores, draft)
-        if acceptance.exact:  # what is emitted are the verifier's choices, and they are here
+        if acceptance.exact:  # the emitted tokens are the verifier's choices
             accepted = list(map(_agreement, drafts, choices))
             final, scores = choices, choice_scores.tolist()
         else:
@@ -131,7 +131,7 @@ def draft_and_verify(
             emitted = _emitted(draft, chosen, num_accepted)  # B×R
             accepted, final = num_accepted.tolist(), emitted.tolist()
             scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
-        # 4. Commit what is final, and keep that much of the cache.
+        # 4. Commit the final tokens, and roll the cache back to them.
         committed = list(map(acceptance.commit, accepted, map(len, drafts), num_scored))
         for b, row in enumerate(live):
             record = PassRecord(len(row.tokens), len(drafts[b]), accepted[b], committed[b])
@@ -169,7 +169,7 @@ def _agreement(draft: list[int], choices: list[int]) -> int:
 
 
 def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tensor:
-    """Make a B×K tensor of B lists, shorter ones filled up at their end."""
+    """Make a B×K tensor of B lists; shorter lists are filled up at their end."""
     width = max(map(len, lists))
     return torch.tensor(
         [tokens + [fill] * (width - len(tokens)) for tokens in lists],
@@ -179,7 +179,7 @@ def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tenso
 
 
 def _emitted(draft: Tensor, choices: Tensor, num_accepted: Tensor) -> Tensor:
-    """Return the tokens that a pass is to emit: the accepted drafts, then the verifier's, B×R."""
+    """Return the tokens that a pass emits: the accepted drafts, then the verifier's, B×R."""
     drafted = choices.clone()
     drafted[:, : draft.size(1)] = draft
     index = torch.arange(choices.size(1), device=choices.device)

@@ -1,4 +1,4 @@
-"""How an output was made, as every record says it: promise, engine, weights, versions."""
+"""Provenance of an output, a part of every record: lossless or not, engine, weights, versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .. import __version__
 #: The engines: this package's passes, computed by torch, and fairseq's own search.
 TORCH, FAIRSEQ = "torch", "fairseq"
 
-# Hashes of models whose weights will not change, by model and dtype.
+# Hashes of models that are prepared for inference, by model and dtype.
 _HASHES: WeakKeyDictionary[nn.Module, dict[torch.dtype, str]] = WeakKeyDictionary()
 
 
@@ -29,15 +29,15 @@ def provenance(
     models: Sequence[nn.Module],
     drafter: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a record that say how its output was made; see docs/trace.md.
+    """Return a record's fields of provenance; see docs/trace.md.
 
     Args:
-        lossless: whether, in fp32, the output is promised to be that of greedy search.
+        lossless: whether the method guarantees the output of greedy search in fp32.
         engine: ``TORCH`` or ``FAIRSEQ``.
-        engine_dtype: of the weights in its passes; see ``Engine.dtype_of``.
-        compiled: whether passes ran as torch.compile makes them.
+        engine_dtype: dtype of the weights in decoder passes; see ``Engine.dtype_of``.
+        compiled: whether passes ran compiled by torch.compile.
         models: the model, or an ensemble.
-        drafter: a model or heads of another checkpoint, or None.
+        drafter: a drafter or heads from another checkpoint, or None.
     """
     return {
         "lossless": lossless,
@@ -51,12 +51,12 @@ def provenance(
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Return the first 16 hex digits of the SHA-256 of a model's parameters as they are in memory.
+    """Return the first 16 hex digits of the SHA-256 of a model's parameters in memory.
 
-    Names, dtypes, shapes and values count. A copy that ``--engine-dtype`` makes has the hash of the
-    model it is made of; a model that fairseq itself turns into another dtype (``--fp16``) has
-    another. It takes a second for about 400 million fp32 parameters, once for a model that is
-    prepared for inference, and in every call for one that is still being trained.
+    The hash covers names, dtypes, shapes and values. A copy that ``--engine-dtype`` makes has the
+    hash of its original; a model that fairseq itself converts (``--fp16``) has another hash. 400
+    million fp32 parameters take about a second: once for a model that is prepared for inference,
+    in every call for a model in training.
     """
     dtype = next(model.parameters()).dtype
     known = _HASHES.setdefault(model, {})
@@ -67,10 +67,10 @@ def weights_hash(model: nn.Module) -> str:
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         values = weight.detach().cpu().contiguous().reshape(-1)
         digest.update(values.view(torch.uint8).numpy().data)
-    found = digest.hexdigest()[:16]
+    hash_digits = digest.hexdigest()[:16]
     if getattr(model, "_is_generation_fast", False):
-        known[dtype] = found
-    return found
+        known[dtype] = hash_digits
+    return hash_digits
 
 
 @functools.cache

@@ -9,16 +9,16 @@ from .trace import PassRecord
 
 @dataclass
 class Row:
-    """One sentence on its way.
+    """One sentence and its decoding state.
 
     Attributes:
-        index: its row in the batch as it came.
-        source: its source tokens, ``</s>`` included, padding left out.
-        limit: the position at which only ``</s>`` may come; the output has at most limit+1 tokens.
-        prefix: tokens that its output must begin with; ``<pad>`` leaves a position free.
-        tokens: what is committed so far.
+        index: its row in the original batch.
+        source: its source tokens with ``</s>``, without padding.
+        limit: the position where only ``</s>`` is allowed; the output has at most limit+1 tokens.
+        prefix: the forced first tokens of the output; ``<pad>`` leaves a position free.
+        tokens: the committed tokens.
         scores: the verifier's log-probability of each committed token.
-        passes: one record per decoder pass that this row took part in.
+        passes: one record per decoder pass of this row.
         finished: whether the last committed token is ``</s>``.
     """
 
@@ -33,11 +33,11 @@ class Row:
 
     @property
     def room(self) -> int:
-        """How many positions are left to predict, that of the last ``</s>`` included."""
+        """The number of positions left to predict, with that of ``</s>``."""
         return self.limit + 1 - len(self.tokens)
 
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
-        """Append final tokens, up to the row's end."""
+        """Append final tokens, up to the first ``</s>``."""
         if eos in tokens:
             tokens = tokens[: tokens.index(eos) + 1]
             self.finished = True

@@ -12,12 +12,12 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
     """Make a smaller batch of some rows.
 
     Args:
-        sample: fairseq's, with ``net_input.src_tokens`` B×S.
-        rows: which rows, in the order wanted.
-        pad: the padding symbol; columns that only hold it are cut off.
+        sample: fairseq's batch, with ``net_input.src_tokens`` B×S.
+        rows: indices of the rows, in the order of the new batch.
+        pad: the padding symbol; columns of padding only are cut off.
 
     Returns:
-        A sample with ``net_input`` and, if there were any, source lengths and ``id``.
+        A sample with ``net_input`` and, if the batch has them, source lengths and ``id``.
     """
     index = list(rows)
     src_tokens: Tensor = sample["net_input"]["src_tokens"][index]

@@ -1,7 +1,7 @@
-"""What greedy search may choose, at every position of a chunk.
+"""Which tokens greedy search may choose, at every position of a chunk.
 
-fairseq's beam search applies its limits at the one position it predicts; here they hold at each
-position of a chunk, or the output would not be greedy's.
+fairseq's beam search applies its limits at the one position that a step predicts. TokenRules
+applies them at each position of a chunk, so that the output equals greedy search's.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class TokenRules:
     Attributes:
         pad: never chosen.
         unk: its log-probability is lowered by unk_penalty.
-        eos: ends a row; chosen at a row's limit and nowhere before min_len.
+        eos: ends a row; always chosen at a row's limit, never before min_len.
         start: the decoder's first input.
-        min_len: the first position where ``</s>`` may come.
-        unk_penalty: what ``<unk>`` is lowered by (natural log).
-        temperature: what logits are divided by.
-        forced_len: below this position a row's prefix decides, where it has a token, and min_len
-            does not hold.
-        device: where the model is.
-        suppressed: more tokens that are never chosen, but where prefixes decide (fairseq's
-            ``tokens_to_suppress``); in ascending order.
+        min_len: the first position where ``</s>`` is allowed.
+        unk_penalty: subtracted from the log-probability of ``<unk>`` (natural log).
+        temperature: the divisor of the logits.
+        forced_len: the width of the batch's prefixes. Before this position a row's prefix token is
+            forced, if it has one, and min_len does not apply.
+        device: the model's device.
+        suppressed: other tokens that are not chosen from forced_len on (fairseq's
+            ``tokens_to_suppress``), in ascending order.
     """
 
     pad: int
@@ -54,8 +54,8 @@ class TokenRules:
         """Apply the rules and choose greedily at every position of a chunk.
 
         Args:
-            log_probs: B×R×V; written to: what may not be chosen becomes -inf.
-            rows: B rows; chunk row j of row b predicts position ``len(rows[b].tokens) + j``.
+            log_probs: B×R×V; written to: forbidden tokens become -inf.
+            rows: B rows; chunk position j of row b predicts position ``len(rows[b].tokens) + j``.
 
         Returns:
             The choices' log-probabilities and the choices, B×R each.
@@ -68,10 +68,10 @@ class TokenRules:
         """Apply the rules at every position of a chunk.
 
         Args:
-            log_probs: B×R×V, or over the first tokens of the dictionary only; written to: what may
-                not be chosen becomes -inf.
+            log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary; written to:
+                forbidden tokens become -inf.
             rows: B rows, for their limits and prefixes.
-            starts: B; chunk row j of row b predicts position ``starts[b] + j``.
+            starts: B; chunk position j of row b predicts position ``starts[b] + j``.
         """
         width = log_probs.size(1)
         log_probs[:, :, self.pad] = -math.inf
@@ -89,12 +89,12 @@ class TokenRules:
             self._suppress(log_probs, starts)
 
     def _positions(self, starts: list[int], width: int) -> Tensor:
-        """Return which position each chunk row predicts, B×R."""
+        """Return the target position that each chunk position predicts, B×R."""
         first = torch.tensor(starts, device=self.device)
         return first[:, None] + torch.arange(width, device=self.device)
 
     def _suppress(self, log_probs: Tensor, starts: list[int]) -> None:
-        """Forbid the suppressed tokens, as fairseq does: not at positions that have prefixes."""
+        """Forbid the suppressed tokens, as fairseq does: not before ``forced_len``."""
         tokens = self._suppressed
         if log_probs.size(2) <= self.suppressed[-1]:  # over a shortlist
             tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]
@@ -111,10 +111,10 @@ class TokenRules:
         return torch.tensor(self.suppressed, device=self.device)
 
     def _restrict_start(self, log_probs: Tensor, positions: Tensor, rows: Sequence[Row]) -> None:
-        """Forbid an early ``</s>``, and leave only the prefix where a row has one.
+        """Forbid an early ``</s>``, and allow only the prefix token where a row has one.
 
-        As in fairseq, a prefix yields to the length limit, and the minimal length to the width of
-        the batch's prefixes.
+        As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
+        overrides the minimal length.
         """
         early = (positions < self.min_len) & (positions >= self.forced_len)
         log_probs[:, :, self.eos].masked_fill_(early, -math.inf)

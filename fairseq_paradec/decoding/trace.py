@@ -1,7 +1,7 @@
-"""What happened while decoding: one versioned record, filled by every method.
+"""Records of decoding: one versioned format, written by every method.
 
-``--stats-file`` and ``--trace-file`` hold one JSON object per line and sentence. Both have the same
-fields; the trace also has ``trace``, a list with one object per decoder pass.
+``--stats-file`` and ``--trace-file`` hold one JSON object per sentence, on one line. Both have the
+same fields; the trace also has ``trace``, a list with one object per decoder pass.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 SCHEMA = "fairseq_paradec.decoding"
 SCHEMA_VERSION = 2
-#: Records of these versions are read; what version 1 lacks is "not recorded".
+#: Records of these versions are read; fields that version 1 lacks are "not recorded".
 READABLE_VERSIONS = (1, 2)
 
-# Files this process has begun: a second generator goes on where the first one stopped.
+# Files that this process has opened; a second generator appends to them.
 _begun: set[str] = set()
 
 
@@ -33,11 +33,11 @@ class PassTokens:
 
     Attributes:
         draft: the drafted tokens.
-        verifier: the verifier's own tokens, one per chunk row that counts.
+        verifier: the verifier's own tokens, one per scored position.
         log_probs: their log-probabilities.
-        runner_up: the second best token at the same positions; None where only one was allowed.
+        runner_up: the second best token at the same positions; None where only one is allowed.
         runner_up_log_probs: their log-probabilities.
-        draft_log_probs: the drafted tokens', from the verifier.
+        draft_log_probs: the verifier's log-probabilities of the drafted tokens.
         draft_ranks: how many tokens the verifier scores strictly higher than the drafted one.
     """
 
@@ -56,12 +56,12 @@ class PassRecord:
 
     Attributes:
         start: the position of the pass's first prediction.
-        num_drafted: how many tokens were drafted.
-        num_accepted: how many of them the verifier let pass (its own token not counted).
-        num_committed: how many predictions became final (cut at ``</s>`` in the output).
-        tokens: the tokens themselves, if a trace was asked for.
-        positions: where the committed predictions stand in the output, if not from ``start`` on:
-            the model writes in another order, and ``start`` counts what was written.
+        num_drafted: the number of drafted tokens.
+        num_accepted: the number of accepted drafted tokens, without the verifier's own token.
+        num_committed: the number of final predictions, before the output is cut at ``</s>``.
+        tokens: the tokens of the pass, if a trace is kept.
+        positions: the committed predictions' positions in the output, for a model with another
+            target order; ``start`` then counts the tokens written before. None: from ``start`` on.
         directions: with ``positions``, for a trace: the direction that wrote each of them.
     """
 
@@ -74,7 +74,7 @@ class PassRecord:
     directions: list[str] | None = None
 
     def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
-        """Return one entry of the trace, tokens spelled out by ``word``."""
+        """Return one entry of the trace, with token numbers spelled by ``word``."""
         entry: dict[str, Any] = {
             "start": self.start,
             "num_accepted": self.num_accepted,
@@ -96,11 +96,11 @@ class PassRecord:
 
 
 class PassDetails:
-    """What a trace says about one pass of a batch.
+    """One pass of a batch, for a trace.
 
     Args:
-        log_probs: B×R×V the verifier's, under the rules.
-        choice_scores: B×R those of its choices.
+        log_probs: B×R×V the verifier's log-probabilities, with forbidden tokens at -inf.
+        choice_scores: B×R the log-probabilities of its choices.
         draft: B×K drafted tokens; K <= R.
     """
 
@@ -114,7 +114,7 @@ class PassDetails:
         self.draft_ranks = log_probs[:, : draft.size(1)].gt(drafted).sum(dim=2).tolist()
 
     def of_row(self, b: int, draft: list[int], verifier: list[int]) -> PassTokens:
-        """Return what there is to say about row b, its padding left out."""
+        """Return the tokens of row b, without padding."""
         runner_up: list[int | None] = []
         runner_up_log_probs: list[float | None] = []
         for choice, top, scores in zip(verifier, self.top[b], self.top_scores[b], strict=False):
@@ -129,7 +129,7 @@ class PassDetails:
 
 
 def _finite(values: list[float]) -> list[float | None]:
-    """Write what is forbidden (-inf), which JSON cannot say, as None."""
+    """Replace -inf (a forbidden token), which JSON does not have, by None."""
     return [value if math.isfinite(value) else None for value in values]
 
 
@@ -138,11 +138,11 @@ class DecodingStats:
     """Totals over the sentences decoded so far.
 
     Attributes:
-        sentences: how many.
-        tokens: emitted tokens, ``</s>`` counted, forced prefixes too.
-        passes: decoder passes, summed over sentences (a pass over a batch counts for each row that
-            took part in it).
-        seconds: wall time of decoding, encoder included, audits and oracles left out.
+        sentences: the number of sentences.
+        tokens: emitted tokens, with ``</s>`` and forced prefixes.
+        passes: decoder passes, summed over sentences (a pass over a batch counts once for each of
+            its rows).
+        seconds: wall time of decoding, with the encoder, without audits and oracles.
     """
 
     sentences: int = 0
@@ -157,7 +157,7 @@ class DecodingStats:
         self.passes += passes
 
     def closing_line(self, decoding: str) -> str:
-        """Return what is printed when all is decoded."""
+        """Return the line that is printed after the last sentence."""
         return (
             f"{decoding}: {self.sentences} sentences, {self.tokens} tokens, {self.passes} passes, "
             f"{self.tokens / max(self.passes, 1):.2f} tokens per pass, {self.seconds:.2f} seconds"
@@ -165,7 +165,7 @@ class DecodingStats:
 
 
 def is_report(path: str) -> bool:
-    """Say whether a file may be written over: it is new, empty, no plain file, or a report."""
+    """Return whether a file may be overwritten: it is new, empty, no plain file, or a report."""
     if not os.path.isfile(path) or os.path.getsize(path) == 0:
         return True
     start = f'{{"schema": "{SCHEMA}"'.encode()
@@ -176,15 +176,14 @@ def is_report(path: str) -> bool:
 def open_report(flag: str, path: str) -> Any:
     """Open a report for writing, line by line.
 
-    The first time in a process that a path is used its old content is dropped; later generators of
-    the same process append.
+    A process truncates a file when it first opens it; later generators of the process append.
 
     Args:
-        flag: the flag that named the file.
+        flag: the flag that names the file, for the error message.
         path: the file.
 
     Raises:
-        UsageError: it cannot be opened.
+        UsageError: the file cannot be opened.
     """
     key = os.path.abspath(path)
     mode = "a" if key in _begun else "w"
@@ -197,7 +196,7 @@ def open_report(flag: str, path: str) -> Any:
 
 
 def write_record(file: Any, record: dict[str, Any]) -> None:
-    """Write one sentence's record as a line of JSON, at once."""
+    """Write one sentence's record as a line of JSON, and flush."""
     head = {"schema": SCHEMA, "version": SCHEMA_VERSION}
     file.write(json.dumps(head | record, ensure_ascii=False, allow_nan=False) + "\n")
     file.flush()

@@ -1,4 +1,4 @@
-"""BlockScorer: a block_nat model's decoder, over what is new of a prefix and a block of masks."""
+"""BlockScorer: a block_nat model's decoder, over a prefix's new tokens and a block of masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BlockScorer(ChunkScorer):
     """Fills blocks of masks behind prefixes (GAD's drafter, Xia et al. 2022, section 3).
 
     With prefix_causal attention the prefix's keys and values are cached, and a pass runs over its
-    new tokens and the masks; with bidirectional attention over all of it.
+    new tokens and the masks; with bidirectional attention it runs over the whole prefix.
 
     Args:
         model: a BlockNatModel in evaluation mode.
@@ -31,7 +31,7 @@ class BlockScorer(ChunkScorer):
         refuse_unknown(model, [type(model.decoder)])
 
     def _gather(self, form: Form) -> DecoderWeights:
-        """As ChunkScorer; the mask vector stands behind the embeddings, as one more token."""
+        """Gather as ChunkScorer does; the mask vector follows the embeddings, as one more token."""
         weights, decoder = super()._gather(form), self.decoder
         self.mask_token = weights.embedding.size(0)
         sharpness = decoder.copy_sharpness
@@ -55,8 +55,8 @@ class BlockScorer(ChunkScorer):
         """Predict the block behind each row's prefix, in one pass.
 
         Args:
-            prefixes: B lists of tokens, without a start symbol; a row's next prefix begins with
-                this one.
+            prefixes: B lists of tokens, without a start symbol; in later calls a row's prefix
+                extends this one.
             size: K.
 
         Returns:
@@ -70,12 +70,12 @@ class BlockScorer(ChunkScorer):
             begins = begins[:1]  # the same for all rows
         width = max(begins) + size
         device = self.cache.keys.device
-        # 1. The chunk, B×W: a row's new tokens, its masks, and something that nobody sees.
+        # 1. The chunk, B×W: a row's new tokens, its masks, and filling without attention to it.
         rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
         make_mask = kept_block_mask if len(begins) == 1 else block_mask
         mask = make_mask(begins, size, width, self.caches_prefix, device)
         hidden = self.step(torch.tensor(rows, device=device), mask=mask)  # B×W×D
-        # 2. Only the masks' outputs are wanted, and the prefix's keys and values.
+        # 2. Keep the prefix's keys and values, and return the masks' outputs.
         self.keep([len(p) for p in prefixes])
         if len(begins) == 1:
             return hidden[:, begins[0] :]
@@ -86,28 +86,28 @@ class BlockScorer(ChunkScorer):
 def block_mask(
     begins: tuple[int, ...], size: int, width: int, causal: bool, device: torch.device
 ) -> Tensor:
-    """Say who sees whom in a chunk of new prefix tokens and masks.
+    """Return the attention mask of a chunk of new prefix tokens and masks.
 
-    Masks see the whole block and all before it. Prefix tokens see those before them (causal), or
-    as much as the masks.
+    Masks attend to the whole block and all before it. Prefix tokens attend to themselves and the
+    tokens before them (causal), or to the same columns as the masks.
 
     Args:
-        begins: where the masks of each row begin, or one number for all rows.
-        size: K.
-        width: W.
+        begins: the chunk position of each row's first mask, or one number for all rows.
+        size: K, the number of masks.
+        width: W, the length of the chunk.
         causal: prefix_causal attention.
-        device: where the mask is wanted.
+        device: the device of the returned mask.
 
     Returns:
-        B×W×W, or 1×W×W.
+        B×W×W, or 1×W×W; True where a row of the chunk attends to a column.
     """
     index = torch.arange(width, device=device)
     first = torch.tensor(begins, device=device)[:, None]
     last = first + size - 1
     sees_block = (index <= last) & (index >= (first if causal else 0))
-    until = torch.where(sees_block, last, index)  # the last column that a row sees
+    until = torch.where(sees_block, last, index)  # the last column that a row attends to
     return index <= until[:, :, None]
 
 
-# One sentence alone needs the same few masks again and again; they must not be changed.
+# Batches of one sentence need the same few masks in every pass; callers must not change them.
 kept_block_mask = functools.lru_cache(maxsize=256)(block_mask)

@@ -1,4 +1,4 @@
-"""Cache: what a decoder has computed of a batch, source and tokens."""
+"""Cache: keys and values of a batch's source and of its decoded tokens."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# The first cache holds this many tokens; it doubles whenever a chunk does not fit.
+# A new cache has this many slots per row; the number doubles when a chunk does not fit.
 INITIAL_CAPACITY = 32
 
 
 class Place(NamedTuple):
-    """Where a chunk stands.
+    """Where a chunk is written.
 
     Attributes:
-        positions: of its tokens in the output: a slice if they are the same for all rows, or R×K,
-            R being B, or 1 for all rows.
-        where: rows and slots, as an index of the cache's B×T.
-        end: how many slots are attended to.
+        positions: the positions of its tokens in the output: a slice if they are the same for all
+            rows, or R×K, where R is B, or 1 for all rows.
+        where: its rows and slots, as an index of the cache's B×T.
+        end: the number of slots that attention reads.
     """
 
     positions: slice | Tensor
@@ -32,22 +32,22 @@ class Place(NamedTuple):
 class Cache:
     """Keys and values of a batch's source and tokens, each row with a length of its own.
 
-    A row's tokens lie in its first slots. What is computed is written in place at each row's own
-    offset; rolling back is by length alone and moves nothing.
+    A row's tokens lie in its first slots. A pass writes keys and values in place, at each row's own
+    offset; a rollback changes lengths only and moves no tensor.
 
     Args:
         source: L×2×B×H×S×Dh, keys and values of the source.
-        padding: B×S, True at the source's padding; None: there is none.
-        capacity: how many tokens it holds at first.
+        padding: B×S, True at the source's padding; None: no padding.
+        capacity: the number of slots per row at first.
 
     Attributes:
         keys: L×B×T×2×H×Dh, keys and values of the tokens.
-        lengths: of each row, how many tokens are cached.
+        lengths: the number of cached tokens of each row.
         source: as given.
         source_bias: B×1×1×S, -inf at padding, or None.
         source_vectors: the source's embeddings, B×S×E, and its padding, B×S, for a decoder that
             copies from them.
-        compiled: whether a pass over it ran as torch.compile made it.
+        compiled: whether a pass over this cache ran compiled.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Cache:
 
     @property
     def capacity(self) -> int:
-        """How many slots a row has, T."""
+        """T, the number of slots of a row."""
         return self.keys.size(2)
 
     def _empty(self, batch: int, capacity: int) -> Tensor:
-        """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
+        """Return keys and values of zeros; NaN in a masked slot would spread, since 0·NaN = NaN."""
         layers, _, _, heads, _, size = self.source.shape
         return self.source.new_zeros(layers, batch, capacity, 2, heads, size)
 
     def make_room(self, width: int) -> None:
-        """Let a chunk of so many tokens fit behind each row."""
+        """Enlarge the cache so that a chunk of ``width`` tokens fits after each row."""
         end, capacity = max(self.lengths) + width, self.capacity
         if end > capacity:
             while capacity < end:
@@ -85,7 +85,7 @@ class Cache:
             self.keys = larger
 
     def place(self, width: int) -> Place:
-        """Say where a chunk of so many tokens goes; there is room for it."""
+        """Return where a chunk of ``width`` tokens is written; ``make_room`` has been called."""
         start, end = min(self.lengths), max(self.lengths) + width
         if start + width == end:
             return Place(slice(start, end), (slice(None), slice(start, end)), end)
@@ -94,15 +94,15 @@ class Cache:
         return Place(positions, (self.rows(), positions), end)
 
     def rows(self) -> Tensor:
-        """Return the numbers of the rows, B×1, as an index."""
+        """Return the indices of the rows, B×1."""
         return torch.arange(self.keys.size(1), device=self.keys.device)[:, None]
 
     def slots(self, positions: Tensor, capacity: int) -> Tensor:
-        """Return in which of so many slots positions of the output are kept."""
+        """Return the slots, out of ``capacity``, of these positions of the output."""
         return positions
 
     def hidden(self, positions: Tensor, capacity: int) -> Tensor:
-        """Say which of T slots a chunk at these positions does not see: R×K -> R×K×T."""
+        """Return which of T slots are masked for a chunk at these positions: R×K -> R×K×T."""
         return torch.arange(capacity, device=positions.device) > positions[:, :, None]
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -114,8 +114,8 @@ class Cache:
 
         Args:
             index: the rows.
-            same_source: each has the source of the row in whose place it comes, as among the
-                hypotheses of one sentence.
+            same_source: rows ``b`` and ``index[b]`` have the same source, as the hypotheses of one
+                sentence do; the source is not copied.
         """
         picked = torch.tensor(index, device=self.keys.device)
         self.lengths = [self.lengths[i] for i in index]
@@ -135,7 +135,7 @@ class Cache:
             self.source_vectors = vectors.index_select(0, picked), padding.index_select(0, picked)
 
     def pad_source(self, length: int) -> None:
-        """Make the source so long; nobody sees what is added."""
+        """Pad the source to ``length``; the added columns are masked."""
         blank = length - self.source.size(4)
         if self.source_bias is None:
             self.source_bias = self.source.new_zeros(self.keys.size(1), 1, 1, self.source.size(4))
@@ -145,28 +145,28 @@ class Cache:
 
 
 class WindowCache(Cache):
-    """A cache of the last tokens alone, for local attention (Parmar et al. 2018, section 3.3).
+    """A cache of the last tokens only, for local attention (Parmar et al. 2018, section 3.3).
 
-    Position p of a row is kept in slot p mod T. T is the window and room for a chunk, whatever the
-    output's length; so rolled-back tokens never lie where an older one is still to be seen, and
-    which position a slot holds follows from the row's length alone. A row can be rolled back as far
-    as its last chunk's start, no further.
+    Position p of a row is kept in slot p mod T. T is the window plus room for a chunk, for any
+    output length. So rolled-back tokens never overwrite a token that is still attended to, and a
+    row's length determines which position a slot holds. A row can be rolled back to the start of
+    its last chunk, no further.
 
     Args:
         source: see Cache.
         padding: see Cache.
-        window: says by ``first`` from where on a position sees.
-        reach: how many positions before its own one sees at most.
+        window: its ``first`` returns the first position that a position attends to.
+        reach: the largest distance to a position that is attended to.
     """
 
     def __init__(self, source: Tensor, padding: Tensor | None, window: Any, reach: int) -> None:
         super().__init__(source, padding, reach + INITIAL_CAPACITY)
         self.window = window
         self.reach = reach
-        self.oldest = [0] * len(self.lengths)  # of each row, the first position that is held
+        self.oldest = [0] * len(self.lengths)  # the first position that each row holds
 
     def make_room(self, width: int) -> None:
-        """Let a chunk of so many tokens fit behind what each row still sees."""
+        """Enlarge the cache so that the window and a chunk of ``width`` tokens fit."""
         room = INITIAL_CAPACITY
         while room < width:
             room *= 2
@@ -176,10 +176,10 @@ class WindowCache(Cache):
         self.oldest = [max(oldest, n + width - self.capacity) for oldest, n in known]
 
     def _enlarge(self, capacity: int) -> None:
-        """Move what is still to be seen into more slots."""
+        """Move the tokens in the window to a cache of ``capacity`` slots."""
         device = self.keys.device
         last = torch.tensor(self.lengths, device=device)[:, None] - 1
-        # Those below 0 are nobody's; they fall into slots that are of no use yet.
+        # Positions below 0 do not exist; they map to slots that are not in use yet.
         positions = last - torch.arange(self.reach, device=device)  # B×R
         rows = self.rows()
         held = self.keys[:, rows, self.slots(positions, self.capacity)]
@@ -189,7 +189,7 @@ class WindowCache(Cache):
         self.oldest = [max(oldest, n - self.reach) for oldest, n in known]
 
     def place(self, width: int) -> Place:
-        """Say where a chunk of so many tokens goes; there is room for it."""
+        """Return where a chunk of ``width`` tokens is written; ``make_room`` has been called."""
         device, starts = self.keys.device, self.lengths
         if min(starts) == max(starts):
             starts = starts[:1]  # one mask for all
@@ -199,11 +199,11 @@ class WindowCache(Cache):
         return Place(positions, (self.rows(), slots), self.capacity)
 
     def slots(self, positions: Tensor, capacity: int) -> Tensor:
-        """Return in which of so many slots positions of the output are kept."""
+        """Return the slots, out of ``capacity``, of these positions of the output."""
         return positions % capacity
 
     def hidden(self, positions: Tensor, capacity: int) -> Tensor:
-        """Say which of T slots a chunk at these positions does not see: R×K -> R×K×T."""
+        """Return which of T slots are masked for a chunk at these positions: R×K -> R×K×T."""
         last = positions[:, -1:]
         slots = torch.arange(capacity, device=positions.device)
         held = (last - (last - slots) % capacity)[:, None]  # R×1×T: the position in each slot
@@ -213,7 +213,7 @@ class WindowCache(Cache):
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         for length, oldest in zip(lengths, self.oldest, strict=True):
-            assert self.window.first(length) >= oldest or oldest == 0, "what it sees is overwritten"
+            assert self.window.first(length) >= oldest or oldest == 0, "the window is overwritten"
         super().keep(lengths)
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:

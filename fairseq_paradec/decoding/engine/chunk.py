@@ -1,8 +1,8 @@
 """ChunkScorer: a fairseq Transformer's decoder, run over chunks of tokens against a cache.
 
-It takes the weights of a stock fairseq Transformer and scores, in one pass, K tokens per row whose
-predecessors are cached. Rows of a batch may have cached different numbers of tokens, and each rolls
-back to its own length. Every method of this package runs on it.
+It reads the weights of a stock fairseq Transformer and scores, in one pass, K tokens per row whose
+predecessors are cached. The rows of a batch may have different numbers of cached tokens, and each
+rolls back to its own length. Every method of this package runs on it.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ PLAIN = Engine()
 class ChunkScorer:
     """The decoder of one fairseq Transformer over chunks of K tokens against a cache.
 
-    Usage: ``encode`` once per batch; then ``step`` scores a chunk, ``keep`` says how many tokens of
-    each row stay cached, ``reorder`` picks rows. While a model is still being trained its weights
-    change between calls, so they are gathered anew by every ``encode``; a model prepared for
-    inference is gathered once, and must not be changed after that. A scorer holds one batch's
-    cache: threads need one each.
+    Usage: ``encode`` once per batch; then ``step`` scores a chunk, ``keep`` sets the number of
+    tokens of each row that stay cached, ``reorder`` picks rows. The weights of a model in training
+    change between calls, so every ``encode`` gathers them again; those of a model prepared for
+    inference are gathered once and must not change after that. A scorer holds one batch's cache,
+    so each thread needs its own scorer.
 
     Args:
         model: a stock fairseq Transformer in evaluation mode.
-        engine: how to compute; by default in the model's dtype, not compiled.
+        engine: dtype and compilation; by default the model's dtype, not compiled.
 
     Raises:
-        UsageError: the model is not one that this class knows.
+        UsageError: this class does not support the model.
 
     Attributes:
-        model: in the engine's dtype.
-        weights: the decoder's, as of the last ``encode`` or ``start``.
-        projection: the same of its projection.
-        cache: of the batch.
-        encoder_out: of the batch, laid out as fairseq's.
+        model: the model in the engine's dtype.
+        weights: the decoder's weights at the last ``encode`` or ``start``.
+        projection: the output projection at the same time.
+        cache: the batch's cache.
+        encoder_out: the batch's encoder output, in fairseq's layout.
     """
 
     weights: DecoderWeights
@@ -70,20 +70,20 @@ class ChunkScorer:
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
         """Raise a UsageError for a model that this class would decode wrongly."""
-        if hasattr(model, "block_heads"):  # a stock decoder with heads on its output
+        if hasattr(model, "block_heads"):  # a stock decoder with prediction heads
             refuse_unknown(model, [type(model.decoder)])
         else:
             refuse_unknown(model)
 
     @property
     def compiled(self) -> bool:
-        """Whether a pass of this batch ran as torch.compile made it."""
+        """Whether a pass of this batch ran compiled."""
         return hasattr(self, "cache") and self.cache.compiled
 
     # ---- weights -------------------------------------------------------------------------------
 
     def _gather_weights(self) -> None:
-        """Put the weights into the form that a pass wants, where that is not done yet."""
+        """Gather the weights in the form that a pass reads, unless they are up to date."""
         weight = self.given.decoder.embed_tokens.weight
         lasting = getattr(self.given, "_is_generation_fast", False)
         kind = (weight.dtype, weight.device, lasting)
@@ -91,7 +91,7 @@ class ChunkScorer:
             return
         self._gathered_from = kind
         if self.model is not self.given:
-            # Not by fairseq's own method, which upgrades checkpoints and asks for their options.
+            # fairseq's own load_state_dict upgrades checkpoints and needs their options.
             nn.Module.load_state_dict(self.model.to(weight.device), self.given.state_dict())
         weight = self.decoder.embed_tokens.weight
         read = sum(p.numel() for p in self.decoder.parameters())
@@ -105,29 +105,29 @@ class ChunkScorer:
         self.projection = gather_projection(self.model, form)
 
     def _gather(self, form: Form) -> DecoderWeights:
-        """Take the decoder's weights."""
+        """Gather the decoder's weights."""
         return gather_decoder(self.decoder, form)
 
     # ---- one batch -----------------------------------------------------------------------------
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder and forget what was cached.
+        """Run the encoder and start an empty cache.
 
         Args:
-            net_input: fairseq's, with ``src_tokens`` B×S and ``src_lengths`` B.
+            net_input: fairseq's ``net_input``, with ``src_tokens`` B×S and ``src_lengths`` B.
         """
         self._gather_weights()
         self._start(self._encode(net_input))
 
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
-        """Run the encoder; its output is laid out as fairseq's."""
+        """Run the encoder; its output has fairseq's layout."""
         if self._encoder is None:
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
         return self._encoder(net_input)
 
     def start(self, encoder_out: dict[str, Any]) -> None:
-        """Take an encoder's output, as fairseq's encoders give it, and forget what was cached."""
+        """Take an encoder's output, in fairseq's layout, and start an empty cache."""
         self._gather_weights()
         self._start(encoder_out)
 
@@ -148,7 +148,7 @@ class ChunkScorer:
 
         Args:
             tokens: B×K decoder inputs; see ``decoder_pass``.
-            mask: who sees whom; see ``masks``.
+            mask: the attention mask; see ``masks``.
 
         Returns:
             B×K×D hidden states, ready for ``log_probs``.
@@ -156,7 +156,7 @@ class ChunkScorer:
         return self._pass(self.weights, self.cache, tokens, mask)
 
     def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """Log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
+        """Return log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
         return self.projection.log_probs(hidden, temperature)
 
     def keep(self, lengths: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Passes as torch.compile makes them: one for each bucket of shapes, kept on the disk."""
+"""Passes compiled by torch.compile: one per bucket of shapes, cached on disk."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-# Chunks are filled up to one of these lengths; longer ones run plain.
+# Chunks are padded to one of these lengths; longer ones run uncompiled.
 CHUNKS = (1, 4, 8, 12, 16, 24, 32, 48, 64)
-# Sources are filled up to this many tokens, or to twice as many, and so on.
+# Sources are padded to this many tokens, or to a power of two times as many.
 SOURCE = 16
 
 
 @functools.cache
 def warn_plain(form: str, which: str) -> None:
-    """Say, once, that weights in this form are not compiled.
+    """Warn once that passes over weights in this form are not compiled.
 
     Args:
         form: of the weights; see weights.join.
-        which: passes are meant.
+        which: the passes, in words.
     """
     logger.warning(
         "--compile: %s run plain, for their weights are %s", which,
@@ -38,12 +38,12 @@ def warn_plain(form: str, which: str) -> None:
 
 
 def chunk_bucket(width: int) -> int | None:
-    """Return the length that a chunk is filled up to; None if it is too long for any."""
+    """Return the length that a chunk is padded to; None if it is longer than every bucket."""
     return next((size for size in CHUNKS if size >= width), None)
 
 
 def source_bucket(length: int) -> int:
-    """Return the length that a source is filled up to."""
+    """Return the length that a source is padded to."""
     size = SOURCE
     while size < length:
         size *= 2
@@ -52,11 +52,11 @@ def source_bucket(length: int) -> int:
 
 @dataclass
 class Compiling:
-    """What compiling has come to, for whoever built an engine.
+    """The state of an engine's compilation.
 
     Attributes:
-        seconds: spent on it.
-        failed: whether it cannot be done here; all runs plain then.
+        seconds: the time spent on it.
+        failed: whether compilation failed; all passes then run uncompiled.
     """
 
     seconds: float = 0.0
@@ -64,18 +64,18 @@ class Compiling:
 
 
 class Compiled:
-    """Compiled copies of a function of tensors, made as they are needed.
+    """Compiled copies of a function of tensors, one per key, compiled at the first call.
 
-    Whoever calls it says by a key in which shapes, strides and circumstances its arguments come;
-    torch checks nothing more, for its checks would take longer than a small model's arithmetic.
-    What is compiled is kept in ``TORCHINDUCTOR_CACHE_DIR``, by default a folder of this package in
-    the user's cache, so that later runs only load it: half a second a bucket. If compiling fails
-    (no C++ compiler, say), a warning says so, once, and everything runs plain.
+    The caller's key identifies shapes, strides and other conditions of the arguments. torch's own
+    guards are off, because they take longer than a small model's arithmetic. Compiled code is
+    cached in ``TORCHINDUCTOR_CACHE_DIR``, by default a folder of this package in the user's cache;
+    later runs load it in half a second per bucket. If compilation fails (for example without a C++
+    compiler), one warning is logged and everything runs uncompiled.
 
     Args:
-        name: of what is compiled, for the log.
+        name: the function's name in the log.
         function: takes tensors (or None); a method or a plain function.
-        compiling: notes how long compiling takes, and whether it fails.
+        compiling: records the time of compilation, and whether it failed.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], compiling: Compiling) -> None:
@@ -93,7 +93,8 @@ class Compiled:
         """Run the function.
 
         Args:
-            key: of the bucket; calls with one key have arguments of the same kind.
+            key: of the bucket; calls with the same key have arguments of the same shapes and
+                strides.
             args: of the function; batches of more than one row may differ in their first dimension.
         """
         key = (*key, torch.get_num_threads())
@@ -106,7 +107,7 @@ class Compiled:
         run = self._compile(key)
         try:
             run(*args)
-        except Exception as error:  # of many kinds: what compiles is a tower of tools
+        except Exception as error:  # inductor, the C++ compiler and triton raise different types
             self.compiling.failed = True
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             logger.warning("--compile: passes run plain, for compiling failed: %s", reason)
@@ -118,12 +119,12 @@ class Compiled:
         return run(*args)
 
     def _compile(self, key: tuple[Hashable, ...]) -> Callable[..., Any]:
-        """Return a function that is compiled at its first call."""
+        """Return a copy of the function that is compiled at its first call."""
         use_cache_folder()
         function = self.function
         bound = getattr(function, "__self__", None)
         plain: Any = getattr(function, "__func__", function)
-        # torch keeps what it compiled by code object, so each bucket has one of its own.
+        # torch caches compiled code by code object, so each bucket has its own code object.
         code = plain.__code__.replace(co_name=f"{plain.__name__}_{abs(hash(key))}")
         own: Any = types.FunctionType(
             code, plain.__globals__, code.co_name, plain.__defaults__, plain.__closure__
@@ -133,12 +134,12 @@ class Compiled:
         if "cuda" in key:
             options["triton.cudagraphs"] = True
         else:
-            # The calls between the kernels in C++, too, and no checks in each.
+            # The code between kernels is C++ too, without checks of sizes and alignment.
             options |= {"cpp_wrapper": True, "size_asserts": False, "alignment_asserts": False}
         return torch.compile(own, fullgraph=True, dynamic=False, options=options)
 
 
 def use_cache_folder() -> None:
-    """Let torch keep what it compiles in the user's cache, not where it is cleared away."""
+    """Set torch's folder of compiled code to the user's cache; the default is in /tmp."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "fairseq_paradec"))

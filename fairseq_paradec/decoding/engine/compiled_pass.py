@@ -1,4 +1,4 @@
-"""The decoder's pass as torch.compile makes it, for one sentence at a time."""
+"""The decoder's pass, compiled by torch.compile, for batches of one sentence."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .weights import compiles
 
 
 class CompiledPass:
-    """``decoder_pass``, compiled for one row and some lengths of chunks; others run plain.
+    """``decoder_pass``, compiled for one row and some chunk lengths; others run uncompiled.
 
     Args:
-        name: of the model, for the log.
-        compiling: notes what compiling takes.
+        name: the model's name in the log.
+        compiling: records the time of compilation.
     """
 
     def __init__(self, name: str, compiling: Compiling) -> None:
@@ -36,25 +36,25 @@ class CompiledPass:
             filled is None
             or tokens.size(0) > 1
             or not compiles(weights.form, cache.keys.dtype, filled)
-            or weights.copy_sharpness is not None  # masks are made of a source of any length
+            or weights.copy_sharpness is not None  # embeddings depend on the source's length
             or torch.is_autocast_enabled(tokens.device.type)
         ):
             return decoder_pass(weights, cache, tokens, mask)
-        # What the compiled code reads, besides its arguments.
+        # The compiled code reads these besides its arguments.
         self.weights, self.cache = weights, cache
         return self._filled_up(weights, cache, tokens, mask, filled)
 
     def _filled_up(
         self, weights: DecoderWeights, cache: Cache, tokens: Tensor, mask: Mask, filled: int
     ) -> Tensor:
-        """Run the decoder over one row's chunk, filled up to a length that is compiled for."""
+        """Run the decoder over one row's chunk, padded to the bucket's length."""
         width, start = tokens.size(1), cache.lengths[0]
         cache.make_room(filled)
         cache.keys = cache.keys.contiguous()
         cache.pad_source(source_bucket(cache.source.size(4)))
         bias = None
         if isinstance(mask, Tensor) or mask != "causal":
-            # What fills the chunk up sees all, and nobody sees it.
+            # The chunk's padding attends to everything, and no token attends to it.
             bias = cache.keys.new_zeros(filled, cache.capacity)
             seen = attention_bias(cache, cache.place(width), mask)
             if seen is not None:
@@ -83,7 +83,7 @@ class CompiledPass:
 
         Args:
             tokens: B×K.
-            first: B, where each row's chunk begins.
+            first: B, the first position of each row's chunk.
             bias: K×T, for self-attention; None: causal.
             keys: L×B×T×2×H×Dh, written to.
             source: L×2×B×H×S×Dh.

@@ -1,4 +1,4 @@
-"""The decoder's pass over a chunk: a function of weights, a cache and tokens, and nothing else."""
+"""The decoder's pass over a chunk: a function of weights, a cache and tokens."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .weights import Form, Linear, Map, Norm
 
 
 class DecoderWeights(NamedTuple):
-    """All that a pass reads of a model.
+    """The weights of a decoder that a pass reads.
 
     Attributes:
-        form: how the matrices are kept.
-        embedding: V×E; of a block model its mask vector stands behind, as one more token.
-        scale: what embeddings are multiplied by.
+        form: the memory layout of the matrices; see ``weights.join``.
+        embedding: V×E; of a block model (V+1)×E, with the mask vector as the last token.
+        scale: the factor of the embeddings.
         noise: E×E, the map that fairseq trains with quantisation noise, or None.
         project_in: D×E, or None.
         positions: P×D, the vectors of positions 0 to P-1, or None.
-        embedding_norm: of tokens and positions, or None.
-        copy_sharpness: of a block model that adds source embeddings to its masks: how fast their
-            weight falls with the distance. Or None.
-        layers: of the decoder.
-        source_keys: all layers' keys and values of the source in one matrix, (L·2·D)×C.
-        final_norm: of the last layer's output, or None.
+        embedding_norm: the norm after embeddings and positions, or None.
+        copy_sharpness: for a block model that adds source embeddings to its masks: the rate at
+            which their weight falls with the distance; or None.
+        layers: the decoder layers.
+        source_keys: all layers' key and value maps of the source in one matrix, (L·2·D)×C.
+        final_norm: the norm after the last layer, or None.
         project_out: E×D, or None.
     """
 
@@ -60,15 +60,15 @@ def decoder_pass(
 ) -> Tensor:
     """Run the decoder over one chunk per row, and cache its keys and values.
 
-    Each row goes on from its cached length, ``cache.lengths``, which stays: the caller says by
-    ``cache.keep`` how much of the chunk is to stay cached.
+    Each row continues from its cached length, ``cache.lengths``. The pass does not change the
+    lengths: the caller sets by ``cache.keep`` how much of the chunk stays cached.
 
     Args:
-        weights: of the decoder.
-        cache: of the batch; written to.
-        tokens: B×K decoder inputs. ``<pad>`` here is a token like any other: it is embedded
-            (fairseq's is a zero vector), takes a position and is seen by later tokens.
-        mask: who sees whom; see ``masks``.
+        weights: the decoder's weights.
+        cache: the batch's cache; written to.
+        tokens: B×K decoder inputs. ``<pad>`` is a token like any other here: it is embedded
+            (fairseq's is a zero vector), takes a position, and later tokens attend to it.
+        mask: the attention mask; see ``masks``.
 
     Returns:
         B×K×D hidden states, ready for the projection.
@@ -92,9 +92,9 @@ def embed(
     """Embed a chunk as fairseq's decoder does: scale, project, add positions, normalise.
 
     Args:
-        weights: of the decoder.
+        weights: the decoder's weights.
         tokens: B×K.
-        positions: of the tokens; see ``Place``.
+        positions: the tokens' positions; see ``Place``.
         source: embeddings and padding of the source, for a decoder that copies from it.
 
     Returns:
@@ -113,8 +113,8 @@ def embed(
         x = weights.project_in(x)
     table = weights.positions
     if table is not None:
-        # A row near its limit may ride along in a wider chunk, and a block of masks may reach
-        # further; what is computed past the last position is never used.
+        # A chunk or a block of masks may extend past a row's last position; outputs past it are
+        # not used.
         last = table.size(0) - 1
         if isinstance(positions, slice) and positions.stop > table.size(0):
             positions = torch.arange(positions.start, positions.stop, device=tokens.device)
@@ -127,11 +127,11 @@ def embed(
 def _soft_copy(
     sharpness: Tensor, positions: slice | Tensor, vectors: Tensor, padding: Tensor
 ) -> Tensor:
-    """Mix the source embeddings around each position: R×K positions -> B×K×E.
+    """Average the source embeddings around each position: R×K positions -> B×K×E.
 
     Args:
-        sharpness: how fast an embedding's weight falls with its distance.
-        positions: of the tokens.
+        sharpness: the rate at which an embedding's weight falls with its distance.
+        positions: the tokens' positions.
         vectors: B×S×E.
         padding: B×S; fairseq pads sources on the left.
     """
@@ -156,8 +156,8 @@ def run_layer(
     Args:
         layer: its weights.
         x: B×K×D.
-        written: where its keys and values are kept.
-        bias: for self-attention; see ``masks.attention_bias``.
+        written: where its keys and values are written.
+        bias: the self-attention bias; see ``masks.attention_bias``.
         source: 2×B×H×S×Dh, the source's keys and values.
         source_bias: B×1×1×S, or None.
     """
@@ -167,7 +167,7 @@ def run_layer(
 
 
 def finish(weights: DecoderWeights, x: Tensor) -> Tensor:
-    """Normalise and project what the last layer returned, as fairseq's decoder does."""
+    """Normalise and project the last layer's output, as fairseq's decoder does."""
     if weights.final_norm is not None:
         x = weights.final_norm(x)
     return x if weights.project_out is None else weights.project_out(x)

@@ -1,8 +1,8 @@
-"""LeanEncoder: a stock fairseq Transformer encoder without the cost of calling its modules.
+"""LeanEncoder: a stock fairseq Transformer encoder without the overhead of its modules.
 
-With one sentence at a time fairseq's encoder spends most of its time between the products. Here
-the weights are taken once, in the form that suits the machine, and query, key and value come from
-one product.
+At batch size 1 fairseq's encoder spends most of its time outside matrix products. LeanEncoder
+gathers the weights once, in the fastest memory layout, and computes query, key and value in one
+product.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .weights import Form, gather_norm
 
 
 class LeanEncoder:
-    """Computes what a stock fairseq encoder does in evaluation mode; made by ``lean_encoder``.
+    """Computes the output of a stock fairseq encoder in evaluation mode; see ``lean_encoder``.
 
-    The weights are those of the last ``gather``: it must be called again when they have changed.
+    The weights are those at the last ``gather``, which must be called again when they change.
 
     Args:
         encoder: a TransformerEncoder that ``lean_encoder`` has checked.
@@ -46,16 +46,16 @@ class LeanEncoder:
         self.gather(form)
 
     def gather(self, form: Form) -> None:
-        """Take the encoder's weights, in its dtype and on its device; see ``weights.join``."""
+        """Gather the encoder's weights, in its dtype and on its device; see ``weights.join``."""
         encoder = self.encoder
         self.vectors = encoder.embed_tokens.weight.detach()  # V×D
         self.scale, self.pad = encoder.embed_scale, encoder.padding_idx
         norm, final = encoder.layernorm_embedding, encoder.layer_norm
         self.embedding_norm = None if norm is None else gather_norm(norm)
-        # children(): layerdrop's own list draws random numbers whenever it is iterated over.
+        # children(): iteration over a LayerDropModuleList draws random numbers.
         self.stack = [gather_encoder_layer(layer, form) for layer in encoder.layers.children()]
         self.final_norm = None if final is None else gather_norm(final)
-        self.positions: Tensor | None = None  # vectors by fairseq's position numbers, P×D
+        self.positions: Tensor | None = None  # P×D, indexed by fairseq's position numbers
         places = encoder.embed_positions
         if places is not None:
             sinusoids = isinstance(places, SinusoidalPositionalEmbedding)
@@ -66,10 +66,10 @@ class LeanEncoder:
         """Encode a batch.
 
         Args:
-            net_input: fairseq's, with ``src_tokens`` B×S, padded on either side.
+            net_input: fairseq's ``net_input``, with ``src_tokens`` B×S, padded on either side.
 
         Returns:
-            What this package reads of fairseq's encoder output, laid out as there:
+            The parts of fairseq's encoder output that this package reads, in fairseq's layout:
             ``encoder_out`` [S×B×D], ``encoder_padding_mask`` [B×S, True at padding], and
             ``encoder_embedding`` [B×S×D], the scaled embeddings.
 
@@ -86,15 +86,15 @@ class LeanEncoder:
     def embed(self, tokens: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """Embed a batch and find its padding.
 
-        On a GPU there is one wait, for the answer whether anything is padded; it comes first, when
-        nothing but the tokens' copy is under way.
+        On a GPU this synchronises once, to read whether the batch has padding. It does so first,
+        when only the copy of the tokens is pending.
 
         Args:
             tokens: B×S.
 
         Returns:
             The input of ``layers``, B×S×D, zero at padding, and its bias; the padding, B×S; the
-            scaled embeddings alone, B×S×D.
+            scaled embeddings without positions, B×S×D.
         """
         padding = tokens.eq(self.pad)
         padded = bool(padding.any())
@@ -110,7 +110,7 @@ class LeanEncoder:
         return x, blank.masked_fill_(padding[:, None, None], -math.inf), padding, embedding
 
     def _position_vectors(self, table: Tensor, tokens: Tensor, padded: bool) -> Tensor:
-        """Vectors of the tokens' positions, S×D or B×S×D; padding takes no position."""
+        """Return the tokens' position vectors, S×D or B×S×D; padding takes no position."""
         first, end = self.pad + 1, self.pad + 1 + tokens.size(1)
         places = self.encoder.embed_positions
         if len(table) < end and isinstance(places, SinusoidalPositionalEmbedding):
@@ -127,8 +127,7 @@ class LeanEncoder:
 
         Args:
             x: B×S×D from ``embed``.
-            bias: what is added to attention's scores, B×1×1×S: -inf at padding. None if there is
-                no padding.
+            bias: B×1×1×S, added to the attention scores: -inf at padding. None: no padding.
 
         Returns:
             B×S×D.
@@ -139,7 +138,7 @@ class LeanEncoder:
 
 
 def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
-    """Make the lean encoder of a model; None if its encoder is not stock: run fairseq's then.
+    """Make the LeanEncoder of a model; None if its encoder is not stock, so fairseq's must run.
 
     Args:
         model: a fairseq model in evaluation mode.
@@ -149,7 +148,7 @@ def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
     return LeanEncoder(encoder, form) if _is_stock(encoder, _ENCODERS) else None
 
 
-# What a stock encoder is made of: the types that each part of a module may have.
+# The parts of a stock encoder: the allowed types of each part of a module.
 _ENCODERS = (TransformerEncoder, TransformerEncoderBase)
 _LAYERS = (TransformerEncoderLayer, TransformerEncoderLayerBase)
 _LISTS = (nn.ModuleList, LayerDropModuleList)
@@ -184,14 +183,14 @@ _PARTS = {
 
 
 def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether LeanEncoder computes what this module of a stock encoder does.
+    """Return whether LeanEncoder computes the same as this module.
 
-    Types are compared exactly: a subclass may compute something else under the same names. So may
-    hooks, and a ``forward`` put into a module.
+    Types are compared exactly, because a subclass may compute something else under the same names.
+    So may a hook, or a ``forward`` assigned to the module.
 
     Args:
-        module: the module; its parts are looked at, too.
-        kinds: the types that it may have.
+        module: the module; its parts are checked too.
+        kinds: its allowed types.
     """
     kind = type(module)
     if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
@@ -200,8 +199,8 @@ def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
         return False
     if kind in (nn.Linear, *_NORMS) and module.bias is None:
         return False
-    # Quant noise, adapters, NormFormer's extras, extra keys and xFormers are parts or weights that
-    # a stock module does not have; these are flags:
+    # Quantisation noise, adapters, NormFormer's extras, extra keys and xFormers show as parts or
+    # weights that a stock module does not have; these options show as flags only:
     flags = ("return_fc", "add_zero_attn", "skip_embed_dim_check", "apply_during_inference")
     if any(getattr(module, flag, False) for flag in flags):
         return False

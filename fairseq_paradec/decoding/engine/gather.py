@@ -1,4 +1,4 @@
-"""Take a fairseq decoder's weights, for passes."""
+"""Gather a fairseq decoder's weights for passes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .weights import Form, Linear, gather_norm, join
 
 
 def gather_decoder(decoder: Any, form: Form) -> DecoderWeights:
-    """Take a decoder's weights, in its dtype and on its device.
+    """Gather a decoder's weights, in its dtype and on its device.
 
     Args:
-        decoder: of a model that ``known`` did not refuse.
+        decoder: of a model that ``known`` accepts.
         form: of the matrices; see ``weights.join``.
     """
-    # children(): a list with layer drop draws random numbers whenever it is iterated over.
+    # children(): iteration over a LayerDropModuleList draws random numbers.
     stack: list[Any] = list(decoder.layers.children())
     crosses = [layer.encoder_attn for layer in stack]
     embedding_norm, final_norm = decoder.layernorm_embedding, decoder.layer_norm
@@ -40,19 +40,19 @@ def gather_decoder(decoder: Any, form: Form) -> DecoderWeights:
 
 
 def _plain(linear: Any) -> Linear | None:
-    """Take a linear module as it is."""
+    """Gather a linear module in the plain form."""
     if linear is None:
         return None
     return Linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
 
 def _positions(decoder: Any) -> Tensor | None:
-    """Return the vectors of all positions that an output may have, or more: P×D."""
+    """Return position vectors, P×D, for at least all positions of the longest output."""
     module, like = decoder.embed_positions, decoder.embed_tokens.weight
     if module is None:
         return None
     size = decoder.max_positions()
-    if hasattr(module, "table"):  # a reordered model's slots, an image's intensities
+    if hasattr(module, "table"):  # a reordered model's slots, an image model's intensities
         table: Tensor = module.table(size)
         return table.detach().to(like)
     first = module.padding_idx + 1

@@ -1,4 +1,4 @@
-"""Which models the scorers know; others are refused by name."""
+"""The models that the scorers support; others raise an error that names them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def refuse_unknown(
 ) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
-    Types are compared exactly: a subclass may compute something else under the same names.
+    Types are compared exactly, because a subclass may compute something else under the same names.
 
     Args:
         model: the model.
-        decoders: the types that its decoder may have.
-        positions: the types that the decoder's positions may have.
-        self_attention: the type that the decoder's self-attention must have.
+        decoders: allowed types of its decoder.
+        positions: allowed types of the decoder's positions.
+        self_attention: the required type of the decoder's self-attention.
     """
     name = type(model).__name__
     reason = None
@@ -69,11 +69,11 @@ def refuse_unknown(
 
 
 def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
-    """Say in words why a decoder layer is not the stock one, or return None.
+    """Return why a decoder layer is not the stock one, in words, or None.
 
     Args:
         layer: the layer.
-        self_attention: the type that its self-attention must have.
+        self_attention: the required type of its self-attention.
     """
     if type(layer) not in (TransformerDecoderLayerBase, TransformerDecoderLayer):
         return f"its decoder holds a {type(layer).__name__}"

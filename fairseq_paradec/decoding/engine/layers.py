@@ -1,4 +1,4 @@
-"""The pieces that encoder and decoder layers are made of, as functions of plain weights."""
+"""The sublayers of encoder and decoder layers, as functions of their weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .weights import Form, Map, Norm, gather_norm, join
 
 
 class Written(NamedTuple):
-    """Where a chunk's keys and values are kept.
+    """Where a chunk's keys and values are written.
 
     Attributes:
-        keys: B×T×2×H×Dh, of one layer; written to.
-        where: rows and slots of the chunk in it, as an index.
-        end: how many of its slots are attended to.
+        keys: B×T×2×H×Dh, keys and values of one layer; written to.
+        where: the chunk's rows and slots in ``keys``, as an index.
+        end: the number of slots that attention reads.
     """
 
     keys: Tensor
@@ -25,7 +25,7 @@ class Written(NamedTuple):
 
 
 class SelfAttention(NamedTuple):
-    """Attention of a chunk to itself and to what was cached before it, with norm and residual."""
+    """Attention of a chunk to itself and to cached tokens, with norm and residual."""
 
     heads: int
     pre_norm: bool
@@ -38,8 +38,8 @@ class SelfAttention(NamedTuple):
 
         Args:
             x: B×K×D.
-            bias: what is added to the scores, broadcast to B×H×K×T; None: all is seen.
-            cached: the cache; None: the chunk is all there is.
+            bias: added to the attention scores, broadcast to B×H×K×T; None: no mask.
+            cached: one layer of the cache; None: attend to the chunk only.
         """
         batch, width, dim = x.shape
         residual = x
@@ -71,8 +71,8 @@ class SourceAttention(NamedTuple):
 
         Args:
             x: B×K×D.
-            source: 2×B×H×S×Dh, its keys and values.
-            bias: B×1×1×S, -inf at padding; None: there is none.
+            source: 2×B×H×S×Dh, keys and values of the source.
+            bias: B×1×1×S, -inf at padding; None: no padding.
         """
         batch, width, dim = x.shape
         residual = x
@@ -118,12 +118,12 @@ class DecoderLayer(NamedTuple):
 
 
 def gather_encoder_layer(layer: Any, form: Form) -> EncoderLayer:
-    """Take one encoder layer's weights; see ``weights.join`` for the form."""
+    """Gather one encoder layer's weights; see ``weights.join`` for the form."""
     return EncoderLayer(_gather_attention(layer, form), _gather_feed_forward(layer, form))
 
 
 def gather_decoder_layer(layer: Any, form: Form) -> DecoderLayer:
-    """Take one decoder layer's weights; see ``weights.join`` for the form."""
+    """Gather one decoder layer's weights; see ``weights.join`` for the form."""
     cross = layer.encoder_attn
     source = SourceAttention(
         heads=cross.num_heads,
@@ -137,7 +137,7 @@ def gather_decoder_layer(layer: Any, form: Form) -> DecoderLayer:
 
 
 def _gather_attention(layer: Any, form: Form) -> SelfAttention:
-    """Take the self-attention of a layer."""
+    """Gather the self-attention of a layer."""
     attention = layer.self_attn
     return SelfAttention(
         heads=attention.num_heads,
@@ -149,7 +149,7 @@ def _gather_attention(layer: Any, form: Form) -> SelfAttention:
 
 
 def _gather_feed_forward(layer: Any, form: Form) -> FeedForward:
-    """Take the feed-forward part of a layer."""
+    """Gather the feed-forward part of a layer."""
     return FeedForward(
         pre_norm=layer.normalize_before,
         norm=gather_norm(layer.final_layer_norm),

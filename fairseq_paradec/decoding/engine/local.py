@@ -1,8 +1,8 @@
 """LocalScorer: ChunkScorer for decoders with local attention, whose cache holds the window only.
 
-Local attention is that of Parmar et al. (2018), section 3.3: a position sees those before it in its
-own block, and so many before the block. An image has thousands of tokens and each sees a few
-hundred: what nobody will see again is overwritten.
+Local attention is that of Parmar et al. (2018), section 3.3: a position attends to the positions
+before it in its own block, and to a fixed number before the block. An image has thousands of
+tokens, and each attends to a few hundred; older keys and values are overwritten.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class LocalScorer(ChunkScorer):
     """The decoder of one image Transformer over chunks of K tokens against a WindowCache.
 
     Args:
-        model: an ImageTransformer, with heads or without, in evaluation mode; its decoder says by
-            ``attention_window.first`` from where on a position sees.
+        model: an ImageTransformer, with heads or without, in evaluation mode; its decoder's
+            ``attention_window.first`` returns the first position that a position attends to.
         engine: see ChunkScorer.
 
     Raises:
-        UsageError: the model is not one that this class knows.
+        UsageError: this class does not support the model.
     """
 
     def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
         super().__init__(model, engine)
         self.window = model.decoder.attention_window
         most = self.window.block - 1 + self.window.memory
-        # How many positions before its own one sees at most.
+        # The largest distance to a position that is attended to.
         self.reach: int = min(most, model.decoder.max_positions() - 1)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
-        """Raise a UsageError for layers or embeddings that are neither stock nor known as local."""
+        """Raise a UsageError for layers or embeddings that are neither stock nor local ones."""
         decoder = model.decoder
         attention = type(next(decoder.layers.children()).self_attn)
-        # What a class says of itself does not hold for its subclasses.
+        # A class's own mark does not hold for its subclasses.
         decoders = [type(decoder)] if _is_known(type(decoder)) else ()
         positions = type(decoder.embed_positions)
         refuse_unknown(
@@ -56,11 +56,11 @@ class LocalScorer(ChunkScorer):
         return WindowCache(source, padding, self.window, self.reach)
 
     def step(self, tokens: Tensor, mask: Mask = "causal") -> Tensor:
-        """Run the decoder over one chunk and cache it; its mask is the window's."""
+        """Run the decoder over one chunk and cache it; the window is the mask."""
         assert mask == "causal"
         return super().step(tokens)
 
 
 def _is_known(kind: type) -> bool:
-    """Say whether a class itself, and no parent of it, says that LocalScorer knows it."""
+    """Return whether the class itself, not a parent, is marked as known to LocalScorer."""
     return "known_to_local_scorer" in vars(kind)

@@ -1,15 +1,15 @@
-"""Who sees whom in a decoder's self-attention, as what is added to its scores.
+"""Masks of a decoder's self-attention, as a bias that is added to the attention scores.
 
 A mask is one of these:
 
-- ``causal``: a token sees what is cached and its chunk up to itself; of that, on a WindowCache,
-  what lies in its window;
-- ``all``: a token sees what is cached and the whole chunk, in rows that have cached equally many
-  tokens (a step of a reordered model);
-- K×T, True where token i of the chunk sees slot j, in such rows (a step whose directions or tokens
-  do not see each other);
-- R×K×K, True where token i of the chunk sees token j of it; what is cached is seen (a prefix and a
-  block of masks). R is B, or 1: the same for all rows.
+- ``causal``: a token attends to the cached tokens and to its chunk up to itself; on a WindowCache,
+  to those of them in its window;
+- ``all``: a token attends to the cached tokens and the whole chunk; all rows have equally many
+  cached tokens (a step of a reordered model);
+- K×T, True where token i of the chunk attends to slot j; all rows have equally many cached tokens
+  (a step whose directions or tokens do not attend to each other);
+- R×K×K, True where token i of the chunk attends to token j of the chunk; all attend to the cached
+  tokens (a prefix and a block of masks). R is B, or 1 for all rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Mask = Literal["causal", "all"] | Tensor
 
 
 def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
-    """Return what is added to the scores: 0 where a slot is seen, -inf where not.
+    """Return the bias of the attention scores: 0 where a slot is attended to, -inf elsewhere.
 
     Args:
         cache: the cache, with room for the chunk.
@@ -35,7 +35,7 @@ def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
         mask: see above.
 
     Returns:
-        K×T, or R×1×K×T; None if all is seen.
+        K×T, or R×1×K×T; None if every slot is attended to.
     """
     if not isinstance(mask, Tensor):
         return None if mask == "all" else _causal(cache, place)
@@ -48,9 +48,9 @@ def bias_over_slots(cache: Cache, positions: Tensor, keys: Tensor) -> Tensor:
     """Return the causal bias of tokens at these positions over all slots: R×K -> R×1×K×T.
 
     Args:
-        cache: says which slots are seen.
+        cache: defines which slots are masked.
         positions: R×K.
-        keys: its own, L×B×T×2×H×Dh.
+        keys: the cache's keys and values, L×B×T×2×H×Dh.
     """
     hidden = cache.hidden(positions, keys.size(2))
     blank = torch.zeros(hidden.shape, dtype=keys.dtype, device=keys.device)
@@ -58,7 +58,7 @@ def bias_over_slots(cache: Cache, positions: Tensor, keys: Tensor) -> Tensor:
 
 
 def _causal(cache: Cache, place: Place) -> Tensor | None:
-    """Return the bias of a chunk whose tokens see what is written before them."""
+    """Return the bias of a chunk under causal attention."""
     positions = place.positions
     if isinstance(cache, WindowCache):
         assert isinstance(positions, Tensor)
@@ -72,13 +72,13 @@ def _causal(cache: Cache, place: Place) -> Tensor | None:
 
 @functools.lru_cache(maxsize=8)
 def _table(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the causal bias of so many positions: row i may see columns up to i."""
-    with torch.inference_mode(False):  # it is for passes with gradients, too
+    """Return the causal bias of ``size`` positions: row i attends to columns up to i."""
+    with torch.inference_mode(False):  # passes with gradients use it too
         return torch.full((size, size), -math.inf, dtype=dtype, device=device).triu(1)
 
 
 def _chunk(cache: Cache, place: Place, mask: Tensor) -> Tensor:
-    """Return the bias, R×1×K×T, of a chunk that sees all that is cached, and of itself R×K×K."""
+    """Return the bias, B×1×K×T, of a chunk with all cached tokens and the mask R×K×K in itself."""
     width = mask.size(2)
     bias = cache.keys.new_zeros(len(cache.lengths), 1, width, place.end)
     if isinstance(place.positions, slice):

@@ -1,4 +1,4 @@
-"""From a decoder's states to scores of tokens: the whole vocabulary, or a shortlist of it."""
+"""The output projection: scores of the whole vocabulary, or of a shortlist, from hidden states."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .weights import Form, Map, make_map
 
 
 class Projection(NamedTuple):
-    """What makes scores of a decoder's states.
+    """The output projection of a decoder.
 
     Attributes:
-        linear: V×D; with an adaptive softmax that module's own, or None.
+        linear: V×D; for an adaptive softmax the model's own module, or None.
         adaptive_softmax: fairseq's module, or None.
-        first: the head of the next token, of a model with heads, or None.
+        first: a model's head of the next token, if it has prediction heads, or None.
         form: of the linear map.
     """
 
@@ -28,14 +28,14 @@ class Projection(NamedTuple):
     form: Form
 
     def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """Log-probabilities of the next token, as fairseq normalises them.
+        """Return log-probabilities of the next token, normalised as in fairseq.
 
         Args:
             hidden: ...×D.
-            temperature: what the logits are divided by.
+            temperature: the divisor of the logits.
 
         Returns:
-            ...×V, in fp32 (fp64 for a fp64 model), free to be written to.
+            ...×V, in fp32 (fp64 for an fp64 model); the caller may write to it.
         """
         dtype = _score_dtype(hidden)
         if self.first is not None:
@@ -49,13 +49,13 @@ class Projection(NamedTuple):
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores that are not normalised: ...×D -> ...×V, in fp32 (fp64 for a fp64 model)."""
+        """Return logits: ...×D -> ...×V, in fp32 (fp64 for an fp64 model)."""
         logits: Tensor = self.linear(hidden)
         return logits.to(_score_dtype(logits))
 
 
 def gather_projection(model: Any, form: Form) -> Projection:
-    """Take a model's projection; see ``weights.join`` for the form."""
+    """Gather a model's projection; see ``weights.join`` for the form."""
     decoder = model.decoder
     module = decoder.output_projection
     linear = module
@@ -68,22 +68,24 @@ def gather_projection(model: Any, form: Form) -> Projection:
 
 
 class DraftProjection:
-    """Scores of drafts: of all tokens, or of the dictionary's first, which fairseq sorts by use.
+    """The projection for drafts: of all tokens, or of a shortlist.
+
+    The shortlist is the start of the dictionary, which fairseq sorts by frequency.
 
     Args:
-        model: whose projection serves.
-        size: N, how many tokens may be drafted; None: all.
+        model: the model that drafts.
+        size: N, the number of tokens in the shortlist; None: all tokens.
         words: the target dictionary.
 
     Raises:
-        UsageError: the shortlist holds no word or is no part of the dictionary, or there is no
-            projection whose part could be taken.
+        UsageError: the shortlist has no word or exceeds the dictionary, or the model has an
+            adaptive softmax.
     """
 
     def __init__(self, model: Any, size: int | None, words: Any) -> None:
         self.size = size
         self._decoder = model.decoder
-        # Of which projection the part was taken last, and the part.
+        # The projection that the shortlist's part was last taken from, and the part.
         self._whole: Projection | None = None
         self._part: Any = None
         if size is None:
@@ -101,12 +103,12 @@ class DraftProjection:
             )  # fmt: skip
 
     def logits(self, projection: Projection, hidden: Tensor, whole: bool = False) -> Tensor:
-        """Make scores of states that are not normalised, in fp32 or fp64.
+        """Return logits of hidden states, in fp32 or fp64.
 
         Args:
-            projection: of the model, as its scorer has gathered it last.
+            projection: the model's projection, as its scorer last gathered it.
             hidden: ...×D.
-            whole: whether all tokens are wanted, shortlist or not.
+            whole: score all tokens, even if there is a shortlist.
 
         Returns:
             ...×V, or ...×N.
@@ -122,5 +124,5 @@ class DraftProjection:
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:
-    """Scores are fp32, as in fairseq, but for fp64 models (which only tests use)."""
+    """Return the dtype of scores: fp32, as in fairseq; fp64 for fp64 models (tests only)."""
     return torch.float64 if hidden.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""What the decoding loop needs of a model, and the scorer that a model has."""
+"""Scorer, the interface of the decoding loop to models, and the choice of a model's scorer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .settings import Engine
 
 
 class Scorer(Protocol):
-    """What the decoding loop needs of a model: ChunkScorer, or several of them as an ensemble."""
+    """A model as the decoding loop calls it: a ChunkScorer, or an ensemble of them."""
 
     @property
     def compiled(self) -> bool:
-        """Whether a pass of this batch ran as torch.compile made it."""
+        """Whether a pass of this batch ran compiled."""
         ...
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder and forget what was cached."""
+        """Run the encoder and start an empty cache."""
 
     def step(self, tokens: Tensor, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk, B×K, and cache it."""
 
     def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
-        """Return B×K×V log-probabilities of what ``step`` returned."""
+        """Return B×K×V log-probabilities for the output of ``step``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -47,24 +47,24 @@ def build_scorer(
 
     Args:
         models: one, or several that share the target dictionary.
-        engine: how to compute.
-        kind: of scorer; None: a model's own.
+        engine: dtype and compilation.
+        kind: the class of scorer; None: the one that fits the model.
 
     Raises:
-        UsageError: a model is not one that its scorer knows; it is named.
+        UsageError: the scorer does not support a model; the message names the model.
     """
     scorers = [(kind or _kind_of(model))(model, engine) for model in models]
     return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
 
 
 def _kind_of(model: Any) -> type[ChunkScorer]:
-    """Return the scorer that a model has."""
+    """Return the class of scorer that fits a model."""
     is_local = hasattr(getattr(model, "decoder", None), "attention_window")
     return LocalScorer if is_local else ChunkScorer
 
 
 class EnsembleScorer:
-    """Several scorers whose probabilities are averaged, as fairseq averages an ensemble's.
+    """Several scorers whose probabilities are averaged, as in fairseq's ensembles.
 
     Args:
         scorers: one per model; the models share the target dictionary.
@@ -75,7 +75,7 @@ class EnsembleScorer:
 
     @property
     def compiled(self) -> bool:
-        """Whether a pass of this batch, of any model, ran as torch.compile made it."""
+        """Whether a pass of this batch ran compiled, for any model."""
         return any(scorer.compiled for scorer in self.scorers)
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
@@ -88,7 +88,7 @@ class EnsembleScorer:
         return [scorer.step(tokens, mask) for scorer in self.scorers]
 
     def log_probs(self, hidden: list[Tensor], temperature: float = 1.0) -> Tensor:
-        """Log of the mean probability over the models, B×K×V."""
+        """Return the log of the mean probability over the models, B×K×V."""
         pairs = zip(self.scorers, hidden, strict=True)
         each = torch.stack([scorer.log_probs(h, temperature) for scorer, h in pairs])
         return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))

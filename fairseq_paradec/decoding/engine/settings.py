@@ -1,4 +1,4 @@
-"""How passes are computed: in which dtype, and compiled or not."""
+"""Engine: the dtype of passes, and whether they are compiled."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-# Their names, and that of the dtype which only tests use.
+# Names of dtypes; only tests use fp64.
 _NAMES = {dtype: name for name, dtype in DTYPES.items()} | {torch.float64: "fp64"}
 
-# What was copied into another dtype, by model; it goes when the model does.
+# Copies of models in other dtypes; a model's copies live as long as the model.
 _COPIES: WeakKeyDictionary[nn.Module, dict[torch.dtype, Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Engine:
-    """How a scorer computes.
+    """The settings of a scorer's passes.
 
     Attributes:
         dtype: ``fp32``, ``bf16``, ``fp16`` or ``int8``; None: the model's own. With ``int8`` the
-            products have weights in 8 bits, and all else is fp32.
-        compile: run passes as torch.compile makes them.
-        compiling: what that has come to.
+            weights of linear maps are 8-bit integers, and all else is fp32.
+        compile: run passes compiled by torch.compile.
+        compiling: the state of compilation.
     """
 
     dtype: str | None = None
@@ -39,7 +39,7 @@ class Engine:
     compiling: Compiling = field(default_factory=Compiling, compare=False)
 
     def model(self, model: Any) -> Any:
-        """Return a module in this dtype: itself, or a copy of which there is one per module."""
+        """Return the model in this dtype: the model itself, or its copy, made once."""
         if self.dtype is None:
             return model
         wanted = DTYPES.get(self.dtype, torch.float32)
@@ -48,7 +48,7 @@ class Engine:
         copies = _COPIES.setdefault(model, {})
         if wanted not in copies:
             copies[wanted] = copy.deepcopy(model).to(wanted)
-            copies[wanted].eval()  # the model may be in training, and be asked between updates
+            copies[wanted].eval()  # the model may be in training and decode between updates
         return copies[wanted]
 
     def dtype_of(self, model: Any) -> str:
@@ -56,13 +56,13 @@ class Engine:
         return self.dtype or _NAMES[next(model.parameters()).dtype]
 
     def form(self, dtype: torch.dtype, device: torch.device, lasting: bool, count: int) -> Form:
-        """Return the form in which a decoder's weights are to be kept.
+        """Return the form of a decoder's weights; see ``weights.join``.
 
         Args:
             dtype: of the weights.
-            device: where they are.
-            lasting: whether they will not change.
-            count: how many numbers a pass reads.
+            device: of the weights.
+            lasting: whether the weights do not change.
+            count: the number of parameters that a pass reads.
 
         Raises:
             UsageError: int8 on a device that has no kernels for it.

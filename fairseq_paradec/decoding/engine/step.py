@@ -1,4 +1,4 @@
-"""StepScorer: ChunkScorer for models that write several tokens a step, in an order of their own."""
+"""StepScorer: ChunkScorer for models that write several tokens per step in another order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .known import refuse_unknown
 
 
 class StepScorer(ChunkScorer):
-    """The decoder of a reordered or a plain Transformer, a step at a time.
+    """The decoder of a reordered or a stock Transformer, one step per pass.
 
     Args:
         model: a ReorderedTransformer or a stock fairseq Transformer, in evaluation mode.

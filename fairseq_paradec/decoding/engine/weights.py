@@ -1,4 +1,4 @@
-"""Linear maps and norms, in the forms in which a pass over a chunk wants their weights."""
+"""Linear maps and norms, with weights in the memory layout that suits passes over chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Norm(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A linear map's weights; without the overhead of calling a module."""
+    """A linear map's weights, without the overhead of a module call."""
 
     weight: Tensor
     bias: Tensor | None
@@ -34,11 +34,12 @@ class Linear(NamedTuple):
 
 
 class PackedLinear:
-    """A linear map in fp32 or bfloat16 on a CPU, its weight laid out once as oneDNN wants it.
+    """A linear map in fp32 or bfloat16 on a CPU, with its weight packed once for oneDNN.
 
-    In bfloat16, torch's own ``F.linear`` lays it out anew in every call, which takes as long as the
-    product. In fp32 it is the form for several rows and weights that do not fit into the cache; one
-    row is served as well by the weight as it is, and packing waits for the first chunk.
+    In bfloat16, torch's own ``F.linear`` packs the weight in every call, which takes as long as the
+    product. In fp32, packing speeds up products of several rows with weights that exceed the CPU
+    cache. A product of one row is as fast with the plain weight, so the weight is packed at the
+    first product of several rows.
 
     Args:
         weight: O×I.
@@ -63,9 +64,9 @@ class PackedLinear:
 
 
 class Int8Linear:
-    """A linear map with weights in 8 bits, a scale for each output; inputs are quantised as met.
+    """A linear map with 8-bit weights, one scale per output; inputs are quantised dynamically.
 
-    The kernels are torch's own (fbgemm); what goes in and comes out is fp32.
+    The kernels are torch's own (fbgemm); inputs and outputs are fp32.
 
     Args:
         weight: O×I.
@@ -87,13 +88,13 @@ class Int8Linear:
         return out
 
 
-# How a weight lies in memory; see join.
+# The memory layout of a weight; see join.
 Form = Literal["plain", "columns", "packed", "int8"]
 Map = Linear | PackedLinear | Int8Linear
 
 
 def gather_norm(norm: Any) -> Norm:
-    """Take a layer norm's weights."""
+    """Gather a layer norm's weights."""
     return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
@@ -102,10 +103,10 @@ def join(linears: Sequence[Any], form: Form = "plain") -> Map:
 
     Args:
         linears: modules with weight and bias.
-        form: how the weight is kept. ``plain``: as it is; ``columns``: a copy in which a column of
-            it lies together in memory (in fp32 on a CPU, products of the few rows of a chunk with
-            weights in the cache then take about half as long); ``packed``: see PackedLinear;
-            ``int8``: see Int8Linear.
+        form: the memory layout of the weight. ``plain``: the module's own; ``columns``: a
+            column-major copy (in fp32 on a CPU, products of a chunk's few rows with weights in the
+            CPU cache then take about half as long); ``packed``: see PackedLinear; ``int8``: see
+            Int8Linear.
     """
     weights = [linear.weight.detach() for linear in linears]
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
@@ -114,7 +115,7 @@ def join(linears: Sequence[Any], form: Form = "plain") -> Map:
 
 
 def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
-    """Make a linear map of its weight, O×I, and bias; see join for its forms."""
+    """Make a linear map from its weight, O×I, and bias; see join for the forms."""
     if form == "packed":
         return PackedLinear(weight, bias)
     if form == "int8":
@@ -125,33 +126,33 @@ def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
 
 
 def compiles(form: Form, dtype: torch.dtype, rows: int) -> bool:
-    """Say whether torch.compile can look into products of weights in this form.
+    """Return whether torch.compile can compile products with weights in this form.
 
-    What libraries have laid out is closed to it, and a call from compiled code costs more than what
-    compiling saves.
+    Products with packed weights are calls of a library; such a call from compiled code costs more
+    than compilation saves.
 
     Args:
         form: of the weights.
-        dtype: of the states.
-        rows: of what is multiplied.
+        dtype: of the hidden states.
+        rows: the number of rows of the product.
     """
     return form in ("plain", "columns") or (form == "packed" and rows == 1 and dtype.itemsize == 4)
 
 
-# Weights of more bytes than this are read from memory in every pass.
+# More bytes of weights than this do not fit into the CPU cache.
 CACHED_BYTES = 16 * 2**20
 
 
 def best_form(
     dtype: torch.dtype, device: torch.device, lasting: bool = True, count: int = 0
 ) -> Form:
-    """Return the form in which weights serve chunks best, without a change of their values.
+    """Return the fastest form for chunks that keeps the weights' values.
 
     Args:
         dtype: of the weights.
-        device: where they are.
-        lasting: whether they will not change; otherwise a copy is not worth its time.
-        count: how many numbers a pass reads.
+        device: of the weights.
+        lasting: whether the weights do not change; otherwise a copy costs more than it saves.
+        count: the number of parameters that a pass reads.
     """
     if not lasting or device.type != "cpu":
         return "plain"
