@@ -1,15 +1,14 @@
-"""scripts/train.sh and train_blockwise.sh on a folder of images."""
+"""scripts/train.sh on a folder of images."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from support.image_data import image_folder
-from support.training import SETTINGS, STUB, Blockwise, Stubbed, train
+from support.training import STUB, Stubbed, train
 
 from fairseq_paradec.images import Size
 
@@ -37,19 +36,15 @@ def stubbed(tmp_path: Path) -> Images:
 def test_settings_of_the_base(stubbed: Images) -> None:
     flags = stubbed.flags("--preset", "tiny", "--arch", "image_transformer")
     expected = {
-        "task": "image_super_resolution", "arch": "image_transformer", "encoder-layers": "4",
-        "decoder-layers": "4", "decoder-embed-dim": "128", "share-all-embeddings": "",
-        "dropout": "0.1", "criterion": "label_smoothed_cross_entropy", "label-smoothing": "0",
-        "lr": "0.002", "warmup-updates": "500", "max-tokens": "4096", "update-freq": "2",
-        "max-epoch": "20", "keep-last-epochs": "3",
+        "task": "image_super_resolution", "decoder-layers": "4", "share-all-embeddings": "",
+        "dropout": "0.1", "label-smoothing": "0", "lr": "0.002", "warmup-updates": "500",
+        "max-tokens": "4096", "update-freq": "2", "max-epoch": "20", "keep-last-epochs": "3",
     }  # fmt: skip
     assert {name: flags.get(name) for name in expected} == expected
-    for preset in ("iwslt", "base", "big", "deep-shallow"):
-        flags = stubbed.flags("--preset", preset, "--arch", "image_transformer")
-        assert flags["label-smoothing"] == "0" and flags["max-update"] == "100000"
-        tokens = int(flags["max-tokens"]) * int(flags["update-freq"])
-        assert 3073 <= int(flags["max-tokens"]) and 20000 < tokens <= 25000
-    assert "encoder-layers" not in stubbed.flags("--arch", "image_transformer_tiny")
+    flags = stubbed.flags("--preset", "base", "--arch", "image_transformer")
+    assert flags["label-smoothing"] == "0" and flags["max-update"] == "100000"
+    tokens = int(flags["max-tokens"]) * int(flags["update-freq"])
+    assert 3073 <= int(flags["max-tokens"]) and 20000 < tokens <= 25000
 
 
 def test_settings_of_the_heads(stubbed: Images) -> None:
@@ -69,9 +64,7 @@ def test_a_try_out_leaves_no_image_out(stubbed: Images) -> None:
     for sizes, wanted in ((RGB, "3073"), ({"hr": vars(Size(8, 8, 1))}, "128")):
         stubbed.sizes(sizes)
         flags = stubbed.flags("--arch", "image_transformer", "--smoke")
-        assert flags["max-tokens"] == wanted
-        for name in ("max-target-positions", "skip-invalid-size-inputs-valid-test"):
-            assert name not in flags
+        assert flags["max-tokens"] == wanted and "max-target-positions" not in flags
 
 
 def test_what_does_not_belong_together_is_refused(stubbed: Images) -> None:
@@ -84,28 +77,6 @@ def test_what_does_not_belong_together_is_refused(stubbed: Images) -> None:
         assert result.returncode == 2
         assert f"--arch: got '{arch}'; allowed: it with images" in result.stderr
     assert "task" not in stubbed.flags()
-
-
-def test_the_steps_of_both_settings(tmp_path: Path) -> None:
-    recipe = Blockwise(tmp_path)
-    (recipe.data / "sizes.json").touch()
-    base = f"train.sh [data] [--save-dir] [gad/base] {SETTINGS} [--arch] [image_transformer]"
-    rules = "[--accept-distance] [0] [--accept-distance] [2] [--subset] [valid] [--device]"
-    for setting, flags, heads in (
-        ("regular", "", "--drafter-path=gad/heads.pt"),
-        ("fine-tuning", " [--fine-tune-base]", "--path=gad/model/model.pt"),
-    ):
-        steps = recipe.steps("--setting", setting)
-        assert steps[0] == base
-        assert steps[1].endswith(
-            "[--arch] [blockwise_image_transformer] [--] [--base-path] [gad/base/model.pt]" + flags
-        )
-        assert f"[{heads}] [--decoding] [blockwise] {rules}" in steps[-1]
-        shutil.rmtree(recipe.folder / "gad")
-    for setting in ("distillation", "both"):
-        result = recipe.run("--setting", setting)
-        assert result.returncode == 2
-        assert f"--setting: got '{setting}'; allowed with images: regular" in result.stderr
 
 
 @pytest.mark.slow

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from support.commands import ROOT
+from support.commands import ROOT, wait_until
 
 SCRIPTS = ROOT / "scripts"
-
-
 TRAIN = SCRIPTS / "train.sh"
-
-
 ENV = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable}
 
 
@@ -107,78 +104,9 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
-    *"fairseq_paradec acceptance "*) exec "${PYTHONPATH%%:*}/scripts/acceptance.sh" "${@:5}" ;;
-esac
-"""
-
-
-class Recipe:
-    """train_gad.sh with such steps, in folders whose paths have a space and a quote."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "it's a folder"
-        scripts = self.folder / "scripts"
-        scripts.mkdir(parents=True)
-        for name in ("train_gad.sh", "lib.sh"):
-            shutil.copy(SCRIPTS / name, scripts)
-        for name in ("train.sh", "distill.sh", "acceptance.sh"):
-            self.program(scripts / name, STEP)
-        self.program(self.folder / "python", PYTHON)
-        self.data = self.folder / "data"
-        self.data.mkdir()
-        (self.data / "valid.en-de.en.idx").touch()
-        self.verifier = self.folder / "verifier.pt"
-        self.teacher = self.folder / "teacher.pt"
-        self.verifier.touch()
-        self.teacher.touch()
-        self.record = self.folder / "record"
-
-    def program(self, path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
-
-    def command(self, *args: object) -> list[str]:
-        given = [self.folder / "scripts" / "train_gad.sh", self.data, *args]
-        return [*map(str, given)]
-
-    def env(self, env: dict[str, str]) -> dict[str, str]:
-        return ENV | {"RECORD": str(self.record), "PYTHON": str(self.folder / "python")} | env
-
-    def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        command = self.command("--save-dir", self.folder / "gad", *args)
-        return subprocess.run(
-            command, env=self.env(env), capture_output=True, text=True, timeout=300
-        )
-
-    def is_waiting(self) -> bool:
-        return self.record.exists() and self.record.read_text().endswith("waiting\n")
-
-    def steps(self, *args: object, **env: str) -> list[str]:
-        """What the steps were told, with the folder's path left out."""
-        self.record.unlink(missing_ok=True)
-        result = self.run(*args, **env)
-        assert result.returncode == 0, result.stderr
-        return self.record.read_text().replace(f"{self.folder}/", "").splitlines()
-
-
-SETTINGS = "[--preset] [base] [--seed] [1] [--processes] [1] [--python] [python]"
-
-
-TRANSLATE = "[--device] [cpu] [--processes] [1] [--python] [python]"
-
-
-def names(steps: list[str]) -> list[str]:
-    """Of each step the script and what it makes."""
-    words = [step.split() for step in steps]
-    places = {"train.sh": 3, "distill.sh": 2, "acceptance.sh": -1}
-    return [f"{word[0]} {word[places[word[0]]]}" for word in words]
-
-
-BLOCKWISE_PYTHON = """#!/usr/bin/env bash
-case "$*" in
-    *find_spec*) ;;
-    *is_available*) echo "${DEVICE:-cpu}" ;;
-    *"fairseq_paradec acceptance "*) exec "${PYTHONPATH%%:*}/scripts/acceptance.sh" "${@:5}" ;;
+    *"fairseq_paradec acceptance "* | *"fairseq_paradec evaluate "*)
+        exec "${PYTHONPATH%%:*}/scripts/$4.sh" "${@:5}"
+        ;;
     *"paradec shrink"*)
         { printf shrink; printf ' [%s]' "${@:5}"; echo; } >>"$RECORD"
         touch -- "${@: -1}"
@@ -187,22 +115,76 @@ esac
 """
 
 
-class Blockwise(Recipe):
-    """train_blockwise.sh with steps that only write down what they are told."""
+class Recipe:
+    """A recipe with such steps, in folders whose paths have a space and a quote."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        shutil.copy(SCRIPTS / "train_blockwise.sh", self.folder / "scripts")
-        self.program(self.folder / "python", BLOCKWISE_PYTHON)
-        (self.data / "raw").mkdir()
+    def __init__(self, folder: Path, script: str) -> None:
+        self.script = script
+        self.folder = folder / "it's a folder"
+        scripts = self.folder / "scripts"
+        scripts.mkdir(parents=True)
+        for name in (script, "lib.sh"):
+            shutil.copy(SCRIPTS / name, scripts)
+        for name in ("train", "distill", "acceptance", "evaluate"):
+            self.program(scripts / f"{name}.sh", STEP)
+        self.program(self.folder / "python", PYTHON)
+        self.data = self.folder / "data"
+        (self.data / "raw").mkdir(parents=True)
         for name in ("train.en-de.de.idx", "valid.en-de.de.idx", "test.en-de.de.idx"):
             (self.data / name).touch()
-        for name in ("raw/valid.de", "dict.de.txt"):
+        for name in ("raw/valid.de", "raw/test.de", "dict.de.txt"):
             (self.data / name).touch()
         self.distilled = self.folder / "distilled"
         shutil.copytree(self.data, self.distilled)
-        self.base = self.verifier.rename(self.folder / "base.pt")
+        self.base, self.teacher = self.folder / "base.pt", self.folder / "teacher.pt"
+        self.base.touch()
+        self.teacher.touch()
+        self.record = self.folder / "record"
+
+    def program(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run the script with these arguments."""
+        return subprocess.run(
+            self.command(*args), env=self.env(**env), capture_output=True, text=True, timeout=300
+        )
 
     def command(self, *args: object) -> list[str]:
-        script, *rest = super().command(*args)
-        return [script.replace("train_gad.sh", "train_blockwise.sh"), *rest]
+        return [*map(str, (self.folder / "scripts" / self.script, *args))]
+
+    def env(self, **env: str) -> dict[str, str]:
+        return ENV | {"RECORD": str(self.record), "PYTHON": str(self.folder / "python")} | env
+
+    def steps(self, *args: object, **env: str) -> list[str]:
+        """What the steps were told, with the folder's path left out."""
+        self.record.unlink(missing_ok=True)
+        result = self.run(self.data, "--save-dir", self.folder / "out", *args, **env)
+        assert result.returncode == 0, result.stderr
+        return self.record.read_text().replace(f"{self.folder}/", "").splitlines()
+
+    def refuses(self, message: str, *args: object) -> None:
+        """Assert that it says so in a line, before any step."""
+        result = self.run(*args)
+        assert result.returncode == 2, args
+        assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+        assert not self.record.exists() and not (self.folder / "no").exists()
+
+
+def names(steps: list[str]) -> list[str]:
+    """Of each step the script and what it makes."""
+    words = [step.split() for step in steps]
+    places = {"train.sh": 3, "distill.sh": 2, "acceptance.sh": -1}
+    return [" ".join([word[0], *(word[n] for n in [places.get(word[0])] if n)]) for word in words]
+
+
+def cut_short(command: list[str], made: Path) -> str:
+    """Kill a recipe as soon as it has made something, give it again, and return what it says."""
+    process = subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_until(lambda: list(made.parent.glob(made.name)), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    result = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
