@@ -34,6 +34,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
+        "fairseq_paradec": ["csrc/*"],
         "fairseq_paradec.analysis": ["*.css", "*.js"],
         "fairseq_paradec.measure": ["benchmark.schema.json", "passes.schema.json"],
     },

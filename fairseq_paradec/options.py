@@ -142,6 +142,13 @@ class DecodingConfig:
         "takes a minute or two longer, later ones find it on the disk)",
         ENGINE,
     )
+    engine: str = _option(
+        "torch",
+        "what computes this plugin's passes: torch, or native, this plugin's own library for CPUs, "
+        "which a C++ compiler builds when it is first used",
+        ENGINE,
+        choices=("torch", "native"),
+    )
     engine_dtype: str | None = _option(
         None,
         "dtype of the weights in this plugin's passes; int8 is dynamic quantisation, on the CPU. "
@@ -252,6 +259,10 @@ def check_values(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         OPTIONS[name].check(value)
+    if given.get("engine") == "native":
+        for name, others in (("compile", (True,)), ("engine_dtype", ("fp16",))):
+            if given.get(name) in others:
+                raise option_error(flag(name), given[name], "it without --engine native")
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise option_error(
             "--accept-distance", given["accept_distance"], "it without --accept-topk"

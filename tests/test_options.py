@@ -46,7 +46,7 @@ GOOD = {
     "latency_budget_ms": 20.0,
     "deduplicate_ngrams": 2,
 }
-ENGINE = {"compile": True, "engine_dtype": "bf16"}
+ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
 
 
 def config(**options):

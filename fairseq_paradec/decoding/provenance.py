@@ -14,8 +14,8 @@ from torch import nn
 
 from .. import __version__
 
-#: The engines: this package's passes, computed by torch, and fairseq's own search.
-TORCH, FAIRSEQ = "torch", "fairseq"
+#: The engines: this package's passes, by torch or its own library, and fairseq's own search.
+TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
 
 # Hashes of models that are prepared for inference, by model and dtype.
 _HASHES: WeakKeyDictionary[nn.Module, dict[torch.dtype, str]] = WeakKeyDictionary()
@@ -33,7 +33,7 @@ def provenance(
 
     Args:
         lossless: whether the method guarantees the output of greedy search in fp32.
-        engine: ``TORCH`` or ``FAIRSEQ``.
+        engine: ``TORCH``, ``NATIVE`` or ``FAIRSEQ``.
         engine_dtype: dtype of the weights in decoder passes; see ``Engine.dtype_of``.
         compiled: whether passes ran compiled by torch.compile.
         models: the model, or an ensemble.

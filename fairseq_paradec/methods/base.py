@@ -19,7 +19,7 @@ from ..decoding.engine.scorers import Scorer, build_scorer
 from ..decoding.engine.settings import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
-from ..decoding.provenance import TORCH, provenance
+from ..decoding.provenance import NATIVE, provenance
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
@@ -69,7 +69,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.config = config
         self.src_dict = src_dict
         self.helper: Any = None  # what drafts beside the models: a model or heads of another file
-        self.engine = Engine(config.engine_dtype, config.compile)
+        self.engine = Engine(config.engine_dtype, config.compile, native=config.engine == NATIVE)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
@@ -96,7 +96,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Return what records say of how the last batch was decoded; see docs/trace.md."""
         return provenance(
             self.lossless,
-            TORCH,
+            self.config.engine,
             self.engine.dtype_of(self.model.models[0]),
             self.scorer.compiled,
             self.model.models,

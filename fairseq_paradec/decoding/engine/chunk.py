@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import option_error
 from .cache import Cache
 from .compiled import warn_plain
 from .compiled_pass import CompiledPass
@@ -21,6 +22,9 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
+from .native.packing import NativeEncoder, pack_decoder, pack_projection, why_torch
+from .native.passes import NativeCache, NativeWeights, native_pass
+from .native.stack import why_not
 from .projection import gather_projection
 from .settings import Engine
 from .weights import Form, compiles
@@ -52,8 +56,8 @@ class ChunkScorer:
         encoder_out: the batch's encoder output, in fairseq's layout.
     """
 
-    weights: DecoderWeights
-    cache: Cache
+    weights: Any  # DecoderWeights, or NativeWeights
+    cache: Any  # Cache, or NativeCache
 
     def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
         self._refuse_unknown(model)
@@ -63,7 +67,8 @@ class ChunkScorer:
         self.decoder = self.model.decoder
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
         self._encoder = lean_encoder(self.model)
-        self._pass = decoder_pass
+        self._native_encoder: NativeEncoder | None = None
+        self._pass: Any = decoder_pass
         if engine.compile:
             self._pass = CompiledPass(type(self.decoder).__name__, engine.compiling)
 
@@ -103,6 +108,29 @@ class ChunkScorer:
             self._encoder.gather(form)
         self.weights = self._gather(form)
         self.projection = gather_projection(self.model, form)
+        if self.engine.native and lasting:
+            self._go_native()
+
+    def _go_native(self) -> None:
+        """Let native passes take the place of torch's.
+
+        Raises:
+            UsageError: they do not know this model.
+        """
+        plain = self._gather("plain")
+        reason = why_torch(self.model, plain)
+        if reason is None and self._encoder is not None:
+            reason = why_not(self._encoder.stack)
+        if reason is not None:
+            name = type(self.model).__name__
+            raise option_error("--engine", "native", f"torch with this {name}: {reason}")
+        self.weights = pack_decoder(plain, self.engine.dtype or "fp32")
+        self._pass = native_pass
+        linear = pack_projection(self.decoder, self.weights)
+        if linear is not None:
+            self.projection = self.projection._replace(linear=linear)
+        if self._encoder is not None:
+            self._native_encoder = NativeEncoder(self._encoder, self.weights)
 
     def _gather(self, form: Form) -> DecoderWeights:
         """Gather the decoder's weights."""
@@ -121,6 +149,8 @@ class ChunkScorer:
 
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
+        if self._native_encoder is not None:
+            return self._native_encoder(net_input)
         if self._encoder is None:
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
@@ -136,8 +166,11 @@ class ChunkScorer:
         self.encoder_out = encoder_out
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
         padding = encoder_out["encoder_padding_mask"]
-        keys = source_keys(self.weights, states)
-        self.cache = self._new_cache(keys, padding[0] if len(padding) > 0 else None)
+        blank = padding[0] if len(padding) > 0 else None
+        if isinstance(self.weights, NativeWeights):
+            self.cache = NativeCache(self.weights, states, blank)
+            return
+        self.cache = self._new_cache(source_keys(self.weights, states), blank)
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
         """Make an empty cache; see Cache."""

@@ -37,10 +37,11 @@ class Engine:
     dtype: str | None = None
     compile: bool = False
     compiling: Compiling = field(default_factory=Compiling, compare=False)
+    native: bool = False
 
     def model(self, model: Any) -> Any:
         """Return the model in this dtype: the model itself, or its copy, made once."""
-        if self.dtype is None:
+        if self.dtype is None or self.native:
             return model
         wanted = DTYPES.get(self.dtype, torch.float32)
         if next(model.parameters()).dtype == wanted:

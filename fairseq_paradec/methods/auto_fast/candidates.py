@@ -80,7 +80,7 @@ def candidates(
         path = drafter_paths.get("gad" if decoding == "gad_pp" else decoding)
         given = replace(
             DecodingConfig(**{"decoding": decoding, **METHODS[decoding].defaults}),
-            drafter_path=path, engine_dtype=config.engine_dtype, **flags,
+            drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype, **flags,
         )  # fmt: skip
         found.append(Candidate(label, given, quality))
         if config.compile and quality == LOSSLESS:

@@ -304,7 +304,8 @@ class AutoFastGenerator(MethodGenerator):
     def _key(self, device: torch.device) -> dict[str, Any]:
         """Say what the measurements depend on."""
         helper = self.drafter if self.drafter is not None else self.heads
-        flags = {"compile": self.config.compile, "engine_dtype": self.config.engine_dtype}
+        names = ("compile", "engine", "engine_dtype")
+        flags: dict[str, Any] = {name: getattr(self.config, name) for name in names}
         return {
             "machine": this_machine(device),
             "models": [fingerprint(model, with_weights=True) for model in self.model.models],

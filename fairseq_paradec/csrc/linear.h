@@ -1,0 +1,314 @@
+// Linear maps with weights in panels, and their products with a few rows.
+//
+// A weight W, outputs x inputs, is packed once: PANEL outputs lie side by side, input after input.
+// A product reads each panel once for all rows of a block, as many as registers hold; the rows'
+// inputs lie side by side, too. Reading the weights is then the floor of a product of few rows.
+//
+// Forms: fp32; bf16 (weights, and with AVX512_BF16 the inputs, too); int8 (weights scaled by output,
+// inputs by row). Sums are fp32, or int32 for int8.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "simd.h"
+
+#if defined(__AVX512BF16__) || defined(__AVX512VNNI__)
+#include <immintrin.h>
+#endif
+
+constexpr int PANEL = 2 * LANES;
+constexpr int BLOCK = 10;        // rows in registers: 20 sums, 2 weights and the inputs of 32
+constexpr int PANEL_ALIGN = 64;  // bytes
+
+enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2 };
+enum class Activation : int { none = 0, relu, gelu, gelu_tanh, tanh, silu, relu_squared };
+
+#if defined(__AVX512BF16__)
+constexpr int BF16_GROUP = 2;  // inputs of an output that lie together
+#else
+constexpr int BF16_GROUP = 1;
+#endif
+#if defined(__AVX512VNNI__)
+constexpr int INT8_GROUP = 4;
+#else
+constexpr int INT8_GROUP = 1;
+#endif
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+template <class T>
+using Memory = std::unique_ptr<T[], Free>;
+
+// Zeros, aligned.
+template <class T>
+Memory<T> allocate(size_t count) {
+    const size_t bytes = (std::max<size_t>(count, 1) * sizeof(T) + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN;
+    void* memory = std::aligned_alloc(PANEL_ALIGN, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0, bytes);
+    return Memory<T>((T*)memory);
+}
+
+struct Linear {
+    int outputs = 0, inputs = 0, panels = 0, grouped = 0;  // grouped: inputs, in whole groups
+    Form form = Form::fp32;
+    Memory<char> packed;
+    Memory<float> bias;       // panels * PANEL
+    Memory<float> scales;     // int8: of each output
+    Memory<int32_t> offsets;  // int8 with unsigned inputs: 128 times the sum of an output's weights
+
+    int width() const { return panels * PANEL; }
+    size_t bytes() const;
+};
+
+inline int group_of(Form form) {
+    return form == Form::bf16 ? BF16_GROUP : form == Form::int8 ? INT8_GROUP : 1;
+}
+
+inline int size_of(Form form) { return form == Form::fp32 ? 4 : form == Form::bf16 ? 2 : 1; }
+
+inline size_t Linear::bytes() const {
+    return (size_t)panels * PANEL * grouped * size_of(form) + (size_t)width() * 4;
+}
+
+// Pack a weight, outputs x inputs (row by row), and a bias (or null).
+inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
+    Linear map;
+    const int group = group_of(form);
+    map.outputs = outputs;
+    map.inputs = inputs;
+    map.panels = (outputs + PANEL - 1) / PANEL;
+    map.grouped = (inputs + group - 1) / group * group;
+    map.form = form;
+    map.packed = allocate<char>((size_t)map.width() * map.grouped * size_of(form));
+    map.bias = allocate<float>(map.width());
+    if (bias != nullptr) std::memcpy(map.bias.get(), bias, outputs * sizeof(float));
+    if (form == Form::int8) {
+        map.scales = allocate<float>(map.width());
+        map.offsets = allocate<int32_t>(map.width());
+    }
+    for (int o = 0; o < outputs; ++o) {
+        const float* row = weight + (size_t)o * inputs;
+        float peak = 0;
+        for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
+        const float scale = peak > 0 ? peak / 127 : 1;
+        int32_t total = 0;
+        for (int i = 0; i < inputs; ++i) {
+            const size_t panel = (size_t)(o / PANEL) * map.grouped * PANEL;
+            const size_t at = panel + (size_t)(i / group) * PANEL * group + (o % PANEL) * group + i % group;
+            if (form == Form::fp32) {
+                ((float*)map.packed.get())[at] = row[i];
+            } else if (form == Form::bf16) {
+                ((uint16_t*)map.packed.get())[at] = to_bfloat16(row[i]);
+            } else {
+                const int value = (int)std::lrintf(row[i] / scale);
+                ((int8_t*)map.packed.get())[at] = (int8_t)value;
+                total += value;
+            }
+        }
+        if (form == Form::int8) {
+            map.scales[o] = scale;
+            map.offsets[o] = 128 * total;
+        }
+    }
+    return map;
+}
+
+// The inputs of a product, laid out for it: blocks of rows, in each the rows' inputs side by side.
+struct Inputs {
+    int rows = 0;
+    std::vector<int> first;       // of each block, its first row; and after the last, all rows
+    std::vector<float> values;    // fp32, and what has no dot products
+    std::vector<uint32_t> pairs;  // bf16, two in one
+    std::vector<uint32_t> fours;  // int8, four in one
+    std::vector<float> scales;    // int8: of each row
+};
+
+inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, int rows) {
+    const int blocks = (rows + BLOCK - 1) / BLOCK, inputs = map.inputs;
+    const int groups = map.grouped / group_of(map.form);
+    in.rows = rows;
+    in.first.resize(blocks + 1);
+    for (int b = 0; b <= blocks; ++b) in.first[b] = (int)((long)rows * b / blocks);
+    if (map.form == Form::int8) in.scales.resize(rows);
+    const bool dots = group_of(map.form) > 1;
+    if (!dots) in.values.resize((size_t)rows * inputs);
+    else if (map.form == Form::bf16) in.pairs.resize((size_t)rows * groups);
+    else in.fours.resize((size_t)rows * groups);
+    for (int b = 0; b < blocks; ++b) {
+        const int first = in.first[b], count = in.first[b + 1] - first;
+        for (int r = 0; r < count; ++r) {
+            const float* row = x + (size_t)(first + r) * stride;
+            float inverse = 1;
+            if (map.form == Form::int8) {
+                float peak = 0;
+                for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
+                if (!(peak < INFINITY)) peak = NAN;  // a NaN, or a sum that would be one
+                in.scales[first + r] = peak / 127;
+                inverse = peak > 0 ? 127 / peak : 0;
+            }
+            if (!dots) {
+                float* to = in.values.data() + (size_t)first * inputs + r;
+                for (int i = 0; i < inputs; ++i) {
+                    to[(size_t)i * count] = map.form == Form::int8 ? std::nearbyintf(row[i] * inverse) : row[i];
+                }
+                continue;
+            }
+            uint32_t* to = (map.form == Form::bf16 ? in.pairs : in.fours).data() + (size_t)first * groups + r;
+            for (int g = 0; g < groups; ++g) {
+                uint32_t word = 0;
+                for (int j = 0; j < group_of(map.form); ++j) {
+                    const int i = g * group_of(map.form) + j;
+                    const float value = i < inputs ? row[i] : 0;
+                    if (map.form == Form::bf16) word |= (uint32_t)to_bfloat16(value) << (16 * j);
+                    else word |= ((uint32_t)((int)std::lrintf(value * inverse) + 128) & 255) << (8 * j);
+                }
+                to[(size_t)g * count] = word;
+            }
+        }
+    }
+}
+
+inline vfloat activate(vfloat x, Activation kind) {
+    switch (kind) {
+        case Activation::none: return x;
+        case Activation::relu: return x < vfloat{} ? vfloat{} : x;
+        case Activation::relu_squared: x = x < vfloat{} ? vfloat{} : x; return x * x;
+        case Activation::silu: return x / (1.0f + exp(-x));
+        default: break;
+    }
+    for (int i = 0; i < LANES; ++i) {
+        const float v = x[i];
+        x[i] = kind == Activation::tanh ? std::tanh(v)
+             : kind == Activation::gelu ? 0.5f * v * (1 + std::erf(v * 0.70710678118654752f))
+             : 0.5f * v * (1 + std::tanh(0.79788456080286536f * (v + 0.044715f * v * v * v)));
+    }
+    return x;
+}
+
+// One panel's sums of ROWS rows: of floats, of pairs of bfloat16, of fours of bytes.
+template <class W, int ROWS>
+inline void add_up(const W* weight, const float* x, int inputs, vfloat (&sums)[ROWS][2]) {
+    for (int i = 0; i < inputs; ++i, weight += PANEL, x += ROWS) {
+        const vfloat a = load(weight), b = load(weight + LANES);
+        for (int r = 0; r < ROWS; ++r) {
+            sums[r][0] += x[r] * a;
+            sums[r][1] += x[r] * b;
+        }
+    }
+}
+
+#if defined(__AVX512BF16__)
+template <int ROWS>
+inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, vfloat (&sums)[ROWS][2]) {
+    for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
+        const __m512bh a = (__m512bh)_mm512_loadu_si512(weight);
+        const __m512bh b = (__m512bh)_mm512_loadu_si512(weight + PANEL);
+        for (int r = 0; r < ROWS; ++r) {
+            const __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
+            sums[r][0] = (vfloat)_mm512_dpbf16_ps((__m512)sums[r][0], both, a);
+            sums[r][1] = (vfloat)_mm512_dpbf16_ps((__m512)sums[r][1], both, b);
+        }
+    }
+}
+#endif
+#if defined(__AVX512VNNI__)
+template <int ROWS>
+inline void add_up_fours(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
+    for (int g = 0; g < groups; ++g, weight += 4 * PANEL, x += ROWS) {
+        const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
+        for (int r = 0; r < ROWS; ++r) {
+            const __m512i four = _mm512_set1_epi32((int)x[r]);
+            sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], four, a);
+            sums[r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][1], four, b);
+        }
+    }
+}
+#endif
+
+struct Output {
+    float* to;
+    int stride;
+    const float* add = nullptr;  // added to it, with the same stride (a residual)
+    Activation activation = Activation::none;
+};
+
+template <int ROWS>
+inline void block_of_panel(const Linear& map, int panel, const Inputs& in, int first, const Output& out) {
+    vfloat sums[ROWS][2];
+    const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
+    for (auto& row : sums) row[0] = row[1] = vfloat{};
+    const float* values = in.values.data() + (size_t)first * map.inputs;
+    if (map.form == Form::fp32) {
+        add_up<float, ROWS>((const float*)weight, values, map.inputs, sums);
+    } else if (map.form == Form::bf16) {
+#if defined(__AVX512BF16__)
+        const int groups = map.grouped / 2;
+        add_up_pairs<ROWS>((const uint16_t*)weight, in.pairs.data() + (size_t)first * groups, groups, sums);
+#else
+        add_up<uint16_t, ROWS>((const uint16_t*)weight, values, map.inputs, sums);
+#endif
+    } else {
+        const float* scales = map.scales.get() + panel * PANEL;
+#if defined(__AVX512VNNI__)
+        vint whole[ROWS][2];
+        const int groups = map.grouped / 4;
+        const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
+        for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
+        add_up_fours<ROWS>((const int8_t*)weight, in.fours.data() + (size_t)first * groups, groups, whole);
+        for (int r = 0; r < ROWS; ++r) {
+            for (int half = 0; half < 2; ++half) sums[r][half] = __builtin_convertvector(whole[r][half], vfloat);
+        }
+#else
+        add_up<int8_t, ROWS>((const int8_t*)weight, values, map.inputs, sums);
+#endif
+        for (int r = 0; r < ROWS; ++r) {
+            for (int half = 0; half < 2; ++half) sums[r][half] *= in.scales[first + r] * load(scales + half * LANES);
+        }
+    }
+    const int column = panel * PANEL, left = map.outputs - column;
+    for (int r = 0; r < ROWS; ++r) {
+        const size_t row = (size_t)(first + r) * out.stride + column;
+        for (int half = 0; half < 2; ++half) {
+            const int at = half * LANES, count = std::min(LANES, left - at);
+            if (count <= 0) break;
+            vfloat value = activate(sums[r][half] + load(map.bias.get() + column + at), out.activation);
+            if (count == LANES) {
+                if (out.add != nullptr) value += load(out.add + row + at);
+                store(out.to + row + at, value);
+            } else {
+                for (int i = 0; i < count; ++i) {
+                    out.to[row + at + i] = value[i] + (out.add == nullptr ? 0 : out.add[row + at + i]);
+                }
+            }
+        }
+    }
+}
+
+// Work below this many products of two numbers is not worth a second thread.
+constexpr long SERIAL = 300000;
+
+inline void product(const Linear& map, const Inputs& in, const Output& out) {
+    const long work = (long)map.width() * map.inputs * in.rows;
+#pragma omp parallel for schedule(static) if (work > SERIAL)
+    for (int panel = 0; panel < map.panels; ++panel) {
+        for (size_t b = 0; b + 1 < in.first.size(); ++b) {
+            const int first = in.first[b];
+            switch (in.first[b + 1] - first) {
+                case 1: block_of_panel<1>(map, panel, in, first, out); break;
+                case 2: block_of_panel<2>(map, panel, in, first, out); break;
+                case 3: block_of_panel<3>(map, panel, in, first, out); break;
+                case 4: block_of_panel<4>(map, panel, in, first, out); break;
+                case 5: block_of_panel<5>(map, panel, in, first, out); break;
+                case 6: block_of_panel<6>(map, panel, in, first, out); break;
+                case 7: block_of_panel<7>(map, panel, in, first, out); break;
+                case 8: block_of_panel<8>(map, panel, in, first, out); break;
+                case 9: block_of_panel<9>(map, panel, in, first, out); break;
+                default: block_of_panel<10>(map, panel, in, first, out); break;
+            }
+        }
+    }
+}

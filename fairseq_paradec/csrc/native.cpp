@@ -1,0 +1,125 @@
+// The C interface of the native passes: plain pointers and numbers, called through ctypes.
+//
+// No header of torch or Python is needed, so that the library fits every release of them. It is
+// built once for each instruction set; Python loads the one that the processor has.
+#include <new>
+
+#include "choose.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+Norm make_norm(const float* weight, const float* bias, int size, float epsilon) {
+    Norm norm;
+    norm.epsilon = epsilon;
+    norm.weight = allocate<float>(padded(size));
+    norm.bias = allocate<float>(padded(size));
+    std::memcpy(norm.weight.get(), weight, size * sizeof(float));
+    std::memcpy(norm.bias.get(), bias, size * sizeof(float));
+    return norm;
+}
+
+Memory<float> make_table(const float* vectors, int count, int size, float scale) {
+    const int stride = padded(size);
+    Memory<float> table = allocate<float>((size_t)count * stride);
+    for (int i = 0; i < count; ++i) {
+        for (int d = 0; d < size; ++d) table[(size_t)i * stride + d] = scale * vectors[(size_t)i * size + d];
+    }
+    return table;
+}
+
+}  // namespace
+
+API int paradec_lanes() { return LANES; }
+
+API Stack* paradec_stack_new(int dim, int heads, int head_size, float scale, int layers) {
+    Stack* stack = new (std::nothrow) Stack;
+    if (stack == nullptr) return nullptr;
+    stack->dim = dim;
+    stack->heads = heads;
+    stack->head_size = head_size;
+    stack->scale = scale;
+    stack->layers.resize(layers);
+    return stack;
+}
+
+API void paradec_stack_free(Stack* stack) { delete stack; }
+
+API int paradec_stack_tables(Stack* stack, const float* embedding, int vocabulary, float scale,
+                             const float* positions, int num_positions) try {
+    stack->embedding = make_table(embedding, vocabulary, stack->dim, scale);
+    stack->vocabulary = vocabulary;
+    stack->num_positions = num_positions;
+    if (positions != nullptr) stack->positions = make_table(positions, num_positions, stack->dim, 1);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API void paradec_stack_layer(Stack* stack, int layer, int pre_norm, int activation) {
+    stack->layers[layer].pre_norm = pre_norm != 0;
+    stack->layers[layer].activation = (Activation)activation;
+}
+
+API int paradec_stack_map(Stack* stack, int layer, int which, const float* weight, const float* bias,
+                          int outputs, int inputs, int form) try {
+    Layer& own = stack->layers[layer];
+    Linear* maps[] = {&own.qkv, &own.self_out, &own.cross_query, &own.cross_out, &own.feed_in, &own.feed_out};
+    *maps[which] = pack(weight, bias, outputs, inputs, (Form)form);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weight, const float* bias, float epsilon) try {
+    Norm norm = make_norm(weight, bias, stack->dim, epsilon);
+    if (layer < 0) {
+        (which == 0 ? stack->embedding_norm : stack->final_norm) = std::move(norm);
+    } else {
+        Layer& own = stack->layers[layer];
+        Norm* norms[] = {&own.self_norm, &own.cross_norm, &own.feed_norm};
+        *norms[which] = std::move(norm);
+    }
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API Linear* paradec_map_new(const float* weight, const float* bias, int outputs, int inputs, int form) try {
+    return new Linear(pack(weight, bias, outputs, inputs, (Form)form));
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+API void paradec_map_free(Linear* map) { delete map; }
+
+API Workspace* paradec_workspace_new() { return new (std::nothrow) Workspace; }
+API void paradec_workspace_free(Workspace* work) { delete work; }
+
+// y = map(x): rows x inputs, with this stride -> rows x outputs.
+API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, Workspace* work) try {
+    multiply(*map, x, stride, rows, {y, map->outputs}, *work);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// One pass: embed the chunk unless states are given, run the layers; states: N x padded(dim).
+API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
+                     int embeds, float* states, Workspace* work) try {
+    if (embeds) embed(*stack, *chunk, states);
+    run(*stack, *chunk, *own, source, states, *work);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// What is chosen from states, N x stride.
+API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices,
+                       const float* states, int stride, int rows, Workspace* work) try {
+    choose(*projection, *rules, *choices, states, stride, rows, *work);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}

@@ -1,0 +1,198 @@
+"""Weights of an encoder or a decoder, packed for native passes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from torch import Tensor
+
+from ..layers import DecoderLayer, EncoderLayer
+from ..weights import Norm
+from .library import library
+
+#: How weights are kept: csrc's ``Form``.
+FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
+
+#: csrc's ``Activation`` by fairseq's function.
+_ACTIVATIONS = {
+    utils.get_activation_fn("linear"): 0,
+    utils.get_activation_fn("relu"): 1,
+    utils.get_activation_fn("gelu"): 2,
+    utils.get_activation_fn("gelu_accurate"): 3,
+    utils.get_activation_fn("tanh"): 4,
+}
+
+
+class Workspace:
+    """Where passes compute; a thread needs one of its own."""
+
+    def __init__(self) -> None:
+        self.address = library().paradec_workspace_new()
+        weakref.finalize(self, library().paradec_workspace_free, self.address)
+
+
+class NativeMap:
+    """A linear map with packed weights; its products are fp32 in and out.
+
+    Args:
+        weight: O×I.
+        bias: O, or None.
+        form: a key of ``FORMS``.
+        workspace: where it computes.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, form: str, workspace: Workspace
+    ) -> None:
+        self.outputs, self.inputs = weight.shape
+        self.workspace = workspace
+        weight, bias = _plain(weight), None if bias is None else _plain(bias)
+        self.address = library().paradec_map_new(
+            weight.data_ptr(), _address(bias), *weight.shape, FORMS[form]
+        )
+        if self.address is None:
+            raise MemoryError("no room for packed weights")
+        weakref.finalize(self, library().paradec_map_free, self.address)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        flat = x.reshape(-1, self.inputs)
+        out = torch.empty(len(flat), self.outputs)
+        _check(
+            library().paradec_map(
+                self.address, flat.data_ptr(), flat.stride(0), len(flat), out.data_ptr(),
+                self.workspace.address,
+            )
+        )  # fmt: skip
+        return out.view(*x.shape[:-1], self.outputs)
+
+
+class NativeStack:
+    """The layers of an encoder or a decoder in the form that a native pass reads.
+
+    Heads are padded to whole vectors; what pads them is zero.
+
+    Args:
+        layers: gathered plainly.
+        embedding: V×D.
+        scale: of the embedding.
+        positions: P×D, or None.
+        embedding_norm: or None.
+        final_norm: or None.
+        form: a key of ``FORMS``.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[EncoderLayer | DecoderLayer],
+        embedding: Tensor,
+        scale: float,
+        positions: Tensor | None,
+        embedding_norm: Norm | None,
+        final_norm: Norm | None,
+        form: str,
+    ) -> None:
+        self.form = form
+        self.dim, self.heads = embedding.size(1), layers[0].attention.heads
+        self.own_size = self.dim // self.heads
+        lanes = library().paradec_lanes()
+        self.lanes = lanes
+        self.head_size = -(-self.own_size // lanes) * lanes
+        self.stride = -(-self.dim // lanes) * lanes
+        self.num_layers = len(layers)
+        self.address = library().paradec_stack_new(
+            self.dim, self.heads, self.head_size, self.own_size**-0.5, len(layers)
+        )
+        weakref.finalize(self, library().paradec_stack_free, self.address)
+        vectors = _plain(embedding)
+        table = None if positions is None else _plain(positions)
+        _check(
+            library().paradec_stack_tables(
+                self.address, vectors.data_ptr(), len(vectors), scale, _address(table),
+                0 if table is None else len(table),
+            )
+        )  # fmt: skip
+        for index, layer in enumerate(layers):
+            self._add(index, layer)
+        for which, norm in enumerate((embedding_norm, final_norm)):
+            if norm is not None:
+                self._norm(-1, which, norm)
+
+    def _add(self, index: int, layer: EncoderLayer | DecoderLayer) -> None:
+        """Pack one layer."""
+        # Gathered plainly, all maps are Linear.
+        attention: Any = layer.attention
+        feed: Any = layer.feed_forward
+        qkv = attention.qkv
+        parts = [self.pad_heads(w) for w in qkv.weight.chunk(3)]
+        biases = [self.pad_heads(b) for b in qkv.bias.chunk(3)]
+        self._map(index, 0, torch.cat(parts), torch.cat(biases))
+        self._map(index, 1, self._pad_inputs(attention.out.weight), attention.out.bias)
+        self._norm(index, 0, attention.norm)
+        if isinstance(layer, DecoderLayer):
+            source: Any = layer.source
+            self._map(
+                index, 2, self.pad_heads(source.query.weight), self.pad_heads(source.query.bias)
+            )
+            self._map(index, 3, self._pad_inputs(source.out.weight), source.out.bias)
+            self._norm(index, 1, source.norm)
+        self._map(index, 4, feed.fc1.weight, feed.fc1.bias)
+        self._map(index, 5, feed.fc2.weight, feed.fc2.bias)
+        self._norm(index, 2, feed.norm)
+        library().paradec_stack_layer(
+            self.address, index, attention.pre_norm, _ACTIVATIONS[feed.activation]
+        )
+
+    def pad_heads(self, x: Tensor) -> Tensor:
+        """Pad the outputs of each head: (H·Dh)×... -> (H·Dp)×..."""
+        x = x.view(self.heads, self.own_size, -1)
+        padded = F.pad(x, (0, 0, 0, self.head_size - self.own_size))
+        return padded.reshape(self.heads * self.head_size, -1)
+
+    def _pad_inputs(self, weight: Tensor) -> Tensor:
+        """Pad the inputs of each head: D×(H·Dh) -> D×(H·Dp)."""
+        x = weight.view(-1, self.heads, self.own_size)
+        return F.pad(x, (0, self.head_size - self.own_size)).flatten(1)
+
+    def _map(self, layer: int, which: int, weight: Tensor, bias: Tensor) -> None:
+        weight, bias = _plain(weight), _plain(bias)
+        _check(
+            library().paradec_stack_map(
+                self.address, layer, which, weight.data_ptr(), bias.data_ptr(), *weight.shape,
+                FORMS[self.form],
+            )
+        )  # fmt: skip
+
+    def _norm(self, layer: int, which: int, norm: Norm) -> None:
+        weight, bias = _plain(norm.weight), _plain(norm.bias)
+        _check(
+            library().paradec_stack_norm(
+                self.address, layer, which, weight.data_ptr(), bias.data_ptr(), norm.eps
+            )
+        )
+
+
+def why_not(layers: Sequence[EncoderLayer | DecoderLayer]) -> str | None:
+    """Say why native passes do not know these layers, or return None."""
+    for layer in layers:
+        if layer.feed_forward.activation not in _ACTIVATIONS:
+            return "its activation has no native form"
+    return None
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().contiguous()
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise MemoryError("no room for a native pass")
