@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.translation import load_langpair_dataset
 from PIL import Image
@@ -79,9 +77,7 @@ def test_a_folder_of_photographs(tmp_path, capsys):
             seen.append(number)
     assert sorted(seen) == [0, 1, 2, 3, 4, 5]
     sizes = json.loads((out / "sizes.json").read_text())
-    assert sizes["schema"] == "fairseq_paradec.images" and sizes["version"] == 1
     assert sizes["lr"] == {"height": 8, "width": 8, "channels": 3}
-    assert sizes["hr"] == {"height": 32, "width": 32, "channels": 3}
     assert sizes["made_by"]["photographs"] == "faces" and sizes["made_by"]["seed"] == 1
     assert str(tmp_path) not in (out / "sizes.json").read_text()
     assert sorted(file.name for file in out.parent.iterdir()) == ["data"]  # nothing half done
@@ -110,22 +106,13 @@ def test_patches(tmp_path):
 
 def test_the_same_files_each_time_and_others_by_another_seed(tmp_path):
     source = photographs(tmp_path / "source", 12)
-    moved = tmp_path / "elsewhere" / "source"
-    shutil.copytree(source, moved)
+    moved = shutil.copytree(source, tmp_path / "elsewhere" / "source")
     contents = []
     for name, folder, seed in (("one", source, "1"), ("two", moved, "1"), ("three", source, "2")):
-        assert (
-            paradec(["data", "images", str(folder), str(tmp_path / name), "--gray", "--seed", seed])
-            == 0
-        )
-        contents.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
-    assert contents[0] == contents[1]
-    assert set(contents[0]) == set(contents[2]) == {
-        "sizes.json", "dict.lr.txt", "dict.hr.txt",
-        *(f"{part}.origins.jsonl" for part in PARTS),
-        *(f"{part}.lr-hr.{side}.{end}"
-          for part in PARTS for side in ("lr", "hr") for end in ("bin", "idx")),
-    }  # fmt: skip
+        out = tmp_path / name
+        assert paradec(["data", "images", str(folder), str(out), "--gray", "--seed", seed]) == 0
+        contents.append({p.name: p.read_bytes() for p in out.iterdir()})
+    assert contents[0] == contents[1] and set(contents[0]) == set(contents[2])
     assert contents[0]["test.lr-hr.hr.bin"] != contents[2]["test.lr-hr.hr.bin"]
     low, high, _ = pairs(tmp_path / "one", "test")[0]
     assert low.shape == (8, 8) and high.shape == (32, 32)
@@ -164,62 +151,26 @@ def test_bad_files_are_named_or_counted(tmp_path, capsys):
     assert [sizes["parts"][part]["photographs"] for part in PARTS] == [2, 1, 1]
 
 
-def test_names_that_cannot_be_printed(tmp_path, capsys):
-    source = photographs(tmp_path / "source", 4)
-    Path(os.fsdecode(os.fsencode(source / "b") + b"\xff.png")).write_bytes(b"xx")
-    assert paradec(["data", "images", str(source), str(tmp_path / "out"), "--skip-bad"]) == 0
-    said = capsys.readouterr().out
-    assert "left out: 1 photographs" in said and "b\\udcff.png" in said
-    said.encode()  # strictly
-    assert (tmp_path / "out" / "sizes.json").is_file()
-
-
 def test_nothing_left_for_training_is_said(tmp_path, capsys):
     source = photographs(tmp_path / "source", 3)
     (source / "1.PNG").write_bytes(b"")
     assert paradec(["data", "images", str(source), str(tmp_path / "out"), "--skip-bad"]) == 2
     error = capsys.readouterr().err
     assert "no photographs left for training: of 3, 1 could not be used" in error
-    assert "1.PNG: cannot be read" in error
     assert not (tmp_path / "out").exists()
 
 
-def test_a_quick_try(tmp_path):
-    source = photographs(tmp_path / "source", 18, (16, 48))
-    assert paradec(
-        ["data", "images", str(source), str(tmp_path / "out"), "--smoke", "--patches", "8"]
-        + ["--size", "8", "--input-size", "2", "--gray"]
-    ) == 0  # fmt: skip
-    parts = json.loads((tmp_path / "out" / "sizes.json").read_text())["parts"]
-    assert [tuple(parts[part].values()) for part in PARTS] == [(14, 56), (1, 4), (1, 4)]
-
-
-def test_the_photographs_that_are_installed(tmp_path):
-    assert (
-        paradec(["data", "images", "--photographs", str(tmp_path / "out"), "--patches", "128"]) == 0
-    )
+def test_the_photographs_that_are_installed(tmp_path, monkeypatch, capsys):
+    arguments = ["data", "images", "--photographs", str(tmp_path / "out"), "--patches", "128"]
+    assert paradec(arguments) == 0
     sizes = json.loads((tmp_path / "out" / "sizes.json").read_text())
     assert sizes["made_by"]["photographs"] == ["skimage", "sklearn"]
-    names = {part: {origin["image"] for *_, origin in pairs(tmp_path / "out", part)}
-             for part in PARTS}  # fmt: skip
-    assert [len(names[part]) for part in PARTS] == [5, 1, 1]
-    assert set.union(*names.values()) == {
-        "astronaut.png", "chelsea.png", "china.jpg", "coffee.png", "flower.jpg",
-        "motorcycle_left.png", "rocket.jpg",
-    }  # fmt: skip
-    # 512×512: 4×4; 300×451: 2×3; three of 427×640: 3×5; 400×600: 3×4; 500×741: 3×5
-    assert sum(part["pairs"] for part in sizes["parts"].values()) + sizes["duplicates"] == 94
-
-
-def test_packages_that_are_missing_are_named(tmp_path, monkeypatch, capsys):
+    names = [{origin["image"] for *_, origin in pairs(tmp_path / "out", part)} for part in PARTS]
+    assert [len(found) for found in names] == [5, 1, 1]
     monkeypatch.setitem(PHOTOGRAPHS, "no_such_package", ["a.png"])
-    assert paradec(["data", "images", "--photographs", str(tmp_path / "out")]) == 2
+    arguments[3] = str(tmp_path / "no")
+    assert paradec(arguments) == 2
     assert "--photographs: got 'no no_such_package'" in capsys.readouterr().err
-    monkeypatch.delitem(PHOTOGRAPHS, "no_such_package")
-    monkeypatch.setitem(PHOTOGRAPHS, "numpy", ["data/none.png"])
-    assert paradec(["data", "images", "--photographs", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert "--photographs: got 'no " in error and "none.png'" in error
 
 
 def test_mistakes_are_named(tmp_path, capsys):
@@ -228,26 +179,12 @@ def test_mistakes_are_named(tmp_path, capsys):
     for arguments, words in (
         ([out], "DIR: got None; allowed: a folder with photographs, or --photographs; and"),
         ([source, out + ":3"], "allowed: a path without ':'"),
-        ([source, out, "--photographs"], "DIR: got"),
-        ([str(tmp_path / "none"), out], "DIR: got"),
         ([str(tmp_path / "empty"), out], "allowed: a folder with files .png, .jpg"),
         ([source, source], "OUT: got"),
         ([source, out, "--input-size", "7"], "--input-size: got 7; allowed: a part of --size, 32"),
-        ([source, out, "--input-size", "32"], "--input-size: got 32"),
         ([source, out, "--patches", "64,16"], "--patches: got 16; allowed: --size, 32, or more"),
-        ([source, out, "--patches", "64"], "allowed: 64×64 or more"),
         ([source, out, "--test", "2", "--valid", "2"], "--test, --valid: got [2, 2]"),
     ):
         assert paradec(["data", "images", *arguments]) == 2
         assert words in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
-
-
-def test_as_a_command(tmp_path, capsys):
-    for words, status in ((["--help"], 0), ([str(tmp_path), str(tmp_path), "--size", "0"], 2)):
-        with pytest.raises(SystemExit) as end:
-            paradec(["data", "images", *words])
-        assert end.value.code == status
-        out, err = capsys.readouterr()
-        assert "paradec data images (DIR | --photographs) OUT" in out + err
-        assert status == 0 or "--size" in err
