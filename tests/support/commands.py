@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -48,16 +48,9 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, in which ``-P`` keeps the current folder off sys.path.
 
-    Installed scripts do the same: only what is installed, or named by --user-dir, is found.
-
-    Args:
-        code: what ``python -c`` would be given.
-        args: sys.argv after the first.
-        python: the interpreter, started anew. None: this one, as a fork of a process that has
-            imported fairseq and nothing of the package, which saves four seconds.
-        cwd: its folder.
-        env: more of its environment.
-        stdin: what it reads.
+    Installed scripts do the same: only what is installed, or named by --user-dir, is found. Without
+    ``python`` it is a fork of a process that has imported fairseq and nothing of the package, which
+    saves four seconds; ``env`` is more of its environment, ``args`` sys.argv after the first.
     """
     usual = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
     usual |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
@@ -67,15 +60,9 @@ def run_python(
         with Nursery.lent(usual) as nursery:
             return nursery.run(code, argv, cwd, environment, stdin)
     return subprocess.run(
-        [str(python or sys.executable), "-P", "-c", code, *argv],
-        cwd=cwd,
-        env=environment,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=LONGEST,
-    )
+        [str(python or sys.executable), "-P", "-c", code, *argv], cwd=cwd, env=environment,
+        input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=LONGEST,
+    )  # fmt: skip
 
 
 #: Seconds after which a command is taken for one that hangs.
@@ -122,8 +109,8 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", self.PROGRAM],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT.anchor,
+            [sys.executable, "-P", "-c", self.PROGRAM], bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=ROOT.anchor,
         )  # fmt: skip
         assert self._answer() == "ready"
 
@@ -151,28 +138,18 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
                 "code": code, "argv": argv, "cwd": str(cwd or Path.cwd()), "env": env,
                 "files": [*map(str, files)],
             }  # fmt: skip
-            assert self._process.stdin is not None
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
-            child = self._answer()
-            killed = threading.Event()
-
-            def kill() -> None:
-                killed.set()
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
-
-            late = threading.Timer(LONGEST, kill)
-            late.daemon = True
-            late.start()
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            child, status = self._answer(), None
             try:
-                status = self._answer()
-            except BaseException:  # Ctrl-C does not reach the fork
-                kill()
-                raise
-            finally:
-                late.cancel()
+                if select.select([self._process.stdout], [], [], LONGEST)[0]:
+                    status = self._answer()
+            finally:  # Ctrl-C does not reach the fork
+                if status is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child, signal.SIGKILL)
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
-        if killed.is_set():
+        if status is None:
             raise subprocess.TimeoutExpired(command, LONGEST, out, err)
         return subprocess.CompletedProcess(command, status, out, err)
 
@@ -184,12 +161,7 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 def wait_until(
     condition: Callable[[], object], process: subprocess.Popen[Any] | None = None
 ) -> None:
-    """Wait until something has come about, ten minutes at most: the machine may be busy.
-
-    Args:
-        condition: whether it has.
-        process: what brings it about, and must not end before.
-    """
+    """Wait until something has come about: ten minutes, and while the process runs, at most."""
     end = time.monotonic() + 600
     while not condition():
         assert process is None or process.poll() is None, "it has ended"
@@ -201,14 +173,11 @@ def fairseq(
     command: str,
     *args: object,
     before: str = "",
-    python: Path | str | None = None,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    stdin: str = "",
+    **more: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fairseq-COMMAND``; ``before`` is Python code to be run first in the same process."""
     code = f"{before}\nfrom fairseq_cli.{command} import cli_main\ncli_main()"
-    return run_python(code, *args, python=python, cwd=cwd, env=env, stdin=stdin)
+    return run_python(code, *args, **more)
 
 
 def succeed(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
