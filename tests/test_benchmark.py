@@ -1,4 +1,4 @@
-"""paradec-benchmark: what it measures, what it says of it, and that it cannot be fooled.
+"""paradec benchmark: what it measures, what it says of it, and that it cannot be fooled.
 
 The real runs are on a few sentences of the demo; what has to be exact is timed by a clock of the
 tests' own.

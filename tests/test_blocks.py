@@ -179,8 +179,8 @@ def test_mistakes_are_named(tmp_path, capsys):
     text.write_text("no JSON", encoding="utf-8")
     for arguments, words in (
         ([tmp_path / "none"], "BENCHMARK: got"),
-        ([text], "allowed: what paradec-benchmark wrote"),
-        ([write(tmp_path / "list.json", [1])], "allowed: what paradec-benchmark wrote"),
+        ([text], "allowed: what paradec benchmark wrote"),
+        ([write(tmp_path / "list.json", [1])], "allowed: what paradec benchmark wrote"),
         ([write(tmp_path / "doctored.json", doctored)], "not what its raw samples say"),
         ([ROOT / "results" / "benchmark-tiny.json"], "one with a --decoder 'blockwise ...'"),
         ([good, "--plot", tmp_path / "f.pdf"], "--plot: got"),

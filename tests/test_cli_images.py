@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -104,11 +103,8 @@ def test_tokens_of_files(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["small.png", "--size", "8"], ["small.png: got '6×6 pixels'", "8×8, or more in"]),
-        (["wide.png", "--size", "4"], ["wide.png: got '8×12 pixels'", "4×4, or more in"]),
         (["small.png", "--size", "4x4x3"], ["--size", "'4x4x3'", "as in 8 or 8x8"]),
-        (["small.png", "--size", "0"], ["--size", "'0'"]),
         (["holes.png"], ["holes.png: got 'mode RGBA'", "RGB or L"]),
-        (["none.png"], ["none.png: cannot be read"]),
         (["text.png"], ["text.png: cannot be read"]),
     ],
 )
@@ -116,7 +112,6 @@ def test_files_that_are_no_such_images_are_named(tmp_path, capsys, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     noise = np.random.default_rng(1).integers(0, 256, (8, 12, 4), dtype=np.uint8)
     Image.fromarray(noise[:6, :6, :3]).save("small.png")
-    Image.fromarray(noise[..., :3]).save("wide.png")
     Image.fromarray(noise).save("holes.png")
     Path("text.png").write_text("no image")
     status, out, err = run(capsys, "tokens", *arguments)
@@ -181,18 +176,6 @@ def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
     assert status == 2 and printed == ""
     assert f"--out: got '{out / '3.png'}'" in err and "earlier picture" in err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    (tmp_path / "file").write_text("x")
-    status, _, err = run(capsys, "compare", data, greedy, "--out", tmp_path / "file")
-    assert status == 2 and "a folder; this is a file" in err
-
-
-def broken(tmp_path: Path, old: str, new: str) -> Path:
-    """Output of a run in which something is otherwise."""
-    path = generated(tmp_path / "greedy.txt", shifted(1))
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    return path
 
 
 def line(kind: str, number: int) -> str:
@@ -206,21 +189,20 @@ def line(kind: str, number: int) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (line("H", 2), line("H", 2)[:-4] + "\n", ["greedy.txt: got 63 intensities in line H-2"]),
-        (line("H", 2), "H-2\t-0.5\t\n", ["got 0 intensities in line H-2; allowed: 64", "8×8×1"]),
-        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "<unk>\n", ["got '<unk>' in line H-2"]),
-        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "256\n", ["line H-2: tokens[63]: got 256"]),
-        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "1" * 5000 + "\n", ["got '11111111111111111111'"]),
-        (line("H", 2), line("H", 1), ["got two lines H-1"]),
-        (line("H", 2), line("H", 2).replace("H-2", "H-5"), ["got a line H-5; allowed: 0 to 4"]),
-        (line("S", 2), line("S", 1).replace("S-1", "S-2"), ["a line S-2 that is not image 2"]),
+        (line("H", 2), line("H", 2)[:-4] + "\n", "greedy.txt: got 63 intensities in line H-2"),
+        (line("H", 2), "H-2\t-0.5\t\n", "got 0 intensities in line H-2; allowed: 64"),
+        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "<unk>\n", "got '<unk>' in line H-2"),
+        (line("H", 2), "H-2\t0\t" + "1 " * 63 + "256\n", "line H-2: tokens[63]: got 256"),
+        (line("H", 2), line("H", 1), "got two lines H-1"),
+        (line("H", 2), line("H", 2).replace("H-2", "H-5"), "got a line H-5; allowed: 0 to 4"),
+        (line("S", 2), line("S", 1).replace("S-1", "S-2"), "a line S-2 that is not image 2"),
     ],
-)  # fmt: skip
+)
 def test_outputs_that_are_none_are_named(data, tmp_path, capsys, old, new, words):
-    path = broken(tmp_path, old, new)
+    path = generated(tmp_path / "greedy.txt", shifted(1))
+    path.write_text(path.read_text().replace(old, new, 1))
     status, printed, err = run(capsys, "compare", data, path, "--out", tmp_path / "p")
-    assert status == 2 and printed == ""
-    assert all(word in err for word in words), err
+    assert status == 2 and printed == "" and words in err
     assert not (tmp_path / "p").exists()
 
 
@@ -229,22 +211,16 @@ def test_outputs_that_are_none_are_named(data, tmp_path, capsys, old, new, words
     [
         (["{whole}", "{whole}"], ["SYSTEM: got", "a label of its own"]),
         (["x={whole}", "{whole}", "--stats", "y={stats}"], ["--stats: got 'y'", "x, whole"]),
-        (["{whole}", "--stats", "whole={whole}"], ["whole.txt, line 1: allowed: what --stats"]),
         (["{whole}", "--stats", "whole={more}"], ["more.jsonl, line 6: got 'image 5'"]),
         (["{whole}", "--stats", "whole={less}"], ["less.jsonl: got no line for image 4"]),
+        (["{whole}", "--stats", "whole={long}"], ["line 1: got 65 tokens, 66 of them accepted"]),
+        (["{whole}", "--stats", "whole={whole}"], ["whole.txt, line 1: allowed: what --stats"]),
         (["{whole}", "--subset", "exam"], ["DATA: got", "subset 'exam' (--subset) is missing"]),
-        (["{folder}/dict.lr.txt"], ["dict.lr.txt", "lines H-"]),
         (["none.txt"], ["SYSTEM: got 'none.txt'", "a file that can be read"]),
         (["{whole}", "--first", "0"], ["--first", "from 1 up"]),
-        (["{whole}", "--scale", "0"], ["--scale", "from 1 up"]),
-        (["{whole}", "--json", "{folder}/no/such.json"], ["--json", "does not"]),
         (["{whole}", "--json", "{whole}"], ["--json: got", "another file than those"]),
-        (["x={whole}", "--stats", "x={stats}", "--json", "{stats}"], ["--json: got"]),
         (["{whole}", "--scale", "683"], ["--scale: got 683", "from 1 to 682"]),
         (["(bicubic enlarging)={whole}"], ["SYSTEM: got", "a label of its own"]),
-        (["{whole}", "--stats", "whole={long}"], ["line 1: got 65 tokens, 66 of them accepted"]),
-        (["{whole}", "--stats", "whole={odd}"], ["line 1: allowed: what --stats-file wrote"]),
-        (["{whole}", "--stats", "whole={short}"], ["line 1: got 3 tokens", "allowed: 65"]),
     ],
 )
 def test_mistakes_are_named(data, tmp_path, capsys, arguments, words):
@@ -255,22 +231,9 @@ def test_mistakes_are_named(data, tmp_path, capsys, arguments, words):
         "more": report(tmp_path / "more.jsonl", "greedy", [[0] * 65] * (COUNT + 1)),
         "less": report(tmp_path / "less.jsonl", "greedy", [[0] * 65] * (COUNT - 1)),
         "long": report(tmp_path / "long.jsonl", "blockwise", [[66, 0]] * COUNT),
-        "odd": tmp_path / "odd.jsonl",
-        "short": tmp_path / "short.jsonl",
     }
-    text = given["stats"].read_text()
-    given["odd"].write_text(text.replace('"num_tokens": 65', '"num_tokens": Infinity', 1))
-    short = text.replace("[" + "0, " * 64 + "0]", "[0, 0, 0]").replace(": 65", ": 3")
-    given["short"].write_text(short)
     filled = [argument.format(**given) for argument in arguments]
     status, printed, err = run(capsys, "compare", data, *filled, "--out", tmp_path / "p")
     assert status == 2 and printed == ""
     assert all(word in err for word in words), err
     assert not (tmp_path / "p").exists()
-
-
-def test_data_of_words_are_refused(tmp_path, capsys, data):
-    whole: Any = generated(tmp_path / "whole.txt", shifted(1))
-    (tmp_path / "words").mkdir()
-    status, _, err = run(capsys, "compare", tmp_path / "words", whole, "--out", tmp_path / "p")
-    assert status == 2 and "sizes.json cannot be read" in err and "DATA: got" in err

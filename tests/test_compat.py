@@ -96,7 +96,9 @@ def test_applying_twice_changes_nothing() -> None:
     compat.apply()
     compat.apply()
     assert checkpoint_utils.load_checkpoint_to_cpu.paradec_fixes == ("load_checkpoint_to_cpu",)
-    assert len(options.parse_args_and_arch.paradec_fixes) == 2
+    of_parsing = options.parse_args_and_arch.paradec_fixes
+    assert {"default_validation_task", "infer_moses_languages"} <= set(of_parsing)
+    assert len(set(of_parsing)) == len(of_parsing)
     filters = [type(f).__name__ for f in logging.getLogger("fairseq_cli.generate").filters]
     assert filters.count("_TranslatedToResults") == 1
 

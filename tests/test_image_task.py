@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from fairseq.data import Dictionary, data_utils
 from omegaconf import OmegaConf
-from support.builders import tiny_blockwise, tiny_model
-from support.commands import DEMO, PLUGIN, TRAINING, fairseq, lines_of, succeed
+from support.builders import task_for, tiny_blockwise, tiny_model
+from support.commands import PLUGIN, TRAINING, fairseq, lines_of, succeed
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
+from support.image_models import image_batch
 
 from fairseq_paradec import images
 from fairseq_paradec.cli.main import main as paradec
@@ -38,17 +40,14 @@ def data(tmp_path_factory) -> Path:
     return image_folder(tmp_path_factory.mktemp("images") / "data")
 
 
-def config(data: Path, **options: Any) -> ImageSuperResolutionConfig:
-    """The task's configuration as a command makes it."""
-    common: dict[str, Any] = {"train_subset": "train", "dataset_impl": None}
-    common |= {"required_seq_len_multiple": 1, "num_batch_buckets": 0}
-    return ImageSuperResolutionConfig(data=str(data), **common | options)
-
-
 def set_up(data: Path, **options: Any) -> ImageSuperResolutionTask:
     """The task as a command sets it up."""
-    cfg = OmegaConf.structured(config(data, **options))
-    task: ImageSuperResolutionTask = ImageSuperResolutionTask.setup_task(cfg)
+    common: dict[str, Any] = {"train_subset": "train", "dataset_impl": None}
+    common |= {"required_seq_len_multiple": 1, "num_batch_buckets": 0}
+    given = ImageSuperResolutionConfig(data=str(data), **common | options)
+    task: ImageSuperResolutionTask = ImageSuperResolutionTask.setup_task(
+        OmegaConf.structured(given)
+    )
     return task
 
 
@@ -66,16 +65,6 @@ def models() -> tuple[Any, Any, Any]:
     return task, plain, heads
 
 
-def small_images(task: Any, count: int, seed: int = 3) -> dict[str, Any]:
-    """A batch of random inputs."""
-    generator = torch.Generator().manual_seed(seed)
-    size = task.image_sizes[0].num_tokens
-    rows = torch.randint(4, 260, (count, size + 1), generator=generator)
-    rows[:, -1] = 2
-    lengths = torch.full((count,), size + 1)
-    return {"id": torch.arange(count), "net_input": {"src_tokens": rows, "src_lengths": lengths}}
-
-
 def decode(task: Any, model: Any, sample: dict[str, Any], **flags: Any) -> list[dict[str, Any]]:
     """The best hypotheses, by flags alone."""
     generator = task.build_generator([model], argparse.Namespace(**flags))
@@ -84,10 +73,8 @@ def decode(task: Any, model: Any, sample: dict[str, Any], **flags: Any) -> list[
 
 WAYS: list[dict[str, Any]] = [
     {"decoding": "greedy"},
-    {"decoding": "pj"},
     {"decoding": "hgj", "jacobi_window": "sliding"},
     {"decoding": "blockwise"},
-    {"decoding": "blockwise", "accept_distance": 0},
     {"decoding": "multiword_beam", "beam": 1},
     {"decoding": "auto_fast"},
 ]
@@ -97,7 +84,7 @@ WAYS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("flags", WAYS, ids=str)
 def test_outputs_are_images_and_those_of_fairseq(models, flags, count):
     task, _, model = models
-    sample = small_images(task, count)
+    sample = image_batch(task, count, seed=3)
     want = decode(task, model, sample, decoding="beam", beam=1)
     got = decode(task, model, sample, **flags)
     for ours, theirs in zip(got, want, strict=True):
@@ -111,15 +98,14 @@ def test_outputs_are_images_and_those_of_fairseq(models, flags, count):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [1, 3, 40])
+@pytest.mark.parametrize("limit", [1, 40])
 def test_near_intensities_only(models, limit):
     """Each written intensity is at most so far from the model's own, given what is written."""
     task, _, model = models
     with torch.no_grad():  # heads that guess near the model's choices
         model.block_heads.outer.mul_(0.05)
         model.block_heads.bias.mul_(0.05)
-    sample = small_images(task, 4)
-    exact = decode(task, model, sample, decoding="greedy")
+    sample = image_batch(task, 4, seed=3)
     got = decode(task, model, sample, decoding="blockwise", accept_distance=limit)
     far = 0
     for b, hypo in enumerate(got):
@@ -133,27 +119,21 @@ def test_near_intensities_only(models, limit):
         distances = (own - tokens[:-1]).abs()
         assert int(distances.max()) <= limit
         far += int(distances.gt(0).sum())
-    if limit == 40:
-        assert far > 0 and any(
-            one["tokens"].tolist() != other["tokens"].tolist()
-            for one, other in zip(got, exact, strict=True)
-        )
+    assert limit == 1 or far > 0
 
 
 def test_what_is_no_image_is_named_with_its_number(models, caplog):
     task, model, _ = models
-    sample = small_images(task, 3)
+    sample = image_batch(task, 3, seed=3)
     sample["net_input"]["src_tokens"][1, 4] = 3
     hypos = decode(task, model, sample, decoding="greedy")
     assert [len(hypo["tokens"]) for hypo in hypos] == [49, 1, 49]
     assert "sentence 1 has 1 symbols that are no intensities" in caplog.text
-    want = decode(task, model, small_images(task, 3), decoding="greedy")
-    assert hypos[2]["tokens"].tolist() == want[2]["tokens"].tolist()
 
 
 def test_audit_and_prefixes(models, caplog):
     task, _, model = models
-    sample = small_images(task, 2)
+    sample = image_batch(task, 2, seed=3)
     args = argparse.Namespace(decoding="blockwise", audit=True)
     generator = task.build_generator([model], args)
     prefix = torch.tensor([[4, 259, 77], [200, 5, 6]])
@@ -163,63 +143,49 @@ def test_audit_and_prefixes(models, caplog):
     assert generator.audit.identical == 2 and not caplog.records
 
 
-@pytest.mark.parametrize("decoding", ["beam", "greedy"])
 @pytest.mark.parametrize(
     "limits",
-    [{"max_len_b": 47}, {"max_len_b": 201}, {"max_len_a": 1.0}, {"min_len": 2}, {"unkpen": 1.0},
+    [{"max_len_b": 47}, {"max_len_a": 1.0}, {"min_len": 2}, {"unkpen": 1.0},
      {"match_source_len": True}],
 )  # fmt: skip
-def test_other_limits_are_refused(models, decoding, limits):
+def test_other_limits_are_refused(models, limits):
     task, model, _ = models
     ((name, value),) = limits.items()
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: got {value}; allowed: noth"):
-        task.build_generator([model], argparse.Namespace(decoding=decoding, **limits))
+    for decoding in ("beam", "greedy"):
+        args = argparse.Namespace(decoding=decoding, **limits)
+        with pytest.raises(
+            UsageError, match=f"--{name.replace('_', '-')}: got {value}; allowed: n"
+        ):
+            task.build_generator([model], args)
 
 
 def test_distances_between_words_are_refused_before_decoding():
-    from support.builders import task_for
-
     task = task_for("default")
-    model = tiny_blockwise(task)
-    for limit in (0, 2):
-        args = argparse.Namespace(decoding="blockwise", accept_distance=limit)
-        with pytest.raises(UsageError, match=f"--accept-distance: got {limit}.*'w0' has no dist"):
-            task.build_generator([model], args)
+    args = argparse.Namespace(decoding="blockwise", accept_distance=2)
+    with pytest.raises(UsageError, match="--accept-distance: got 2.*'w0' has no dist"):
+        task.build_generator([tiny_blockwise(task)], args)
 
 
 # ---- models ------------------------------------------------------------------------------------
 
 
-def test_a_model_to_train_gets_the_positions_of_an_image(models):
-    task = models[0]
-    args = argparse.Namespace(**vars(models[1].flags) | {"max_target_positions": 7})
-    args.arch = "transformer"
-    args._name = "transformer"
-    model = task.build_model(args)
-    assert model.max_positions() == (64, LARGE.num_tokens + 1 + SPARE)
+def test_a_model_to_train_gets_the_positions_of_an_image(models, monkeypatch):
+    """One of other images is refused, and targets that are padded left."""
+    task, model, _ = models
+    args = argparse.Namespace(**vars(model.flags) | {"max_target_positions": 7})
+    args.arch = args._name = "transformer"
+    assert task.build_model(args).max_positions() == (64, LARGE.num_tokens + 1 + SPARE)
     args.max_target_positions = 7
     with pytest.raises(UsageError, match=r"--path: got 'a TransformerModel with \(64, 7\) posit"):
         task.build_model(args, from_checkpoint=True)
-
-
-def test_a_model_of_other_images_is_refused(models, monkeypatch):
-    task = models[0]
-    args = argparse.Namespace(**vars(models[1].flags), arch="transformer", _name="transformer")
-    kind = type(models[1])
-    monkeypatch.setattr(kind, "image_sizes", (LOW, HIGH), raising=False)
-    with pytest.raises(UsageError, match="DATA.*4×4×1 and 8×8×1, as the model's.*2×2×3 and 4×4×3"):
-        task.build_model(args)
-
-
-def test_targets_are_not_padded_left(models, monkeypatch):
-    from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
-
-    task, model, _ = models
     monkeypatch.setattr(type(model), "image_sizes", task.image_sizes, raising=False)
     monkeypatch.setattr(task, "_model", model)
     monkeypatch.setattr(task.cfg, "left_pad_target", True)
     with pytest.raises(UsageError, match="--left-pad-target"):
         task.build_criterion(CrossEntropyCriterionConfig(_name="cross_entropy"))
+    monkeypatch.setattr(type(model), "image_sizes", (LOW, HIGH), raising=False)
+    with pytest.raises(UsageError, match="DATA.*4×4×1 and 8×8×1, as the model's.*2×2×3 and 4×4×3"):
+        task.build_model(args)
 
 
 # ---- data --------------------------------------------------------------------------------------
@@ -243,13 +209,9 @@ def test_images_come_back_from_the_folder(data):
     [
         (None, "cannot be read"),
         ("[", "is no JSON"),
-        ([], "is no file of schema fairseq_paradec.images, version 1"),
-        ({"schema": "other"}, "is no file of schema fairseq_paradec.images, version 1"),
         ({"version": 2}, "is no file of schema fairseq_paradec.images, version 1"),
         ({"lr": None}, "lacks the height, width and channels of lr or hr"),
-        ({"hr": {"height": 8, "width": 8}}, "lacks the height"),
         ({"hr": {"height": 8, "width": 8.0, "channels": 1}}, "lacks the height"),
-        ({"hr": {"height": 8, "width": 8, "channels": 2}}, "lacks the height"),
         ({"hr": {"height": 9, "width": 8, "channels": 1}}, "do not fit, 4×4×1 and 9×8×1"),
         ({"hr": {"height": 8, "width": 8, "channels": 3}}, "do not fit, 4×4×1 and 8×8×3"),
         ({"hr": {"height": 2, "width": 2, "channels": 1}}, "do not fit, 4×4×1 and 2×2×1"),
@@ -271,24 +233,10 @@ def test_a_folder_without_its_sizes_is_named(data, tmp_path, change, words):
     assert message.startswith(f"DATA: got '{folder}', whose {path} ") and words in message
 
 
-def test_sizes_that_contradict_the_data_are_named(data, tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(data, folder)
-    sizes = json.loads((folder / images.SIZES).read_text())
-    sizes["hr"] |= {"height": 12, "width": 12}
-    (folder / images.SIZES).write_text(json.dumps(sizes))
-    with pytest.raises(UsageError, match="'valid' the hr image 0 has 64 intensities; allowed: 144"):
-        set_up(folder).load_dataset("valid")
-
-
 def test_one_image_of_another_size_is_found(data, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
     image_folder(tmp_path / "other", Size(3, 4, 1), Size(6, 8, 1), {"test": 2})
-    task = set_up(folder)
-    task.load_dataset("test")
-    dataset = task.dataset("test")
-    dataset.src_sizes[3] = 13
     for part in ("bin", "idx"):
         name = f"test.lr-hr.lr.{part}"
         shutil.copy(tmp_path / "other" / name, folder / name)
@@ -307,15 +255,12 @@ def test_other_dictionaries_are_named(data, tmp_path):
         words.save(str(folder / f"dict.{language}.txt"))
         with pytest.raises(UsageError, match=rf"DATA.*dict.{language}.txt has other words than"):
             set_up(folder)
-    shutil.copy(DEMO / "dict.de.txt", folder / "dict.lr.txt")
-    with pytest.raises(UsageError, match=r"DATA.*dict.lr.txt has other words than"):
-        set_up(folder)
 
 
 @pytest.mark.parametrize(
     "options",
     [{"max_source_positions": 500}, {"max_target_positions": 64}, {"truncate_source": True},
-     {"required_seq_len_multiple": 8}, {"num_batch_buckets": 2}],
+     {"num_batch_buckets": 2}],
 )  # fmt: skip
 def test_flags_for_other_lengths_are_refused(data, options):
     ((name, value),) = options.items()
@@ -327,49 +272,28 @@ def test_flags_for_other_lengths_are_refused(data, options):
 # ---- the commands ------------------------------------------------------------------------------
 
 
-def train(data: Path, folder: Path, arch: str) -> Path:
-    """Return a checkpoint after a few updates, trained and validated."""
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory) -> Path:
+    """An image Transformer after a few updates, trained and validated."""
+    folder = tmp_path_factory.mktemp("trained")
     sizes = TRAINING[TRAINING.index("--encoder-layers") : TRAINING.index("--optimizer")]
     succeed(
         fairseq(
-            "train", data, *TASK, "--arch", arch, *sizes, "--optimizer", "adam", "--lr", 0.01,
-            "--criterion", "cross_entropy", "--batch-size", 8, "--max-epoch", 2, "--cpu",
-            "--no-epoch-checkpoints", "--no-progress-bar", "--save-dir", folder,
+            "train", data, *TASK, "--arch", "image_transformer", *sizes, "--optimizer", "adam",
+            "--lr", 0.01, "--criterion", "cross_entropy", "--batch-size", 8, "--max-epoch", 2,
+            "--cpu", "--no-epoch-checkpoints", "--no-progress-bar", "--save-dir", folder,
         )
     )  # fmt: skip
     return folder / "checkpoint_best.pt"
 
 
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory) -> Path:
-    """A stock Transformer."""
-    return train(data, tmp_path_factory.mktemp("trained"), "transformer")
-
-
-@pytest.fixture(scope="module")
-def with_windows(data, tmp_path_factory) -> Path:
-    """An image Transformer."""
-    return train(data, tmp_path_factory.mktemp("windows"), "image_transformer")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("decoding", ["beam"])
-def test_generate_writes_images(data, trained, decoding):
-    how = ("--path", trained, "--decoding", decoding, "--batch-size", 3, "--cpu")
-    result = succeed(fairseq("generate", data, *TASK, *how))
-    found = lines_of(result.stdout, "H")
-    assert len(found) == PAIRS["test"]
-    for line in found:
-        assert images.image(list(map(int, line.split("\t")[2].split())), HIGH).shape == (8, 8)
-
-
-@pytest.mark.slow
-def test_interactive_names_what_is_no_image(data, with_windows):
+def test_interactive_names_what_is_no_image(data, trained):
     image = " ".join(str(16 * i) for i in range(16))
     lines = [image, "1 2 3", "", image.replace("240", "256"), image + " 0", "hello " * 16]
     result = succeed(
         fairseq(
-            "interactive", data, *TASK, "--path", with_windows, "--decoding", "greedy", "--cpu",
+            "interactive", data, *TASK, "--path", trained, "--decoding", "greedy", "--cpu",
             "--buffer-size", 6, "--batch-size", 6, stdin="\n".join(lines) + "\n",
         )
     )  # fmt: skip
@@ -379,15 +303,13 @@ def test_interactive_names_what_is_no_image(data, with_windows):
         "a sentence has 3 intensities, and an image of 4×4×1 has 16; its output is empty",
         "a sentence is empty",
         "a sentence has 1 symbols that are no intensities (0 to 255)",
-        "a sentence has 17 intensities",
-        "a sentence has 16 symbols that are no intensities",
     ):
         assert words in result.stderr
 
 
 @pytest.mark.slow
-def test_a_model_of_images_needs_the_task_and_its_own_sizes(data, with_windows, tmp_path):
-    path = ("--user-dir", PLUGIN, "--path", with_windows, "--cpu")
+def test_a_model_of_images_needs_the_task_and_its_own_sizes(data, trained, tmp_path):
+    path = ("--user-dir", PLUGIN, "--path", trained, "--cpu")
     other = image_folder(tmp_path / "other", LOW, Size(12, 12, 1), {"test": 1})
     for arguments, words in (
         ((data,), "--task: got 'translation'; allowed: image_super_resolution"),
