@@ -18,7 +18,6 @@ from support.builders import (
     batch,
     built,
     collate,
-    decode,
     demo,
     lend,
     lend_heads,
@@ -26,7 +25,6 @@ from support.builders import (
     tiny_blockwise,
     tiny_drafter,
     tiny_model,
-    tiny_reordered,
 )
 from support.exact import METHODS, check, name
 from support.forward import TOKENS, difference, full_forward, inputs_for
@@ -103,7 +101,7 @@ def test_drafter_on_filled_up_chunks(attention, uncompiled):
     with torch.inference_mode():
         for scorer in (plain, filled):
             scorer.encode(sample["net_input"])
-        for prefix in ([], [7, 9], [7, 9, 8, 5, 6], [7, 9, 8, 5, 6, 11, 12, 13]):
+        for prefix in ([], [7, 9], [7, 9, 8, 5, 6, 11, 12, 13]):
             want, got = plain.fill([prefix], 5), filled.fill([prefix], 5)
             assert want.std() > 0.1
             assert difference(got, want) < 1e-10
@@ -112,33 +110,16 @@ def test_drafter_on_filled_up_chunks(attention, uncompiled):
 
 def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
     task, model = built("default")
-    scorer, plain = ChunkScorer(model, COMPILE), ChunkScorer(model)
     inputs = torch.randint(4, 20, (1, CHUNKS[-1] + 1))
-    sample = batch(task, [5])
+    sample, widths = batch(task, [5]), (inputs.size(1),)
     with torch.inference_mode():
-        got = run_chunks(scorer, sample, inputs, (inputs.size(1),))
-        want = run_chunks(plain, sample, inputs, (inputs.size(1),))
+        got = run_chunks(ChunkScorer(model, COMPILE), sample, inputs, widths)
+        want = run_chunks(ChunkScorer(model), sample, inputs, widths)
     assert difference(got, want) < 1e-10
     assert not uncompiled
 
 
 # ---- compiled indeed ---------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["default", "prenorm"])
-def test_compiled_passes_equal_the_full_forward(variant, exact_softmax):
-    """The gate: float64 to 1e-9, by torch.compile indeed."""
-    assert variant in VARIANTS
-    task, model = built(variant)
-    sample, inputs = batch(task, [9]), inputs_for(task)[:1]
-    scorer = ChunkScorer(model, COMPILE)
-    with torch.inference_mode():
-        got = run_chunks(scorer, sample, inputs, (5, 1, 7))
-        want = full_forward(model, sample, inputs)
-    assert not COMPILE.compiling.failed
-    assert len(scorer._pass.run._compiled) == 2
-    assert difference(got, want) < 1e-9
 
 
 @pytest.mark.slow
@@ -165,22 +146,6 @@ def test_compiled_passes_over_many_batches(exact_softmax):
         want = full_forward(model, sample, inputs)[1:2, 1:5]
     assert not COMPILE.compiling.failed and len(scorer._pass.run._compiled) >= 3
     assert difference(got, want) < 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
-def test_compiled_drafter(attention):
-    task = task_for("default")
-    drafter = tiny_drafter(task, attention=attention)
-    plain, scorer = BlockScorer(drafter), BlockScorer(drafter, COMPILE)
-    with torch.inference_mode():
-        for length in (7, 4):
-            for each in (plain, scorer):
-                each.encode(batch(task, [length])["net_input"])
-            for prefix in ([], [7, 9], [7, 9, 8, 5]):
-                want = plain.fill([prefix], 3)
-                assert difference(scorer.fill([prefix], 3), want) < 1e-10
-    assert not COMPILE.compiling.failed and scorer._pass.run._compiled
 
 
 def test_what_is_not_compiled_is_said(caplog):
@@ -217,8 +182,6 @@ def of_every_method(task, model):
     blockwise = {"drafter_path": lend_heads(task, model, heads)}
     return [
         {"decoding": "greedy"},
-        {"decoding": "pj"},
-        {"decoding": "pgj", "block_size": 4},
         {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "adaptive_block": True},
         {"decoding": "gad", **gad},
         {"decoding": "gad", "adaptive_block": True, "drafter_shortlist": 20, **gad},
@@ -241,24 +204,6 @@ def test_every_method_is_greedy_when_compiled(monkeypatch, caplog):
             before = len(made)
             check(task, [model], batch(task, [length]), flags | {"compile": True}, Limits())
             assert len(made) > before, "something was compiled"
-    assert "compiling failed" not in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [None, "int8"])
-def test_compiled_tokens_on_the_demo(dtype, caplog):
-    """fp32: equal tokens on real sentences; int8 runs plain."""
-    task, model, sources = demo()
-    few = [sources[i] for i in (3, 11, 40)]
-    plain = {"decoding": "greedy", "engine_dtype": dtype}
-    gad = {"decoding": "gad", "drafter_path": DEMO_DRAFTER, "engine_dtype": dtype}
-    limits = Limits(max_len_b=60)
-    for source in few:
-        sample = collate(task, [source])
-        want = decode(task, [model], sample, limits, **plain)
-        for flags in (plain, gad):
-            got = decode(task, [model], sample, limits, **flags, compile=True)
-            assert torch.equal(got[0]["tokens"], want[0]["tokens"])
     assert "compiling failed" not in caplog.text
 
 
@@ -312,8 +257,7 @@ def test_what_was_compiled_is_kept(tmp_path):
 # ---- forms of weights --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 2, 11])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("rows", "bias"), [(1, True), (2, False), (11, True)])
 def test_forms_compute_the_same(rows, bias):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(48, 32, generator=generator)
@@ -349,15 +293,12 @@ def test_packed_weights_wait_for_a_chunk():
     assert layer.packed is not None
 
 
-def test_what_compiles():
+def test_what_compiles_and_the_best_form():
     """Of weights that a library laid out, only one row in fp32, which is served without it."""
     for form in ("plain", "columns"):
         assert compiles(form, torch.float32, 11)
     assert compiles("packed", torch.float32, 1) and not compiles("packed", torch.float32, 2)
     assert not compiles("packed", torch.bfloat16, 1) and not compiles("int8", torch.float32, 1)
-
-
-def test_the_best_form():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
     assert best_form(torch.float32, cpu, True, 10) == "columns"
@@ -367,6 +308,8 @@ def test_the_best_form():
     assert best_form(torch.float32, gpu, True, 10) == "plain"
     if torch.backends.mkldnn.is_available():
         assert best_form(torch.float32, cpu, True, large) == "packed"
+    with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
+        Engine("int8").form(torch.float32, gpu, True, 10)
 
 
 def test_large_models_are_exact(monkeypatch):
@@ -380,8 +323,7 @@ def test_large_models_are_exact(monkeypatch):
         {"decoding": "hgj", "jacobi_window": "sliding"},
         {"decoding": "gad", "drafter_path": DEMO_DRAFTER},
     ):
-        for rows in (sources[:3], sources[50:51]):
-            check(task, [model], collate(task, rows), flags, Limits(max_len_b=60))
+        check(task, [model], collate(task, sources[:3]), flags, Limits(max_len_b=60))
     scorer = ChunkScorer(model)
     scorer.encode(collate(task, sources[:1])["net_input"])
     assert isinstance(scorer.weights.layers[0].attention.qkv, PackedLinear)
@@ -429,20 +371,6 @@ def test_one_copy_per_model_and_dtype():
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_a_model_in_training_is_copied_anew():
-    task = task_for("default")
-    model = tiny_model(task, "default", dtype=torch.float32)
-    sample, inputs = batch(task, [6]), inputs_for(task)[:1]
-    scorer = ChunkScorer(model, Engine("fp16"))
-    with torch.no_grad():
-        before = run_chunks(scorer, sample, inputs, (13,))
-        for p in model.parameters():
-            p.mul_(1.5)
-        after = run_chunks(scorer, sample, inputs, (13,))
-        want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
-    assert relative_error(before, want) > 0.2 > 0.05 > relative_error(after, want)
-
-
 def test_copies_are_in_evaluation_mode_and_fresh():
     """Made while the model trains, with layer drop; and once more when it has changed for good."""
     task = task_for("default")
@@ -460,11 +388,6 @@ def test_copies_are_in_evaluation_mode_and_fresh():
         want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
         for one in (scorer, ChunkScorer(model, Engine("fp16"))):
             assert relative_error(run_chunks(one, sample, inputs, (13,)), want) < 0.05
-
-
-def test_int8_is_for_cpus():
-    with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
-        Engine("int8").form(torch.float32, torch.device("cuda"), True, 10)
 
 
 @pytest.mark.slow
@@ -487,14 +410,3 @@ def test_every_method_runs_in_every_dtype(dtype):
         if audit:
             assert generator.audit.sentences == 3
             assert next(generator.model.models[0].parameters()).dtype == torch.float32
-
-
-def test_reordered_models_run_in_int8():
-    """Each through its own way of decoding, near what fp32 says."""
-    task = task_for("default")
-    model = tiny_reordered(task, dtype=torch.float32)
-    sample = batch(task, (3, 7, 5))
-    want = decode(task, [model], sample, Limits(), decoding="auto")
-    got = decode(task, [model], sample, Limits(), decoding="auto", engine_dtype="int8")
-    for one, other in zip(got, want, strict=True):
-        assert abs(float(one["score"]) - float(other["score"])) < 0.3

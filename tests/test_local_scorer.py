@@ -26,10 +26,9 @@ from torch import Tensor
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
 from fairseq_paradec.decoding.engine import cache
-from fairseq_paradec.decoding.engine.cache import INITIAL_CAPACITY
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.local import LocalScorer
-from fairseq_paradec.decoding.engine.scorers import EnsembleScorer, build_scorer
+from fairseq_paradec.decoding.engine.scorers import build_scorer
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 
 TOLERANCE = 1e-9
 LARGE = (Size(2, 2, 3), Size(4, 8, 3))  # 12 intensities to 96
-SPANS = [(1, 0), (1, 6), (5, 4), (8, 0), (3, 40), (20, 30)]
+SPANS = [(1, 0), (1, 6), (5, 4), (8, 0), (3, 40)]
 HEADS = "blockwise_image_transformer"
 COMPILE = Engine(compile=True)
 
@@ -110,21 +109,7 @@ def test_chunks_equal_the_full_forward(sizes, block, memory, widest, narrow):
         assert rooms == {narrow} if widest <= narrow else max(rooms) == 32
 
 
-def test_the_cache_does_not_grow_with_the_image():
-    """Four times as many intensities, and the same slots."""
-    found = []
-    for sizes in (GRAY, LARGE):
-        task = task_of(sizes)
-        scorer = LocalScorer(tiny_image_model(task, 5, 4))
-        scorer.encode(image_batch(task, 1)["net_input"])
-        for _ in range(sizes[1].num_tokens + 1):
-            scorer.step(torch.tensor([[9]]))
-            scorer.keep([scorer.cache.lengths[0] + 1])
-        found.append(scorer.cache.capacity)
-    assert found[0] == found[1] == 8 + INITIAL_CAPACITY
-
-
-@pytest.mark.parametrize(("block", "memory"), [(1, 0), (5, 4), (20, 30)])
+@pytest.mark.parametrize(("block", "memory"), [(1, 0), (5, 4)])
 def test_a_chunk_wider_than_the_ring_makes_it_larger(block, memory, narrow):
     """In the middle of ragged rows, and at once; and again after it."""
     task = task_of(LARGE)
@@ -155,7 +140,7 @@ def test_a_chunk_wider_than_the_ring_makes_it_larger(block, memory, narrow):
     assert sizes == [reach + 4, reach + 32, reach + 32, reach + 128]
 
 
-@pytest.mark.parametrize("index", [[2, 0], [1, 1, 0, 2, 2], [0]], ids=str)
+@pytest.mark.parametrize("index", [[2, 0], [1, 1, 0, 2, 2]], ids=str)
 @pytest.mark.parametrize("kept", [[5, 3, 6], [55, 53, 56]], ids=str)
 def test_rows_are_picked_and_repeated(index, kept, narrow):
     """In front of the ring's end, and many times round it."""
@@ -191,30 +176,6 @@ def test_a_roll_back_beyond_the_last_chunk_is_our_own_bug(narrow):
         scorer.keep([30])
 
 
-def test_its_mask_is_its_own():
-    task = task_of()
-    scorer = LocalScorer(tiny_image_model(task))
-    scorer.encode(image_batch(task, 1)["net_input"])
-    with pytest.raises(AssertionError):
-        scorer.step(torch.tensor([[9]]), mask="all")
-
-
-def test_ensembles_are_averaged():
-    task = task_of(RGB)
-    models = [tiny_image_model(task, 5, 4), tiny_image_model(task, 3, 9, seed=1)]
-    scorer = build_scorer(models)
-    assert isinstance(scorer, EnsembleScorer)
-    sample, inputs = image_batch(task, 2), inputs_for(task, 2)
-    both = torch.stack([full_forward(model, sample, inputs).exp() for model in models])
-    scorer.encode(sample["net_input"])
-    parts = []
-    for start in range(0, inputs.size(1), 4):
-        parts.append(scorer.log_probs(scorer.step(inputs[:, start : start + 4])))
-        scorer.keep([start + 4] * 2)
-    got = torch.cat(parts, dim=1)
-    assert torch.allclose(got, both.mean(dim=0).log(), rtol=0, atol=TOLERANCE)
-
-
 # ---- who is whose -------------------------------------------------------------------------------
 
 
@@ -233,10 +194,7 @@ def test_each_model_has_its_scorer():
         ChunkScorer(plain)
 
 
-@pytest.mark.parametrize(
-    "part", ["layers.0.self_attn", "layers.1.self_attn", "layers.0.encoder_attn", "embed_positions",
-             "layers.0", "embed_tokens", ""],
-)  # fmt: skip
+@pytest.mark.parametrize("part", ["layers.0.self_attn", "embed_positions", "layers.0", ""])
 def test_subclasses_of_what_is_known_are_refused(part):
     """They may compute something else under the same names."""
     model = tiny_image_model(task_of())
@@ -246,17 +204,11 @@ def test_subclasses_of_what_is_known_are_refused(part):
         build_scorer([model])
 
 
-@pytest.mark.parametrize("decoding", ["multiword_beam", "double_token_beam"])
-def test_searches_by_steps_refuse_it(decoding):
-    model = tiny_image_model(task_of())
-    with pytest.raises(UsageError, match=f"--decoding: got '{decoding}'.*attention is local"):
-        check_models(decoding, [model], None)
-    check_models("pgj", [model], None)
-
-
-def test_commands_that_count_whole_caches_refuse_it(tmp_path):
+def test_searches_by_steps_and_commands_that_count_whole_caches_refuse_it(tmp_path):
     task = task_of()
     model = tiny_image_model(task)
+    with pytest.raises(UsageError, match="--decoding: got 'multiword_beam'.*attention is local"):
+        check_models("multiword_beam", [model], None)
     with pytest.raises(UsageError, match="--path: got .*with local attention"):
         pieces.refuse_unknown(model)
     path = save(task, model, tmp_path / "model.pt", "image_transformer")
@@ -267,8 +219,8 @@ def test_commands_that_count_whole_caches_refuse_it(tmp_path):
 # ---- compiled passes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("block", "memory"), [(1, 6), (5, 4), (20, 30)])
-def test_filled_up_chunks(block, memory, uncompiled, narrow):  # noqa: F811
+@pytest.mark.parametrize(("block", "memory"), [(1, 6), (5, 4)])
+def test_filled_up_chunks(block, memory, uncompiled, narrow):
     """One row, through what torch.compile is given: chunks filled up, round the ring."""
     task = task_of(LARGE)
     model = tiny_image_model(task, block, memory)
@@ -300,13 +252,9 @@ def decode(task: Any, models: Sequence[Any], sample: dict[str, Any], **flags: An
 
 METHODS = [
     {"decoding": "greedy"},
-    {"decoding": "pj"},
-    {"decoding": "pj", "jacobi_length": "oracle"},
-    {"decoding": "pgj", "block_size": 5},
     {"decoding": "hgj", "block_size": 6, "hybrid_length": 17},
     {"decoding": "pgj", "block_size": 7, "jacobi_window": "sliding"},
     {"decoding": "blockwise", "block_size": 4},
-    {"decoding": "blockwise", "accept_distance": 0},
     {"decoding": "blockwise", "adaptive_block": True},
 ]
 
@@ -337,53 +285,3 @@ def test_an_ensemble_decodes_as_fairseqs():
     want = stock_greedy(task, models, sample, **limits_of(task))
     _, got = decode(task, models, sample, decoding="pgj", block_size=5)
     assert [h["tokens"].tolist() for h in got] == [h["tokens"].tolist() for h in want]
-
-
-def smooth(task: Any) -> Any:
-    """A model whose next intensities are near each other, and whose heads guess near them.
-
-    Its output is an angle: what an intensity's logit is, depends on two dimensions of the state.
-    """
-    model = tiny_image_model(task, arch=HEADS, spread=False, seed=1)
-    angle = torch.arange(256) * (2 * math.pi / 256)
-    vectors = torch.stack((angle.cos(), angle.sin()), dim=1).double()
-    weight = model.decoder.output_projection.weight
-    weight.zero_()
-    weight[4:, :2] = 8 * vectors
-    model.block_heads.outer.mul_(0.03)
-    model.block_heads.bias.mul_(0.03)
-    return model
-
-
-def test_with_a_distance_every_token_is_near_the_verifiers():
-    """Judged by the full forward, given what was written; and some are not the verifier's own."""
-    task = task_of(RGB)
-    model = smooth(task)
-    count = task.image_sizes[1].num_tokens
-    other, passes = 0, {}
-    for rows in (1, 4):
-        sample = image_batch(task, rows, seed=5)
-        for eps in (0, 2):
-            generator, got = decode(
-                task, [model], sample, decoding="blockwise", accept_distance=eps
-            )
-            passes[rows, eps] = generator.stats.passes
-            tokens = torch.stack([hypo["tokens"] for hypo in got])
-            assert tokens.shape == (rows, count + 1) and bool((tokens[:, -1] == 2).all())
-            written = tokens[:, :-1]
-            assert bool((written >= 4).all())
-            inputs = torch.cat((torch.full((rows, 1), 2), written), dim=1)
-            log_probs = full_forward(model, sample, inputs)[:, :-1]
-            choices = log_probs[:, :, 4:].argmax(dim=-1) + 4
-            distance = (choices - written).abs()
-            assert int(distance.max()) <= eps
-            if eps == 0:
-                want = stock_greedy(task, [model], sample, **limits_of(task))
-                assert written.tolist() == [hypo["tokens"][:-1].tolist() for hypo in want]
-            else:
-                other += int((distance > 0).sum())
-                scores = torch.stack([hypo["positional_scores"] for hypo in got])
-                own = log_probs.gather(2, written[:, :, None]).squeeze(2)
-                assert torch.allclose(scores[:, :-1], own.float(), rtol=0, atol=1e-5)
-        assert passes[rows, 2] < passes[rows, 0]
-    assert other > 10
