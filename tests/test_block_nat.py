@@ -125,7 +125,6 @@ def pairs(
     source_lengths: Sequence[int] = SOURCE_LENGTHS,
     target_lengths: Sequence[int] = TARGET_LENGTHS,
     seed: int = 0,
-    left_pad: bool = True,
 ) -> Pairs:
     """A batch of random sentence pairs, as fairseq's dataset makes it."""
     source = sources(task, source_lengths, seed)
@@ -133,7 +132,7 @@ def pairs(
     words = task.source_dictionary
     dataset = LanguagePairDataset(
         source, list(source_lengths), words, target, list(target_lengths), words,
-        left_pad_source=left_pad, shuffle=False,
+        shuffle=False,
     )  # fmt: skip
     return Pairs(dataset.collater([dataset[i] for i in range(len(source))]))
 
@@ -205,16 +204,15 @@ class Spy:
 # ---- the model against its twin ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("copy", [False, True], ids=["masks", "soft-copy"])
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("copy", [False, True], ids=["masks, post-norm", "soft-copy, pre-norm"])
 @pytest.mark.parametrize(
     ("attention", "count"), [(BIDIRECTIONAL, 1), (CAUSAL, 1), (CAUSAL, 3)], ids=str
 )
-def test_features_are_the_twins(attention: str, count: int, norm_first: bool, copy: bool) -> None:
+def test_features_are_the_twins(attention: str, count: int, copy: bool) -> None:
     task = tiny_task()
     model = tiny_drafter(
         task, attention, soft_copy=copy,
-        encoder_normalize_before=norm_first, decoder_normalize_before=norm_first,
+        encoder_normalize_before=copy, decoder_normalize_before=copy,
     )  # fmt: skip
     batch = pairs(task, seed=count)
     assert batch.src_tokens[1, 0] == 1, "sources are padded on the left"
@@ -241,84 +239,19 @@ def test_features_are_the_twins(attention: str, count: int, norm_first: bool, co
     assert next(scored, None) is None, "something after </s> is scored"
 
 
-# ---- who sees whom -------------------------------------------------------------------------------
-
-
-class Perturbed:
-    """Features of one batch with three blocks a row (one, if bidirectional), to be changed."""
-
-    def __init__(self, attention: str) -> None:
-        self.task = tiny_task()
-        self.model = tiny_drafter(self.task, attention)
-        self.batch = pairs(self.task, [5, 4], [10, 10])
-        self.target = self.batch.target.clone()
-        self.starts = torch.tensor([[2, 7, 4], [5, 0, 3]])
-        if attention == BIDIRECTIONAL:
-            self.starts = self.starts[:, :1]
-        self.shown = torch.full((*self.starts.shape, SIZE), MASK)
-        self.shown[..., 1] = 9  # a revealed token in each block
-        self.before = self.features()
-
-    @torch.no_grad()
-    def features(self) -> Tensor:
-        batch = self.batch
-        encoder_out = self.model.encoder(batch.src_tokens, src_lengths=batch.src_lengths)
-        return self.model.decoder(self.target, self.starts, self.shown, encoder_out)
-
-    def changed(self) -> Tensor:
-        """How much each slot's features differ from those before, B×J×K."""
-        return (self.features() - self.before).abs().amax(dim=-1)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_a_block_sees_its_prefix_and_nothing_later(attention: str) -> None:
-    for position in range(10):
-        x = Perturbed(attention)
-        x.target[:, position] += 1
-        changed = x.changed()
-        for b, row in enumerate(x.starts.tolist()):
-            for j, start in enumerate(row):
-                if position < start:
-                    assert (changed[b, j] > 1e-5).all(), (b, j, position)
-                else:
-                    assert (changed[b, j] == 0).all(), (b, j, position)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_padding_and_neighbours_change_nothing(attention: str) -> None:
-    """A row alone, padded on the left or on the right, in a longer batch: all the same."""
-    task = tiny_task()
-    model = tiny_drafter(task, attention, soft_copy=True)
-    batch = pairs(task)
-    starts = torch.tensor([[min(2, len(t) - 1)] for t in batch.targets])
-    with torch.no_grad():
-        together, _ = run_model(model, batch, starts)
-        right, _ = run_model(model, pairs(task, left_pad=False), starts)
-        alone = []
-        for b, target in enumerate(batch.targets):
-            source = torch.tensor([batch.sources[b]])
-            net_input = {"src_tokens": source, "src_lengths": torch.tensor([source.size(1)])}
-            one = Pairs({"net_input": net_input, "target": torch.tensor([target])})
-            alone.append(run_model(model, one, starts[b : b + 1])[0].logits)
-    torch.testing.assert_close(together.logits, torch.cat(alone), atol=1e-10, rtol=0)
-    torch.testing.assert_close(together.logits, right.logits, atol=1e-10, rtol=0)
-
-
 # ---- the loss against its twin -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("ratio", [None, 0.5, 0.8], ids=["validation", "half", "most"])
+@pytest.mark.parametrize("ratio", [None, 0.5], ids=["validation", "half"])
 @pytest.mark.parametrize(("attention", "prefixes"), [(BIDIRECTIONAL, 1), (CAUSAL, 3)], ids=str)
 def test_loss_is_the_twins(
     monkeypatch: pytest.MonkeyPatch,
     attention: str,
     prefixes: int,
     ratio: float | None,
-    smoothing: float,
 ) -> None:
     task = tiny_task()
-    training = ratio is not None
+    training, smoothing = ratio is not None, 0.1
     model = tiny_drafter(task, attention, dropout=0.0, soft_copy=True)
     batch = pairs(task, SOURCE_LENGTHS * 3, TARGET_LENGTHS * 3, seed=5)
     criterion = loss_of(
@@ -389,8 +322,7 @@ def test_no_true_token_is_a_loss_of_zero() -> None:
         assert not output.scored.any()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("rows", [0, 1, 64, 150])
+@pytest.mark.parametrize(("rows", "smoothing"), [(0, 0.1), (64, 0.0), (150, 0.1)])
 def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> None:
     """With its gradients; on the CPU 64 rows have logits at a time."""
     torch.manual_seed(rows)
@@ -442,8 +374,7 @@ def test_prefix_lengths_are_uniform_and_not_repeated(prefixes: int) -> None:
             assert_uniform(sets)
 
 
-@pytest.mark.parametrize("spacing", [1, 2, 3, 8, 50])
-@pytest.mark.parametrize("prefixes", [1, 3])
+@pytest.mark.parametrize(("prefixes", "spacing"), [(1, 1), (1, 3), (3, 8), (3, 50)])
 def test_long_sentences_have_more_prefixes(prefixes: int, spacing: int) -> None:
     """One for every so many tokens, but no fewer than any sentence has."""
     lengths = [16, 1, 17, 3, 40]
@@ -477,7 +408,7 @@ def test_validation_draws_the_same_each_time_and_leaves_the_seed_alone() -> None
 # ---- glancing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
 def test_reveals_as_many_as_the_ratio_of_the_wrong_ones(ratio: float) -> None:
     torch.manual_seed(0)
     truth = torch.randint(4, 40, (50, 3, 9))
@@ -537,23 +468,6 @@ def test_the_glancing_ratio_falls_linearly_and_stays(monkeypatch: pytest.MonkeyP
     assert len(calls.inputs) == 1, "neither in validation, nor at ratio 0"
 
 
-@pytest.mark.parametrize(
-    "option, value",
-    [
-        ("label_smoothing", -0.1),
-        ("glancing_ratio", 1.5),
-        ("glancing_ratio_end", -1.0),
-        ("prefixes_per_sentence", 0),
-        ("tokens_per_prefix", -1),
-        ("glancing_updates", 0),
-    ],
-)
-def test_wrong_flags_of_the_loss_are_named(option: str, value: float) -> None:
-    flag = "--" + option.replace("_", "-")
-    with pytest.raises(UsageError, match=f"^{flag}: got {value}; allowed"):
-        loss_of(tiny_task(), **{option: value})
-
-
 # ---- logging -------------------------------------------------------------------------------------
 
 
@@ -563,41 +477,29 @@ def logged(outputs: list[dict[str, Any]]) -> dict[str, float]:
     return {name: float(value) for name, value in log.get_smoothed_values().items()}
 
 
-@pytest.mark.parametrize("training", [True, False])
 def test_metrics_are_the_same_from_sums_and_over_processes(
-    monkeypatch: pytest.MonkeyPatch, training: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = tiny_task()
     model = tiny_drafter(task)
     batches = [pairs(task, SOURCE_LENGTHS * n, TARGET_LENGTHS * n, seed=n) for n in (1, 4, 2)]
     teach(model, batches[0])
     criterion = loss_of(task, prefixes_per_sentence=2)
-    outputs = [criterion(model.train(training), batch.sample)[2] for batch in batches]
+    outputs = [criterion(model.eval(), batch.sample)[2] for batch in batches]
     assert criterion.logging_outputs_can_be_summed()
     want = logged(outputs)
-
-    tokens = sum(o["sample_size"] for o in outputs)
-    nats = sum(float(o["nll_loss"]) for o in outputs) / tokens
+    total: Any = {name: sum(o[name] for o in outputs) for name in outputs[0]}
+    nats = float(total["nll_loss"]) / total["sample_size"]
     assert want["nll_loss"] == pytest.approx(nats / 0.69314718, abs=1e-3)
-    for slot in range(SIZE):
-        right = sum(int(o["right_at"][slot]) for o in outputs)
-        count = sum(int(o["scored_at"][slot]) for o in outputs)
-        assert want[f"acc_{slot + 1}"] == pytest.approx(right / count, abs=1e-3)
-    if training:
-        assert "accepted" not in want
-    else:
-        blocks_drawn = sum(int(o["blocks"]) for o in outputs)
-        accepted = sum(int(o["accepted"]) for o in outputs)
-        assert want["accepted"] == pytest.approx(accepted / blocks_drawn, abs=1e-3) and accepted
-
+    for slot, (right, count) in enumerate(zip(total["right_at"], total["scored_at"], strict=True)):
+        assert want[f"acc_{slot + 1}"] == pytest.approx(float(right / count), abs=1e-3)
+    assert want["accepted"] == pytest.approx(float(total["accepted"] / total["blocks"]), abs=1e-3)
     # Each is weighted by what it is a mean of when the log joins several updates.
     with metrics.aggregate() as log:
         for output in outputs:
             BlockNatLoss.reduce_metrics([output])
     assert dict(log.get_smoothed_values()) == pytest.approx(want, abs=2e-3)
-
     # As the trainer sums them, before and after two processes with the same outputs are reduced.
-    total = {name: sum(o[name] for o in outputs) for name in outputs[0]}
     assert logged([total]) == pytest.approx(want, abs=2e-3)
 
     def both(tensor: Tensor, group: Any) -> Tensor:
@@ -605,7 +507,6 @@ def test_metrics_are_the_same_from_sums_and_over_processes(
 
     monkeypatch.setattr(distributed_utils, "all_reduce", both)
     reduced = distributed_utils.all_reduce_dict(total, torch.device("cpu"), group=None)
-    assert reduced["scored_at"].tolist() == [2 * n for n in total["scored_at"].tolist()]
     assert logged([reduced]) == pytest.approx(want, abs=2e-3)
 
 
@@ -618,26 +519,18 @@ def arch_settings(arch: str, **flags: Any) -> Namespace:
     return args
 
 
-@pytest.mark.parametrize(
-    "arch, sizes",
-    [
-        ("block_nat_tiny", (4, 128, 256, 4)),
-        ("block_nat_iwslt", (6, 512, 1024, 4)),
-        ("block_nat", (6, 512, 2048, 8)),
-        ("block_nat_big", (6, 1024, 4096, 16)),
-    ],
-)
-def test_architectures(arch: str, sizes: tuple[int, ...]) -> None:
-    args = arch_settings(arch, decoder_layers=1)
+def test_architectures() -> None:
     names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
-    assert tuple(getattr(args, f"encoder_{name}") for name in names) == sizes
-    assert tuple(getattr(args, f"decoder_{name}") for name in names) == (1, *sizes[1:])
-    assert args.drafter_block_size == 25 and args.drafter_attention == BIDIRECTIONAL
-    assert args.activation_fn == "gelu" and args.no_scale_embedding and not args.soft_copy
-    assert args.encoder_learned_pos and args.decoder_learned_pos
-    again = Namespace(**vars(args))
-    ARCH_CONFIG_REGISTRY[arch](again)  # fairseq does so when it loads a checkpoint
-    assert again == args
+    for arch, sizes in (("block_nat_tiny", (4, 128, 256, 4)), ("block_nat", (6, 512, 2048, 8))):
+        args = arch_settings(arch, decoder_layers=1)
+        assert tuple(getattr(args, f"encoder_{name}") for name in names) == sizes
+        assert tuple(getattr(args, f"decoder_{name}") for name in names) == (1, *sizes[1:])
+        assert args.drafter_block_size == 25 and args.drafter_attention == BIDIRECTIONAL
+        assert args.activation_fn == "gelu" and args.no_scale_embedding and not args.soft_copy
+        assert args.encoder_learned_pos and args.decoder_learned_pos
+        again = Namespace(**vars(args))
+        ARCH_CONFIG_REGISTRY[arch](again)  # fairseq does so when it loads a checkpoint
+        assert again == args
 
 
 @pytest.mark.parametrize(
@@ -650,7 +543,6 @@ def test_architectures(arch: str, sizes: tuple[int, ...]) -> None:
         ({"soft_copy": True, "decoder_embed_dim": 32}, "--soft-copy: .*equal"),
         ({"decoder_layers": 0}, "--decoder-layers: got 0"),
         ({"adaptive_softmax_cutoff": "9,20"}, "--adaptive-softmax-cutoff: got '9,20'"),
-        ({"cross_self_attention": True}, "--cross-self-attention: "),
     ],
 )
 def test_wrong_flags_of_the_model_are_named(options: dict[str, Any], message: str) -> None:
@@ -658,12 +550,14 @@ def test_wrong_flags_of_the_model_are_named(options: dict[str, Any], message: st
         build(tiny_task(), **TINY | options)
 
 
-ENCODER_SIZES = {
-    "encoder_layers": 4,
-    "encoder_embed_dim": 128,
-    "encoder_ffn_embed_dim": 256,
-    "encoder_attention_heads": 4,
-}
+@pytest.mark.parametrize(
+    "option, value",
+    [("label_smoothing", -0.1), ("glancing_ratio", 1.5), ("prefixes_per_sentence", 0),
+     ("tokens_per_prefix", -1), ("glancing_updates", 0)],
+)  # fmt: skip
+def test_wrong_flags_of_the_loss_are_named(option: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"^--{option.replace('_', '-')}: got {value}; allowed"):
+        loss_of(tiny_task(), **{option: value})
 
 
 def same_weights(a: Any, b: Any) -> bool:
@@ -685,42 +579,24 @@ def test_encoder_from_copies_encoder_and_sizes() -> None:
     assert mine["encoder_out"][0].equal(other["encoder_out"][0])
     assert all(weight.requires_grad for weight in model.encoder.parameters())
     decoder = model.decoder
-    assert (len(decoder.layers), decoder.layers[0].fc1.out_features, decoder.embed_dim) == (
-        2, 256, 128,
-    )  # fmt: skip
+    assert (len(decoder.layers), decoder.layers[0].fc1.out_features) == (2, 256)
     assert type(decoder.embed_positions).__name__ == "LearnedPositionalEmbedding"
     assert decoder.embed_scale == 1 and model.encoder.embed_scale == 128**0.5
-    # Its sizes may be said again; the encoder is trained.
-    again = build(task, encoder_from=str(VERIFIER), decoder_layers=2, **ENCODER_SIZES)
-    assert same_weights(again.encoder, verifier.encoder)
-    assert again.train().encoder.training
 
 
-@pytest.mark.parametrize(
-    "name, given, its", [("encoder_layers", 3, 4), ("encoder_embed_dim", 64, 128),
-                         ("encoder_learned_pos", True, False)]
-)  # fmt: skip
-def test_encoder_flags_that_are_not_the_verifiers_are_refused(
-    name: str, given: object, its: object
-) -> None:
-    flag = "--" + name.replace("_", "-")
-    with pytest.raises(UsageError, match=f"^{flag}: got {given}; allowed: {its}, .*model.pt"):
-        build(demo()[0], encoder_from=str(VERIFIER), **{name: given})
-
-
-def test_a_verifier_that_is_none_is_named(tmp_path: Path) -> None:
+def test_what_does_not_fit_the_verifier_is_named(tmp_path: Path) -> None:
     task = demo()[0]
+    for name, given, its in (("encoder_layers", 3, 4), ("encoder_learned_pos", True, False)):
+        flag = "--" + name.replace("_", "-")
+        with pytest.raises(UsageError, match=f"^{flag}: got {given}; allowed: {its}, .*model.pt"):
+            build(task, encoder_from=str(VERIFIER), **{name: given})
     with pytest.raises(UsageError, match="^--encoder-from: got '.*missing.pt', which does not"):
         build(task, encoder_from=str(tmp_path / "missing.pt"))
     state = torch.load(VERIFIER, weights_only=True)
-    for other in (
-        Namespace(_name="lstm", arch="lstm", encoder_hidden_size=8),
-        arch_settings("block_nat", _name="block_nat"),
-    ):
-        state["cfg"]["model"] = other
-        torch.save(state, tmp_path / "other.pt")
-        with pytest.raises(UsageError, match="^--encoder-from: got .*other.pt.*Transformer"):
-            build(task, encoder_from=str(tmp_path / "other.pt"))
+    state["cfg"]["model"] = arch_settings("block_nat", _name="block_nat")
+    torch.save(state, tmp_path / "other.pt")
+    with pytest.raises(UsageError, match="^--encoder-from: got .*other.pt.*Transformer"):
+        build(task, encoder_from=str(tmp_path / "other.pt"))
 
 
 def test_a_shared_encoder_is_never_trained() -> None:
@@ -757,18 +633,11 @@ def test_the_fast_preset() -> None:
     assert (args.encoder_layers, args.decoder_layers) == (4, 2)
     assert args.share_verifier_encoder and args.drafter_attention == CAUSAL
     assert (args.decoder_embed_dim, args.decoder_ffn_embed_dim) == (128, 256)
-    args = arch_settings(
-        "block_nat_fast", encoder_from=str(VERIFIER), decoder_layers=1,
-        drafter_attention=BIDIRECTIONAL,
-    )  # fmt: skip
-    assert (args.decoder_layers, args.drafter_attention) == (1, BIDIRECTIONAL)
     with pytest.raises(UsageError, match="^--encoder-from: "):
         arch_settings("block_nat_fast")
 
 
-@pytest.mark.parametrize(
-    ("layers", "sources"), [(1, [0]), (2, [0, 3]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])]
-)
+@pytest.mark.parametrize(("layers", "sources"), [(1, [0]), (3, [0, 2, 3])])
 def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]) -> None:
     task, verifier, _ = demo()
     layers_kept = {"decoder_layers": layers, "decoder_layerdrop": 0.5}
@@ -781,9 +650,6 @@ def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]
     assert not same_weights(drafter.decoder.layers[0], verifier.decoder.layers[1])
     plain = build(task, encoder_from=str(VERIFIER), decoder_layers=4)
     assert not same_weights(plain.decoder.layers[0], verifier.decoder.layers[0])
-
-
-# ---- precision -----------------------------------------------------------------------------------
 
 
 # ---- fairseq-train -------------------------------------------------------------------------------
@@ -831,21 +697,10 @@ class Runs:
     folder: Path
     printed: dict[str, str]
 
-    def refused(self, name: str) -> str:
-        return next(
-            line.removeprefix("REFUSED ")
-            for line in self.printed[name].splitlines()
-            if line.startswith("REFUSED")
-        )
-
-    def updates(self, name: str) -> dict[int, dict[str, str]]:
-        """What was logged in training, by number of updates."""
-        lines = [json.loads(m) for m in re.findall(r"train_inner \| (.*)", self.printed[name])]
-        return {int(line["num_updates"]): line for line in lines}
-
     def losses(self, name: str) -> dict[int, float]:
         """The loss of each update, to three digits."""
-        return {number: float(line["loss"]) for number, line in self.updates(name).items()}
+        lines = [json.loads(m) for m in re.findall(r"train_inner \| (.*)", self.printed[name])]
+        return {int(line["num_updates"]): float(line["loss"]) for line in lines}
 
     def ratios(self, name: str) -> dict[int, float]:
         """The glancing ratio of each update, counted from 0 before the first."""
@@ -870,9 +725,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         "verifier": [*COMMON, *SMOOTHED, "--arch", "transformer", "--max-update", 1,
                      "--save-dir", verifier],
         "other loss": [*COMMON, *DRAFTER, *SMOOTHED],
-        "bidirectional": [*COMMON, *DRAFTER, *BLOCK_LOSS, "--prefixes-per-sentence", 3],
-        "by length": [*COMMON, *DRAFTER, *BLOCK_LOSS, "--tokens-per-prefix", 5],
-        "other model": [*COMMON, *BLOCK_LOSS, "--arch", "transformer"],
         "straight": [*COMMON, *DRAFTER, *BLOCK_LOSS, *MANY, "--max-update", 30,
                      "--save-dir", folder / "straight"],
         "half": [*COMMON, *DRAFTER, *BLOCK_LOSS, *MANY, "--max-update", 17,
@@ -898,13 +750,9 @@ def no_save(command: Sequence[object]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_architecture_is_refused_with_another_loss(runs: Runs) -> None:
-    assert re.match("--criterion: .*block_nat_loss", runs.refused("other loss"))
-
-
-@pytest.mark.slow
 def test_training_goes_on_where_it_stopped(runs: Runs) -> None:
     """So does glancing. fairseq deals out other batches, so that losses are near, not equal."""
+    assert "REFUSED --criterion: " in runs.printed["other loss"]
     straight = runs.losses("straight")
     half, resumed = runs.losses("half"), runs.losses("resumed")
     assert list(half) == list(range(1, 18)) and list(resumed) == list(range(18, 31))

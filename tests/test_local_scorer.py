@@ -164,18 +164,6 @@ def test_rows_are_picked_and_repeated(index, kept, narrow):
         assert torch.allclose(got[b], right, rtol=0, atol=TOLERANCE)
 
 
-def test_a_roll_back_beyond_the_last_chunk_is_our_own_bug(narrow):
-    task = task_of(LARGE)
-    scorer = LocalScorer(tiny_image_model(task, 5, 4))
-    scorer.encode(image_batch(task, 1)["net_input"])
-    for length in (30, 60, 90):
-        scorer.step(torch.full((1, 30), 9))
-        scorer.keep([length])
-    scorer.keep([60])  # where the last chunk began
-    with pytest.raises(AssertionError, match="overwritten"):
-        scorer.keep([30])
-
-
 # ---- who is whose -------------------------------------------------------------------------------
 
 
