@@ -628,15 +628,6 @@ def test_a_shared_encoder_is_never_trained() -> None:
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
 
 
-def test_the_fast_preset() -> None:
-    args = arch_settings("block_nat_fast", encoder_from=str(VERIFIER))
-    assert (args.encoder_layers, args.decoder_layers) == (4, 2)
-    assert args.share_verifier_encoder and args.drafter_attention == CAUSAL
-    assert (args.decoder_embed_dim, args.decoder_ffn_embed_dim) == (128, 256)
-    with pytest.raises(UsageError, match="^--encoder-from: "):
-        arch_settings("block_nat_fast")
-
-
 @pytest.mark.parametrize(("layers", "sources"), [(1, [0]), (3, [0, 2, 3])])
 def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]) -> None:
     task, verifier, _ = demo()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -223,37 +220,6 @@ def test_a_failing_compiler_costs_a_warning(monkeypatch, caplog):
     assert record.message.endswith("passes run plain, for compiling failed: no C++ compiler")
 
 
-TWICE = """
-import sys, torch
-sys.path[:0] = ["tests", "."]
-from support.builders import batch, built
-from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-task, model = built("default")
-scorer = ChunkScorer(model, Engine(compile=True))
-with torch.inference_mode():
-    scorer.encode(batch(task, [6])["net_input"])
-    scorer.step(torch.tensor([[5]]))
-from torch._dynamo.utils import counters
-print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
-"""
-
-
-@pytest.mark.slow
-def test_what_was_compiled_is_kept(tmp_path):
-    """The second process compiles nothing."""
-    env = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
-    env["XDG_CACHE_HOME"] = str(tmp_path)
-    found = []
-    for _ in range(2):
-        result = subprocess.run(
-            [sys.executable, "-c", TWICE], env=env, capture_output=True, text=True, check=True
-        )
-        found.append(tuple(map(int, result.stdout.split()[-2:])))
-    assert found == [(0, 1), (1, 0)]
-    assert os.listdir(tmp_path / "fairseq_paradec")
-
-
 # ---- forms of weights --------------------------------------------------------------------------
 
 
@@ -282,15 +248,6 @@ def test_packed_bfloat16():
     weight, x = torch.randn(48, 32).bfloat16(), torch.randn(1, 5, 32).bfloat16()
     got, want = PackedLinear(weight, None)(x), F.linear(x.double(), weight.double())
     assert (got - want).norm() / want.norm() < 0.01
-
-
-def test_packed_weights_wait_for_a_chunk():
-    """One row in fp32 is served by the weight as it is: greedy search holds no copy."""
-    layer = PackedLinear(torch.randn(8, 4), None)
-    layer(torch.randn(1, 1, 4))
-    assert layer.packed is None
-    layer(torch.randn(1, 2, 4))
-    assert layer.packed is not None
 
 
 def test_what_compiles_and_the_best_form():
