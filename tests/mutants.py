@@ -90,7 +90,7 @@ MUTANTS = [
       "device=positions.device) >= positions[:, :, None]", "test_engine.py"),
     m("mask", MASKS, "device=device).triu(1)", "device=device).triu(2)"),
     m("mask", MASKS, "(seen & (column < width)[:, None]) | (column < 0)[:, None]",
-      "(seen & (column < width)[:, None]) | (column < 1)[:, None]", "test_gad.py", *TABLE),
+      "(seen & (column < width)[:, None]) | (column < -1)[:, None]", "test_gad.py", *TABLE),
     m("mask", MASKS, "(seen & (column < width)[:, None]) | (column < 0)[:, None]",
       "seen | (column < 0)[:, None]", "test_gad.py", *TABLE),
     m("mask", CACHE, "self.source_bias = self.source_bias.index_select(0, picked)",
