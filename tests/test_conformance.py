@@ -381,7 +381,7 @@ def same_as_fairseq(
         return 1
     assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
     positional = [one["positional_scores"].double() for one in (ours, theirs)]
-    torch.testing.assert_close(*positional, atol=1e-4, rtol=5e-5)  # of fp32
+    torch.testing.assert_close(*positional, atol=1e-4, rtol=0)
     return 0
 
 

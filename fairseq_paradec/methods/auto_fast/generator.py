@@ -30,7 +30,8 @@ from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig, flag
 from ..base import MethodGenerator
-from .candidates import GREEDY, LOSSLESS, candidates
+from ..registry import BLOCK_NAT, HEADS, METHODS
+from .candidates import GREEDY, LOSSLESS, Drafter, candidates
 from .choose import LATER_LIMITS, Trial, Watch, choose
 from .profile import (
     FLAG,
@@ -79,13 +80,13 @@ class AutoFastGenerator(MethodGenerator):
         self.helper = drafter
         self.drafter = drafter if is_model else None
         self.heads = own_heads if is_model or drafter is None else drafter
-        blocks = {
-            "gad": None if self.drafter is None else self.drafter.block_size,
-            "blockwise": None if self.heads is None else self.heads.block_size,
-        }
-        path_of = {"gad": config.drafter_path if is_model else None}
-        path_of["blockwise"] = None if is_model else config.drafter_path
-        offered = candidates(config, blocks, path_of, len(tgt_dict), self.beam_size)
+        drafters = {}
+        if self.drafter is not None:
+            drafters[BLOCK_NAT] = Drafter(self.drafter.block_size, config.drafter_path)
+        if self.heads is not None:
+            path = None if is_model else config.drafter_path
+            drafters[HEADS] = Drafter(self.heads.block_size, path)
+        offered = candidates(config, drafters, len(tgt_dict), self.beam_size)
         self.candidates = {one.label: one for one in offered}
         self.quality = {one.label: one.quality for one in offered}
         self.profile = None if config.speed_profile is None else SpeedProfile(config.speed_profile)
@@ -104,7 +105,8 @@ class AutoFastGenerator(MethodGenerator):
         self._watched: dict[Bin, Watch] = {}
         self._generator(GREEDY)
         for label, one in self.candidates.items():
-            if one.config.decoding in ("gad", "blockwise"):
+            method = METHODS.get(one.config.decoding)
+            if method is not None and method.drafter is not None:
                 self._generator(label)  # finds out now whether the drafter fits
                 break
 
