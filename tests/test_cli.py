@@ -16,7 +16,7 @@ from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.measure import demo, loading, lossless
+from fairseq_paradec.measure import lossless
 
 MODEL = DEMO / "model.pt"
 
@@ -37,14 +37,14 @@ TABLE = [str(DEMO), "--path", str(MODEL), "--out", "never-written.json"]
     ("command", "arguments", "words"),
     [
         ("demo", ["--sentences", "0"], ["--sentences", "'0'", "from 1 up"]),
-        ("demo", ["--rounds", "many"], ["--rounds", "'many'", "from 1 up"]),
-        ("demo", ["--block-size", "-1"], ["--block-size", "'-1'", "from 1 up"]),
         ("demo", ["--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
         ("demo", ["--data", "fairseq_paradec"], ["--data", "`test` subset"]),
-        ("demo", ["--path", "no.pt"], ["--path", "'no.pt'", "checkpoint"]),
         ("demo", ["--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
         ("lossless", [*TABLE, "--batch-sizes", "4,x"], ["--batch-sizes", "'x'", "from 1 up"]),
         ("lossless", [*TABLE, "--subsets", "test,exam"], ["'exam'", "fairseq-preprocess"]),
+        ("lossless", [*TABLE, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
+        ("lossless", [*TABLE, "--decoding", "jacobi", "--drafter-path", "d.pt"], ["'d.pt'"]),
+        ("lossless", [*TABLE, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
     ],
 )
 def test_a_mistake_is_named(command, arguments, words, capsys, monkeypatch):
@@ -85,20 +85,14 @@ def test_the_demo_compares_all_decoders(capsys):
         "hgj sliding 3", "gad", "gad_pp top-3, 1.0", *blockwise, "own beam 5",
         "ibdecoder beam 5", "ibdecoder+SA beam 5",
     ]  # fmt: skip
-    beam, own_beam, *several = (cells for name, cells in table.items() if "beam" in name)
-    assert own_beam[:2] == beam[:2] and own_beam[4] == beam[4]
-    assert {cells[4] for cells in several} == {"other model"}
-    for cells, words in zip(several, (2, 4), strict=True):
-        assert 0.7 * words < float(cells[1]) <= words
     relaxed = [name for name in table if "beam" in name or "gad_pp" in name]
     exact = [cells for name, cells in table.items() if name not in relaxed]
-    assert float(table["gad"][0]) < 0.7 * float(table["greedy"][0])  # its drafts are of use
     assert {cells[4] for cells in exact} == {"6/6"}
-    assert table["fairseq beam 5"][3] == "1.00x"
-    greedy = float(table["greedy"][0])
-    assert table["fairseq greedy"][:2] == table["greedy"][:2] == [f"{greedy:.2f}", "1.00"]
+    assert table["own beam 5"][:2] == table["fairseq beam 5"][:2]
+    assert table["ibdecoder beam 5"][4] == "other model"
+    assert float(table["gad"][0]) < 0.7 * float(table["greedy"][0])  # its drafts are of use
     for passes, tokens_per_pass, _, _, _ in exact:
-        assert float(passes) <= greedy
+        greedy = float(table["greedy"][0])
         assert float(passes) * float(tokens_per_pass) == pytest.approx(greedy, rel=0.01)
     for _, _, milliseconds, speed_up, _ in table.values():
         baseline = float(table["fairseq beam 5"][2])
@@ -106,10 +100,6 @@ def test_the_demo_compares_all_decoders(capsys):
     (verdict,) = (line for line in lines if line.startswith("Every sentence identical"))
     named = ", ".join(["greedy, pj, pgj block 3, hgj block 3, hgj sliding 3, gad", *blockwise])
     assert verdict.endswith(f": {named}.")
-    for kind in ("source", "translation", "reference"):
-        texts = [line for line in lines if line.startswith(f"{kind} ")]
-        assert len(texts) == len(set(texts)) == 3
-        assert not any("@@" in text for text in texts)
 
 
 @pytest.mark.slow
@@ -124,27 +114,7 @@ def test_the_demo_notices_a_wrong_output(capsys, commits_unverified):
     assert not any(line.startswith("Every sentence identical") for line in lines)
 
 
-def test_ties_are_told_from_divergences():
-    same = {"sentences": 9, "identical": 9, "ties": 0, "beyond ties": 0}
-    counts = {"greedy": same, "pj": same | {"identical": 6, "ties": 2, "beyond ties": 1}}
-    assert demo.describe(counts) == (
-        "pj: 2 sentences differ from fairseq greedy from a tie on, 1 BEYOND TIES"
-    )
-
-
 # ---- what the measuring commands share ---------------------------------------------------------
-
-
-def test_sentences_go_from_short_to_long_and_a_limit_takes_some_evenly():
-    models, task = loading.load(str(DEMO), str(MODEL))
-    task.load_dataset("test")
-    sizes = task.dataset("test").src_sizes
-    everything = loading.choose(task, "test", models, None)
-    assert sorted(everything) == list(range(100))
-    some = loading.choose(task, "test", models, 10)
-    assert [everything.index(i) for i in some] == list(range(0, 100, 10))
-    lengths = [int(sizes[i]) for i in some]
-    assert lengths == sorted(lengths) and lengths[-1] > 2 * lengths[0]
 
 
 # ---- lossless ----------------------------------------------------------------------------------
@@ -183,22 +153,6 @@ def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypat
     assert (greedy["identical"], greedy["beyond ties"]) == (3, 0)
     assert broken["beyond ties"] > 0
     assert broken["identical"] + broken["ties"] + broken["beyond ties"] == 3
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
-        (["--decoding", "jacobi", "--drafter-path", "d.pt"], ["--drafter-path", "'d.pt'"]),
-        (["--decoding", "blockwise"], ["--path", "TransformerModel", "--drafter-path"]),
-    ],
-)
-def test_lossless_names_what_does_not_go_together(tmp_path, capsys, flags, words):
-    out = tmp_path / "never.json"
-    assert paradec(["lossless", str(DEMO), "--path", str(MODEL), "--out", str(out), *flags]) == 2
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("paradec lossless: error: ")
-    assert all(word in message for word in words) and not out.exists()
 
 
 def test_separate_dictionaries_leave_source_copy_out():

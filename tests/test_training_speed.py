@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.builders import DEMO
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure.training_speed import Trainee
@@ -20,8 +21,6 @@ SIZES += [f"--{side}-attention-heads=2" for side in ("encoder", "decoder")]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
     """A data folder whose training part is the demo's test part."""
-    from support.builders import DEMO
-
     folder = tmp_path_factory.mktemp("data")
     for name in ("dict.en.txt", "dict.de.txt"):
         (folder / name).write_bytes((DEMO / name).read_bytes())

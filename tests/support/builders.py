@@ -41,23 +41,15 @@ SOURCE_VOCABULARY = 33
 #: Decoder positions of every tiny model: small, so that tests reach the model's own limit.
 MAX_POSITIONS = 24
 
+PRENORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+
 #: name -> (fairseq architecture, options that differ from the tiny default). No variant has
 #: tie_adaptive_weights: fairseq cannot build such a translation model (it would need adaptive
 #: input, which only language models have).
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "default": ("transformer", {}),
-    "prenorm": (
-        "transformer",
-        {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    ),
-    "no_final_norm": (
-        "transformer",
-        {
-            "encoder_normalize_before": True,
-            "decoder_normalize_before": True,
-            "no_decoder_final_norm": True,
-        },
-    ),
+    "prenorm": ("transformer", PRENORM),
+    "no_final_norm": ("transformer", {**PRENORM, "no_decoder_final_norm": True}),
     "learned_positions": (
         "transformer",
         {"encoder_learned_pos": True, "decoder_learned_pos": True},
@@ -93,36 +85,33 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "quant_noise": ("transformer", {"quant_noise_pq": 0.2, "quant_noise_pq_block_size": 8}),
     "align": ("transformer_align", {"alignment_heads": 1, "alignment_layer": 1}),
     "bart": ("bart_base", {}),
-    "mbart": ("mbart_base", {"encoder_normalize_before": True, "decoder_normalize_before": True}),
+    "mbart": ("mbart_base", PRENORM),
 }
 
 #: Seeds whose models are the most telling: outputs of many lengths, one token and the limit too.
 SEEDS: Mapping[str, int] = {
-    "default": 16,
-    "prenorm": 6,
-    "no_final_norm": 5,
-    "learned_positions": 10,
-    "no_positions": 1,
-    "share_all": 4,
-    "share_decoder": 3,
-    "separate": 10,
-    "output_dim": 4,
-    "other_dims": 8,
-    "adaptive_softmax": 5,
-    "adaptive_output_dim": 0,
-    "layernorm_embedding": 11,
-    "no_scale": 13,
-    "layerdrop": 3,
-    "gelu": 9,
-    "quant_noise": 18,
-    "align": 3,
-    "bart": 19,
-    "mbart": 6,
-}
+    "default": 16, "prenorm": 6, "no_final_norm": 5, "learned_positions": 10, "no_positions": 1,
+    "share_all": 4, "share_decoder": 3, "separate": 10, "output_dim": 4, "other_dims": 8,
+    "adaptive_softmax": 5, "adaptive_output_dim": 0, "layernorm_embedding": 11, "no_scale": 13,
+    "layerdrop": 3, "gelu": 9, "quant_noise": 18, "align": 3, "bart": 19, "mbart": 6,
+}  # fmt: skip
 
 #: Variants whose embedding is also the output projection: training moves their `<pad>` vector away
 #: from zero, so these models get one that is not zero.
 TIED = ("share_all", "share_decoder", "bart", "mbart")
+
+#: Sizes of tiny drafters and reordered models.
+SMALL: Mapping[str, Any] = {
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 32,
+    "decoder_attention_heads": 2,
+    "max_source_positions": 64,
+}
 
 #: How far the decoder's weights are spread: sharp attention and strong branches make the next
 #: token depend on position, source and ALL the tokens before.
@@ -166,11 +155,7 @@ def tiny_model(
     seed: int = 0,
     **options: Any,
 ) -> TransformerModelBase:
-    """A tiny random model of one of VARIANTS, in evaluation mode.
-
-    Args:
-        options: fairseq model options that override the variant's.
-    """
+    """A tiny random model of one of VARIANTS, in evaluation mode."""
     architecture, changes = VARIANTS[variant]
     settings: dict[str, Any] = {
         "encoder_layers": 2,
@@ -243,20 +228,10 @@ def tiny_drafter(
 ) -> BlockNatModel:
     """A tiny random model of --arch block_nat in evaluation mode, its weights spread.
 
-    Args:
-        verifier: take its encoder, as --share-verifier-encoder does; without, it has its own.
-        options: fairseq model options that override the tiny default.
+    With a verifier it has that one's encoder, as --share-verifier-encoder does.
     """
     settings: dict[str, Any] = {
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "encoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 32,
-        "encoder_attention_heads": 2,
-        "decoder_embed_dim": 16,
-        "decoder_ffn_embed_dim": 32,
-        "decoder_attention_heads": 2,
-        "max_source_positions": 64,
+        **SMALL,
         "max_target_positions": DRAFTER_POSITIONS,
         "drafter_block_size": DRAFTER_BLOCK_SIZE,
         "drafter_attention": attention,
@@ -295,25 +270,8 @@ def tiny_reordered(
 ) -> ReorderedTransformer:
     """A tiny random reordered Transformer in evaluation mode, its weights spread.
 
-    It is the task's model from then on: the task writes targets in its order.
-
-    Args:
-        arch: one of the presets, in any size: the sizes here are smaller.
-        options: fairseq model options that override the tiny default, the order's among them.
-    """
-    settings: dict[str, Any] = {
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "encoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 32,
-        "encoder_attention_heads": 2,
-        "decoder_embed_dim": 16,
-        "decoder_ffn_embed_dim": 32,
-        "decoder_attention_heads": 2,
-        "max_source_positions": 64,
-        "max_target_positions": MAX_POSITIONS,
-        "arch": arch,
-    }
+    It is the task's model from then on: the task writes targets in its order."""
+    settings = {**SMALL, "max_target_positions": MAX_POSITIONS, "arch": arch}
     args = argparse.Namespace(**settings | options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -338,12 +296,7 @@ def tiny_blockwise(
     seed: int = 0,
     **options: Any,
 ) -> BlockwiseTransformer:
-    """`tiny_model` with random heads on it, as --arch blockwise_transformer with --base-path is.
-
-    Args:
-        options: fairseq model options that override the tiny default, the heads' among them; the
-            base's are the variant's.
-    """
+    """`tiny_model` with random heads on it, as --arch blockwise_transformer with --base-path is."""
     base = tiny_model(task, variant, dtype, seed)
     settings = dict(vars(base.flags))
     settings |= {"block_size": HEADS_BLOCK_SIZE, "base_path": "the base", "base_copied": True}
@@ -386,11 +339,7 @@ def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNa
 def save_drafter(
     task: ParallelTranslationTask, drafter: BlockNatModel, path: Path, **languages: str
 ) -> str:
-    """Write a drafter to a checkpoint as fairseq-train does, for --drafter-path.
-
-    Args:
-        languages: source_lang and target_lang, if not the task's.
-    """
+    """Write a drafter to a checkpoint as fairseq-train does, for --drafter-path."""
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
     cfg["task"] = {**options, "_name": "translation", **languages}
