@@ -149,6 +149,8 @@ def test_every_config_is_one_that_a_user_can_give(size):
     found = candidates(config, drafters, size, 5)
     shortlisted = "gad --block-size 8 --adaptive-block --drafter-shortlist 2000"
     assert (shortlisted in [one.label for one in found]) == (size > 4000)
+    native = candidates(DecodingConfig("auto_fast", engine="native"), drafters, size, 5)
+    assert {one.config.engine for one in native} == {"native"}
     for one in found[1:]:
         assert one.config.engine_dtype == "bf16"
         given = {k: v for k, v in vars(one.config).items() if v is not None and v is not False}
