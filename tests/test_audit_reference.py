@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from reference.greedy import (
     stock_greedy,
 )
 from reference.jacobi import (
+    Result,
     Sentence,
     first_guess,
     greedy,
@@ -86,149 +88,85 @@ def test_a_difference_that_is_no_tie_is_refused() -> None:
 
 
 def toy(
-    next_token: Callable[[Sequence[int]], int], length: int, max_len: int = 100, source: int = 4
+    next_token: Callable[[Sequence[int]], int], source: int = 4, max_len: int = 100
 ) -> Sentence:
-    """A model that is a function of the tokens before, and says `</s>` at position `length`."""
+    """A model that is a function of the tokens before, and says `</s>` at position 6."""
 
     def predict(guesses: Sequence[int]) -> list[int]:
-        return [
-            EOS if i >= min(length, max_len) else next_token(guesses[:i])
-            for i in range(len(guesses))
-        ]
+        end = min(6, max_len)
+        return [EOS if i >= end else next_token(guesses[:i]) for i in range(len(guesses))]
 
     return Sentence(predict, (10,) * (source - 1) + (EOS,), max_len, EOS, PAD)
 
 
-def independent(length: int, max_len: int = 100, source: int = 4) -> Sentence:
+def count(before: Sequence[int]) -> int:
     """10, 11, 12, ... whatever came before: what Jacobi is best at."""
-    return toy(lambda before: 10 + len(before), length, max_len, source)
+    return 10 + len(before)
 
 
-def chain(length: int, max_len: int = 100, source: int = 4) -> Sentence:
+def follow(before: Sequence[int]) -> int:
     """Each token needs the one before it: what Jacobi cannot help."""
-    return toy(lambda before: before[-1] + 1 if before else 10, length, max_len, source)
+    return before[-1] + 1 if before else 10
 
 
-def constant(length: int) -> Sentence:
-    """Always the same token."""
-    return toy(lambda before: 10, length)
+BEST, WORST = toy(count), toy(follow)
+
+#: What is run, and where its passes start. Tokens are 10 to 15 and `</s>`, seven passes for greedy.
+BY_HAND: list[
+    tuple[Callable[..., Result], Sentence, tuple[Any, ...], dict[str, str], list[int]]
+] = [
+    (greedy, BEST, (), {}, [0, 1, 2, 3, 4, 5, 6]),
+    # A guess pass and a confirming pass a block; the last block is `</s>` at once, and final.
+    (gs_jacobi, BEST, (3,), {}, [0, 0, 3, 3, 6]),
+    # Equation 5 waits for 6-8 to settle.
+    (gs_jacobi, BEST, (3,), {"stop": "unchanged"}, [0, 0, 3, 3, 6, 6]),
+    # Nothing gained, nothing lost; `unchanged` pays one more pass a block.
+    (gs_jacobi, WORST, (3,), {}, [0, 0, 0, 3, 3, 3, 6]),
+    (gs_jacobi, WORST, (3,), {"window": "sliding"}, [0, 1, 2, 3, 4, 5, 6]),
+    (gs_jacobi, WORST, (3,), {"stop": "unchanged"}, [0, 0, 0, 0, 3, 3, 3, 3, 6, 6]),
+    # Greedy; under equation 5 every token twice, as `<pad>` is never right.
+    (gs_jacobi, BEST, (1,), {}, [0, 1, 2, 3, 4, 5, 6]),
+    (gs_jacobi, BEST, (1,), {"stop": "unchanged"}, [i // 2 for i in range(14)]),
+    # Pass 1 finds 10, guesses 11 12; pass 2 confirms these, predicts 13; 4-6 are all <pad> again.
+    (gs_jacobi, BEST, (3,), {"window": "sliding"}, [0, 1, 4, 5]),
+    # Source length 2: windows 0-1, 2-3, 4-7; two passes each, one confirms the end.
+    (parallel_jacobi, toy(count, 2), (), {}, [0, 0, 2, 2, 4, 4]),
+    # One block of seven: a guess pass, a confirming pass, and nothing more to wait for.
+    (parallel_jacobi, BEST, (), {"length": "oracle"}, [0, 0]),
+    (parallel_jacobi, BEST, (), {"length": "oracle", "stop": "unchanged"}, [0, 0]),
+    # Position 6 is `</s>` from the first pass on, so the 7th pass changes nothing any more.
+    (parallel_jacobi, WORST, (), {"length": "oracle", "stop": "unchanged"}, [0] * 7),
+    # Blocks 0-2, 3 (cut at 4), then one token a pass: 4, 5, `</s>`.
+    (hybrid, BEST, (3, 4), {}, [0, 0, 3, 4, 5, 6]),
+    (hybrid, BEST, (3, None), {}, [0, 0, 3, 3, 6]),
+    # Windows are cut at the limit, where `</s>` is forced.
+    (gs_jacobi, toy(count, max_len=4), (3,), {}, [0, 0, 3, 3]),
+    # The last block's `</s>` is in its middle.
+    (gs_jacobi, BEST, (5,), {}, [0, 0, 5, 5]),
+]
 
 
-class TestCountsMadeByHand:
+@pytest.mark.parametrize(("method", "x", "sizes", "flags", "starts"), BY_HAND)
+def test_passes_counted_by_hand(
+    method: Callable[..., Result], x: Sentence, sizes: Any, flags: Any, starts: list[int]
+) -> None:
     """Passes of toy models, worked out on paper."""
-
-    def test_greedy(self) -> None:
-        """One token a pass, `</s>` counted."""
-        assert greedy(independent(6)).num_passes == 7
-
-    def test_independent_blocks(self) -> None:
-        """Blocks 0-2, 3-5, 6: a guess pass and a confirming pass each; `</s>` alone needs one.
-
-        The last block is 6-8; its first prediction is `</s>`, final at once.
-        """
-        result = gs_jacobi(independent(6), 3)
-        assert result.tokens == [10, 11, 12, 13, 14, 15, EOS]
-        assert [p.num_final for p in result.passes] == [1, 3, 1, 3, 1]
-
-    def test_independent_blocks_unchanged(self) -> None:
-        """Equation 5 waits for 6-8 to settle: two passes there too."""
-        result = gs_jacobi(independent(6), 3, stop="unchanged")
-        assert result.tokens == [10, 11, 12, 13, 14, 15, EOS]
-        assert [p.start for p in result.passes] == [0, 0, 3, 3, 6, 6]
-
-    def test_chain(self) -> None:
-        """Nothing gained, nothing lost; `unchanged` pays one more pass a block."""
-        assert gs_jacobi(chain(6), 3).num_passes == 7
-        assert gs_jacobi(chain(6), 3, window="sliding").num_passes == 7
-        # 0-2 and 3-5: three passes find the tokens, one confirms; 6-8 (all `</s>`): two.
-        assert gs_jacobi(chain(6), 3, stop="unchanged").num_passes == 10
-
-    def test_blocks_of_one(self) -> None:
-        """Greedy; under equation 5 every token twice, as `<pad>` is never right."""
-        assert gs_jacobi(independent(6), 1).num_passes == 7
-        assert gs_jacobi(independent(6), 1, stop="unchanged").num_passes == 14
-
-    def test_sliding_window_keeps_guesses(self) -> None:
-        """Pass 1 finds 10 and guesses 11 12; pass 2 confirms them, predicts 13, and so on."""
-        result = gs_jacobi(independent(6), 3, window="sliding")
-        # windows: [0 1 2] -> 1 final; [1 2 3], 11 12 right -> 3 final; [4 5 6] all <pad> -> 1;
-        # [5 6 7] with 15 </s> right -> `</s>` final.
-        assert [(p.start, p.num_final) for p in result.passes] == [(0, 1), (1, 3), (4, 1), (5, 3)]
-
-    def test_whole_sentence_grows(self) -> None:
-        """Source length 2: windows 0-1, 2-3, 4-7; two passes each, one confirms the end."""
-        result = parallel_jacobi(independent(6, source=2))
-        assert [(p.start, len(p.predictions)) for p in result.passes] == [
-            (0, 2),
-            (0, 2),
-            (2, 2),
-            (2, 2),
-            (4, 4),
-            (4, 4),
-        ]
-
-    def test_whole_sentence_oracle(self) -> None:
-        """One block of seven: a guess pass, a confirming pass, and nothing more to wait for."""
-        assert parallel_jacobi(independent(6), length="oracle").num_passes == 2
-        unchanged = parallel_jacobi(independent(6), stop="unchanged", length="oracle")
-        assert unchanged.num_passes == 2
-        assert parallel_jacobi(chain(6), length="oracle").num_passes == 7
-        # 6 passes make positions 0-5 right; position 6 is `</s>` from the first pass on, so the
-        # 7th pass changes nothing any more.
-        assert parallel_jacobi(chain(6), stop="unchanged", length="oracle").num_passes == 7
-
-    def test_hybrid_length(self) -> None:
-        """Blocks 0-2, 3 (cut at 4), then one token a pass: 4, 5, `</s>`."""
-        result = hybrid(independent(6), 3, 4)
-        assert [(p.start, len(p.predictions)) for p in result.passes] == [
-            (0, 3),
-            (0, 3),
-            (3, 1),
-            (4, 1),
-            (5, 1),
-            (6, 1),
-        ]
-        assert hybrid(independent(6), 3, None).num_passes == gs_jacobi(independent(6), 3).num_passes
-
-    def test_length_limit(self) -> None:
-        """Windows are cut at the limit, where `</s>` is forced."""
-        result = gs_jacobi(independent(50, max_len=4), 3)
-        assert result.tokens == [10, 11, 12, 13, EOS]
-        assert [(p.start, len(p.predictions)) for p in result.passes] == [
-            (0, 3),
-            (0, 3),
-            (3, 2),
-            (3, 2),
-        ]
-
-    def test_end_in_the_middle_of_a_block(self) -> None:
-        """The prefix rule leaves at `</s>`; equation 5 waits, and cuts."""
-        assert gs_jacobi(constant(1), 5).tokens == [10, EOS]
-        assert gs_jacobi(constant(1), 5).num_passes == 2
-        assert gs_jacobi(constant(1), 5, stop="unchanged").tokens == [10, EOS]
+    found = method(x, *sizes, **flags)
+    assert [p.start for p in found.passes] == starts
+    assert found.tokens == [10, 11, 12, 13, 14, 15, EOS][: x.max_len] + [EOS] * (x.max_len < 6)
 
 
-class TestFirstGuesses:
+def test_first_guesses() -> None:
     """What --jacobi-init puts where nothing is known yet."""
-
-    x = independent(6, source=4)
-
-    def test_fixed(self) -> None:
-        """One symbol everywhere."""
-        assert first_guess("pad", self.x, [5], 3, []) == [PAD] * 3
-        assert first_guess("bos", self.x, [5], 3, []) == [EOS] * 3
-
-    def test_source_copy(self) -> None:
-        """The source's token of the same position, the start symbol beyond its end."""
-        x = Sentence(self.x.predict, (21, 22, 23, EOS), 100, EOS, PAD)
-        assert first_guess("source-copy", x, [], 3, []) == [21, 22, 23]
-        assert first_guess("source-copy", x, [5, 5], 3, []) == [23, EOS, EOS]
-
-    def test_ngram(self) -> None:
-        """Latest pass first, rightmost place first, only where something follows."""
-        assert first_guess("ngram", self.x, [], 2, []) == [PAD] * 2
-        assert first_guess("ngram", self.x, [5], 2, [[4, 6]]) == [PAD] * 2
-        assert first_guess("ngram", self.x, [5], 2, [[5, 6, 5, 7, 8, 9]]) == [7, 8]
-        assert first_guess("ngram", self.x, [5], 3, [[5, 6, 5, 7]]) == [7, PAD, PAD]
-        assert first_guess("ngram", self.x, [5], 2, [[5, 6], [3, 5]]) == [6, PAD]
-        assert first_guess("ngram", self.x, [5], 2, [[5, 6], [5, 7]]) == [7, PAD]
+    assert first_guess("pad", BEST, [5], 3, []) == [PAD] * 3
+    assert first_guess("bos", BEST, [5], 3, []) == [EOS] * 3
+    x = Sentence(BEST.predict, (21, 22, 23, EOS), 100, EOS, PAD)
+    assert first_guess("source-copy", x, [], 3, []) == [21, 22, 23]
+    assert first_guess("source-copy", x, [5, 5], 3, []) == [23, EOS, EOS]
+    # Latest pass first, rightmost place first, only where something follows.
+    assert first_guess("ngram", BEST, [], 2, []) == [PAD] * 2
+    assert first_guess("ngram", BEST, [5], 2, [[4, 6]]) == [PAD] * 2
+    assert first_guess("ngram", BEST, [5], 2, [[5, 6, 5, 7, 8, 9]]) == [7, 8]
+    assert first_guess("ngram", BEST, [5], 3, [[5, 6, 5, 7]]) == [7, PAD, PAD]
+    assert first_guess("ngram", BEST, [5], 2, [[5, 6], [3, 5]]) == [6, PAD]
+    assert first_guess("ngram", BEST, [5], 2, [[5, 6], [5, 7]]) == [7, PAD]

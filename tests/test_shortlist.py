@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,44 +25,39 @@ from support.builders import (
     demo,
     source_rows,
 )
-from support.exact import PREFIXES, RAGGED, check
-from support.gad import KINDS, Pair, pair, twin_drafter, twin_verifier
+from support.exact import PREFIXES, RAGGED, check, watched
+from support.gad import Pair, pair, said_by, twin_verifier
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import DraftProjection
-from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.errors import UsageError
 
-#: A pass: the tokens written before it, its draft, and how many of that were accepted.
-Pass = tuple[int, tuple[int, ...], int]
+#: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.
+Found = tuple[list[int], list[tuple[int, tuple[int, ...], int]]]
 
 
-def passes(
+def found(
     task: Any,
     model: Any,
     sample: dict[str, Any],
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     prefix_tokens: Tensor | None = None,
     **flags: Any,
-) -> list[tuple[list[int], list[Pass]]]:
-    """Each row's output and passes."""
+) -> list[Found]:
+    """What a method makes of each row."""
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator([model], args)
     generator.record_tokens = True
-    rows: list[Row] = []
-    make_rows = generator._make_rows
-
-    def keep_rows(*args: Any) -> list[Row]:
-        rows.extend(make_rows(*args))
-        return rows
-
-    generator._make_rows = keep_rows
-    task.inference_step(generator, [model], sample, prefix_tokens=prefix_tokens)
     return [
-        (row.tokens, [(p.start, tuple(p.tokens.draft), p.num_accepted) for p in row.passes])
-        for row in rows
+        (one.tokens, [(p.start, tuple(p.tokens.draft), p.num_accepted) for p in one.row.passes])
+        for one in watched(task, generator, [model], sample, prefix_tokens)
     ]
+
+
+def drafted(rows: Sequence[Found]) -> set[int]:
+    """All tokens of all drafts."""
+    return {token for _, passes in rows for p in passes for token in p[1]}
 
 
 def cut(scores: Tensor, size: int) -> Tensor:
@@ -73,13 +67,6 @@ def cut(scores: Tensor, size: int) -> Tensor:
     return scores
 
 
-# ---- gad ----------------------------------------------------------------------------------------
-
-
-def gad_flags(given: Pair, **flags: Any) -> dict[str, Any]:
-    return {"decoding": "gad", "drafter_path": given.path} | flags
-
-
 def gad_twin(
     given: Pair,
     source: Sequence[int],
@@ -87,95 +74,61 @@ def gad_twin(
     limits: Limits = Limits(),  # noqa: B008
     prefix: Sequence[int] = (),
     topk: int = 1,
-    margin: float = 0.0,
-) -> tuple[list[int], list[Pass]]:
+) -> Found:
     """The paper's algorithm, its drafter's full scores cut."""
     words = given.task.target_dictionary
     rules = rules_for(words, given.models, len(source), prefix=prefix, **limits.reference())
-    said = twin_drafter(given, tuple(source), DRAFTER_BLOCK_SIZE)
+    said = said_by(given, tuple(source), DRAFTER_BLOCK_SIZE)
     verify = twin_verifier(given, tuple(source), limits.temperature)
-    result = gad_paper.gad(verify, lambda y: cut(said(y), shortlist), rules, topk, margin)
+    result = gad_paper.gad(verify, lambda y: cut(said(y), shortlist), rules, topk, math.inf)
     return result.tokens, [(p.start, p.draft, p.num_accepted) for p in result.passes]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shortlist", [5, 12, 20, VOCABULARY])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", ["default", "learned_positions", "adaptive_softmax"])
-def test_gad_drafts_the_best_of_the_first(variant: str, kind: str, shortlist: int) -> None:
+@pytest.mark.parametrize(
+    ("variant", "kind", "shortlist", "topk"),
+    [
+        ("default", "bidirectional", 5, 1),
+        ("learned_positions", "causal-copy-shared", 12, 1),
+        ("adaptive_softmax", "causal", VOCABULARY, 1),
+        ("separate", "causal", 20, 20),
+    ],
+)
+def test_gad_drafts_the_best_of_the_first(
+    variant: str, kind: str, shortlist: int, topk: int
+) -> None:
     """fairseq's tokens and scores; the drafts are the full scores' best among the first N."""
     given = pair(variant, kind)
     (model,), sample = given.models, batch(given.task, RAGGED, seed=1)
-    flags = gad_flags(given, drafter_shortlist=shortlist)
-    check(given.task, [model], sample, flags, Limits())
-    got = passes(given.task, model, sample, **flags)
-    rows = source_rows(sample)
-    assert got == [gad_twin(given, row, shortlist) for row in rows]
-    assert all(token < shortlist for _, each in got for p in each for token in p[1])
-    free = passes(given.task, model, sample, **gad_flags(given))
-    if shortlist == VOCABULARY:
-        assert got == free
-    else:  # the best token lay outside
-        assert any(token >= shortlist for _, each in free for p in each for token in p[1])
-        (alone,) = passes(given.task, model, collate(given.task, [torch.tensor(rows[1])]), **flags)
-        assert alone == got[1]
+    flags: dict[str, Any] = {"decoding": "gad", "drafter_path": given.path}
+    if topk > 1:
+        flags |= {"decoding": "gad_pp", "accept_topk": topk, "accept_margin": math.inf}
+    short = flags | {"drafter_shortlist": shortlist}
+    if topk == 1:
+        check(given.task, [model], sample, short, Limits())
+        ensemble = [model, built("other_dims")[1]]
+        if kind == "bidirectional":
+            check(given.task, ensemble, sample, short | {"adaptive_block": True}, Limits())
+    got = found(given.task, model, sample, **short)
+    assert got == [gad_twin(given, row, shortlist, topk=topk) for row in source_rows(sample)]
+    assert max(drafted(got)) < shortlist
+    free = found(given.task, model, sample, **flags)
+    assert (got == free) if shortlist == VOCABULARY else max(drafted(free)) >= shortlist
 
 
-def test_gad_pp_with_a_shortlist() -> None:
-    given = pair("separate", "causal")
-    sample = batch(given.task, RAGGED, seed=1)
-    flags = gad_flags(given, drafter_shortlist=20, accept_topk=20, accept_margin=math.inf)
-    got = passes(given.task, given.models[0], sample, **flags | {"decoding": "gad_pp"})
-    want = [gad_twin(given, r, 20, topk=20, margin=math.inf) for r in source_rows(sample)]
-    assert got == want
-    assert any(p[2] > 0 for _, each in got for p in each)
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [Limits(max_len_b=1), Limits(max_len_b=200), Limits(min_len=9, unkpen=-6.0, temperature=1.4)],
-    ids=str,
-)
-def test_gad_within_limits(limits: Limits) -> None:
-    given = pair("mbart", "causal")
-    sample = batch(given.task, RAGGED, seed=1)
-    flags = gad_flags(given, drafter_shortlist=9)
-    for adaptive in (False, True):
-        every = flags | {"adaptive_block": adaptive}
-        check(given.task, given.models, sample, every, limits)
-    got = passes(given.task, given.models[0], sample, limits, **flags)
-    assert got == [gad_twin(given, row, 9, limits) for row in source_rows(sample)]
-
-
-def test_gad_for_an_ensemble() -> None:
-    given = pair("default", "causal")
-    models = [*given.models, built("other_dims")[1]]
-    flags = gad_flags(given, drafter_shortlist=12)
-    check(given.task, models, batch(given.task, RAGGED, seed=1), flags, Limits())
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", ["one", "ragged", "long"])
 def test_forced_tokens_are_drafted_wherever_they_stand(prefix: str) -> None:
     """With --prefix-size drafts come from the whole dictionary: 39 is no token of a shortlist."""
     given = pair("learned_positions", "causal")
     sample, forced = batch(given.task, RAGGED[:4], seed=1), torch.tensor(PREFIXES[prefix])
-    for limits in (Limits(min_len=4), Limits(max_len_b=5, unkpen=0.5)):
-        flags = gad_flags(given, drafter_shortlist=7)
-        check(given.task, given.models, sample, flags, limits, forced)
-        got = passes(given.task, given.models[0], sample, limits, forced, **flags)
-        rows = zip(source_rows(sample), PREFIXES[prefix], strict=True)
-        assert got == [gad_twin(given, row, VOCABULARY, limits, head) for row, head in rows]
-        heads = whole(*_learned())
-        every = heads.flags | {"drafter_shortlist": 7}
-        check(heads.task, [heads.model], sample, every, limits, forced)
-
-
-@functools.cache
-def _learned() -> tuple[Any, str]:
-    return built("learned_positions")[0], "learned_positions"
-
-
-# ---- blockwise ----------------------------------------------------------------------------------
+    heads = whole(given.task, "learned_positions")
+    limits = Limits(max_len_b=5, unkpen=0.5)
+    flags = {"decoding": "gad", "drafter_path": given.path, "drafter_shortlist": 7}
+    check(given.task, given.models, sample, flags, limits, forced)
+    got = found(given.task, given.models[0], sample, limits, forced, **flags)
+    rows = zip(source_rows(sample), PREFIXES[prefix], strict=True)
+    assert got == [gad_twin(given, row, VOCABULARY, limits, head) for row, head in rows]
+    flags = heads.flags | {"drafter_shortlist": 7}
+    check(heads.task, [heads.model], sample, flags, limits, forced)
 
 
 class ShortNetwork(heads_paper.Network):
@@ -188,9 +141,7 @@ class ShortNetwork(heads_paper.Network):
         return cut(scores, self.shortlist) if head > 0 else scores
 
 
-def heads_twin(
-    given: Given, source: Sequence[int], shortlist: int, **flags: Any
-) -> tuple[list[int], list[Pass]]:
+def heads_twin(given: Given, source: Sequence[int], shortlist: int, **flags: Any) -> Found:
     """The paper's algorithm; a block's drafts are verified by the pass after its first token's."""
     heads = heads_paper.heads_of(given.heads, given.model.flags.activation_fn)
     network = ShortNetwork(given.model, heads, source)
@@ -200,105 +151,70 @@ def heads_twin(
     rule = criterion(given.task, flags)
     result = heads_paper.blockwise(network, rules, given.heads.block_size, rule)
     verified = [b for b in result.blocks if b.predicted[0] != 2]
-    found = [(b.start + 1, b.predicted[1:], b.size - 1) for b in verified]
-    return result.tokens, [(0, (), 0), *found]
+    passes = [(b.start + 1, b.predicted[1:], b.size - 1) for b in verified]
+    return result.tokens, [(0, (), 0), *passes]
 
 
 @pytest.mark.parametrize("flags", [{}, {"accept_topk": 3}, {"min_block": 3}], ids=str)
-@pytest.mark.parametrize("shortlist", [5, 9, 16])
-@pytest.mark.parametrize("kind", ["per_head", "dense-first", "lent"])
+@pytest.mark.parametrize(("kind", "shortlist"), [("per_head", 5), ("dense-first", 9), ("lent", 16)])
 def test_heads_draft_the_best_of_the_first(
     kind: str, shortlist: int, flags: dict[str, Any]
 ) -> None:
     given = numbers(kind)
     sample = batch(given.task, RAGGED, seed=1)
-    given_flags = given.flags | flags | {"drafter_shortlist": shortlist}
-    got = passes(given.task, given.model, sample, **given_flags)
+    short = given.flags | flags | {"drafter_shortlist": shortlist}
+    got = found(given.task, given.model, sample, **short)
     assert got == [heads_twin(given, row, shortlist, **flags) for row in source_rows(sample)]
-    assert all(token < shortlist for _, each in got for p in each for token in p[1])
-    free = passes(given.task, given.model, sample, **given.flags | flags)
-    if shortlist == 16:
-        assert got == free
-    else:
-        assert any(token >= shortlist for _, each in free for p in each for token in p[1])
+    assert max(drafted(got)) < shortlist
+    free = found(given.task, given.model, sample, **given.flags | flags)
+    assert (got == free) if shortlist == 16 else max(drafted(free)) >= shortlist
     if not flags:
-        for adaptive in (False, True):
-            every = given_flags | {"adaptive_block": adaptive}
-            check(given.task, [given.model], sample, every, Limits())
+        adaptive = short | {"adaptive_block": True}
+        check(given.task, [given.model], sample, adaptive, Limits())
 
 
-# ---- what is projected, and what is refused -----------------------------------------------------
-
-
-@pytest.mark.parametrize("lasting", [False, True])
-def test_only_the_first_tokens_are_projected(lasting: bool) -> None:
-    """With the model's own bias, if it has one; all other scores stay whole."""
+def test_only_the_first_tokens_are_projected() -> None:
+    """All other scores stay whole."""
     given = pair("default", "causal", torch.float32)
-    sample = batch(given.task, (5, 3))
     scorer = BlockScorer(given.drafter)
-    given.drafter._is_generation_fast = lasting  # type: ignore[assignment]
-    try:
-        drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
-        with torch.inference_mode():
-            scorer.encode(sample["net_input"])
-            hidden = scorer.fill([[], []], 4)
-            short = drafts.logits(scorer.projection, hidden)
-            whole_ = drafts.logits(scorer.projection, hidden, whole=True)
-            everything = scorer.log_probs(hidden)
-    finally:
-        del given.drafter._is_generation_fast
-    assert short.shape == (2, 4, 11) and whole_.shape == (2, 4, VOCABULARY)
-    torch.testing.assert_close(short, whole_[..., :11])
-    assert everything.shape == whole_.shape
+    drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
+    with torch.inference_mode():
+        scorer.encode(batch(given.task, (5, 3))["net_input"])
+        hidden = scorer.fill([[], []], 4)
+        short = drafts.logits(scorer.projection, hidden)
+        everything = drafts.logits(scorer.projection, hidden, whole=True)
+    assert short.shape == (2, 4, 11) and everything.shape == (2, 4, VOCABULARY)
+    torch.testing.assert_close(short, everything[..., :11])
 
 
-@pytest.mark.parametrize("size", [1, 4, VOCABULARY + 1, 10**9])
-def test_a_shortlist_has_words_and_lies_in_the_dictionary(size: int) -> None:
+def test_a_shortlist_has_words_and_lies_in_the_dictionary() -> None:
     given = pair("default", "causal")
-    said = f"got {size}; allowed: from 5 .one word besides the 4 special symbols. to 40"
-    for build in (_build_gad, _build_heads):
-        with pytest.raises(UsageError, match=f"--drafter-shortlist: {said}"):
-            build(given, size)
-        for allowed in (5, VOCABULARY):
-            build(given, allowed)
-
-
-def _build_gad(given: Pair, size: int) -> None:
-    flags = gad_flags(given, drafter_shortlist=size)
-    given.task.build_generator(list(given.models), argparse.Namespace(**flags))
-
-
-def _build_heads(given: Pair, size: int) -> None:
-    heads = whole(given.task)
-    flags = heads.flags | {"drafter_shortlist": size}
-    heads.task.build_generator([heads.model], argparse.Namespace(**flags))
-
-
-def test_an_adaptive_softmax_has_no_shortlist() -> None:
+    heads, said = whole(given.task), "from 5 .one word besides the 4 special symbols. to 40"
+    gad = {"decoding": "gad", "drafter_path": given.path}
+    for model, flags in ((given.models[0], gad), (heads.model, heads.flags)):
+        for size in (5, VOCABULARY):
+            args = argparse.Namespace(**flags, drafter_shortlist=size)
+            given.task.build_generator([model], args)
+        for size in (4, VOCABULARY + 1):
+            args = argparse.Namespace(**flags, drafter_shortlist=size)
+            with pytest.raises(UsageError, match=f"--drafter-shortlist: got {size}; .*{said}"):
+                given.task.build_generator([model], args)
     task, model = built("adaptive_softmax")
     with pytest.raises(UsageError, match=r"--drafter-shortlist: got 9; .*adaptive softmax"):
         DraftProjection(model, 9, task.target_dictionary)
 
 
-# ---- a trained model ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("flags", "more"),
-    [
-        ({"decoding": "gad", "drafter_path": str(DEMO_DRAFTER)}, 1.12),
-        ({"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt")}, 1.05),
-    ],
-    ids=lambda value: value["decoding"] if isinstance(value, dict) else str(value),
+    ("decoding", "path", "more"),
+    [("gad", DEMO_DRAFTER, 1.12), ("blockwise", DEMO / "heads.pt", 1.05)],
 )
-def test_a_trained_pair_loses_few_passes(flags: dict[str, Any], more: float) -> None:
+def test_a_trained_pair_loses_few_passes(decoding: str, path: Any, more: float) -> None:
     """Half of the demo's dictionary: the same outputs, about as many passes."""
     task, model, rows = demo()
-    size = len(task.target_dictionary) // 2
-    sample = collate(task, rows[:50])
-    limits = Limits(max_len_b=60)
-    free = passes(task, model, sample, limits, **flags)
-    short = passes(task, model, sample, limits, **flags, drafter_shortlist=size)
+    sample, flags = collate(task, rows[:30]), {"decoding": decoding, "drafter_path": str(path)}
+    free = found(task, model, sample, Limits(max_len_b=60), **flags)
+    half = {"drafter_shortlist": len(task.target_dictionary) // 2}
+    short = found(task, model, sample, Limits(max_len_b=60), **flags, **half)
     assert [tokens for tokens, _ in short] == [tokens for tokens, _ in free]
-    count = [sum(len(each) for _, each in found) for found in (free, short)]
+    count = [sum(len(passes) for _, passes in one) for one in (free, short)]
     assert count[0] <= count[1] <= more * count[0]

@@ -1,91 +1,19 @@
-"""Decoding with adaptive blocks, watched, and its slow twin."""
+"""The slow twin of decoding with adaptive blocks."""
 
 from __future__ import annotations
 
-import argparse
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from reference import adaptive as twin
 from reference import gad as gad_paper
 from reference.greedy import rules_for
 from torch import Tensor
 
-from fairseq_paradec.decoding.row import Row
 from support.blockwise import Given, criterion, network
-from support.builders import (
-    DRAFTER_BLOCK_SIZE,
-    Limits,
-    source_rows,
-)
-from support.gad import (
-    Pair,
-    ScriptedScorer,
-    twin_drafter,
-    twin_verifier,
-)
-
-
-def passes(
-    task: Any,
-    model: Any,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
-    prefix_tokens: Tensor | None = None,
-    script: Any = None,
-    **flags: Any,
-) -> list[twin.Result]:
-    """Decode a batch, and say of each row what the twin would say of it.
-
-    Args:
-        script: what GAD's drafter is to say; see test_gad.
-    """
-    args = argparse.Namespace(**limits.flags(), **{"adaptive_block": True} | flags)
-    generator = task.build_generator([model], args)
-    if script is not None:
-        scorer = generator.draft_scorer = ScriptedScorer(generator.drafter, script)
-        scorer.sources = source_rows(sample)
-    seen: list[tuple[Row, list[int]]] = []
-    make_drafter = generator.make_drafter
-
-    def watch(rows: Sequence[Row], *args: Any) -> Any:
-        seen.extend((row, []) for row in rows)
-        drafter = make_drafter(rows, *args)
-        propose = drafter.propose
-
-        def spy(live: Sequence[Row]) -> Any:
-            for row, size in zip(live, drafter.sizes.sizes, strict=True):
-                seen[row.index][1].append(size)
-            return propose(live)
-
-        drafter.propose = spy
-        return drafter
-
-    generator.make_drafter = watch
-    task.inference_step(generator, [model], sample, prefix_tokens=prefix_tokens)
-    return [
-        twin.Result(
-            row.tokens,
-            row.scores,
-            [
-                twin.Pass(p.start, block, p.num_drafted, p.num_accepted)
-                for p, block in zip(row.passes, blocks, strict=True)
-            ],
-        )
-        for row, blocks in seen
-    ]
-
-
-def compare(got: Sequence[twin.Result], want: Sequence[twin.Result]) -> None:
-    """Check tokens, scores (where the twin has them) and every pass of every row."""
-    for ours, theirs in zip(got, want, strict=True):
-        assert ours.tokens == theirs.tokens
-        assert ours.passes == theirs.passes
-        if theirs.scores:
-            assert ours.scores == pytest.approx(theirs.scores, abs=1e-4)
+from support.builders import DRAFTER_BLOCK_SIZE, Limits
+from support.gad import Pair, said_by, twin_verifier
 
 
 def gad_twin(
@@ -101,9 +29,7 @@ def gad_twin(
     """The twin with GAD's drafter, or with one that follows a script."""
     words = given.task.target_dictionary
     rules = rules_for(words, given.models, len(source), prefix=prefix, **limits.reference())
-    said = twin_drafter(given, tuple(source), block_size)
-    if script is not None:
-        said = functools.partial(_ask, script, tuple(source), block_size)
+    said = said_by(given, tuple(source), block_size, script)
 
     def draft(y: Sequence[int]) -> list[int]:
         return [int(rules.apply(s, len(y) + i).argmax()) for i, s in enumerate(said(y))]
@@ -113,11 +39,6 @@ def gad_twin(
 
     verify = twin_verifier(given, tuple(source), limits.temperature)
     return twin.decode(verify, draft, rules, block_size, accepts)
-
-
-def _ask(script: Any, source: tuple[int, ...], size: int, prefix: Sequence[int]) -> Tensor:
-    scores: Tensor = script(source, prefix, size)
-    return scores
 
 
 def heads_twin(

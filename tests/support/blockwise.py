@@ -16,7 +16,6 @@ from reference.greedy import rules_for
 from torch import Tensor, nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 from support.builders import (
@@ -28,9 +27,9 @@ from support.builders import (
     tiny_model,
     tiny_task,
 )
+from support.exact import Decoded, outputs_of, watched
 
 ADAPTIVE = ("adaptive_softmax", "adaptive_output_dim")
-LAYERS = ("dense", "per_head")
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,6 @@ def never_ends(following: list[int]) -> list[int]:
     return [9 if token == 2 else token for token in perfect(following)]
 
 
-SCRIPTS = (perfect, wrong, noisy, ends_at_once, never_ends)
-
-
 class Told(nn.Module):
     """Heads that know each state on the way to greedy's output, and say what a script says there.
 
@@ -187,12 +183,6 @@ def spoken(model: Any) -> Tensor:
     return vectors
 
 
-def outputs_of(sample: dict[str, Any], hypos: Sequence[dict[str, Tensor]]) -> dict:
-    """The output of each source."""
-    rows = map(tuple, source_rows(sample))
-    return {row: hypo["tokens"].tolist() for row, hypo in zip(rows, hypos, strict=True)}
-
-
 def told(
     task: Any,
     base: Any,
@@ -205,68 +195,25 @@ def told(
     return lent(task, base, Told(base, outputs_of(sample, want), script, size))
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What became of one row."""
-
-    hypo: dict[str, Tensor]
-    row: Row
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.hypo["tokens"].tolist()
-
-    @property
-    def sizes(self) -> list[int]:
-        """The paper's blocks."""
-        return block_sizes([p.num_accepted for p in self.row.passes], len(self.tokens))
-
-    @property
-    def passes(self) -> list[tuple[int, int, int]]:
-        """Start, number of drafted tokens and of accepted ones, pass by pass."""
-        return [(p.start, p.num_drafted, p.num_accepted) for p in self.row.passes]
-
-
-def build(given: Given, limits: Limits = Limits(), **flags: Any) -> Any:  # noqa: B008  (frozen)
+def build(given: Given, **flags: Any) -> Any:
     """The generator."""
-    args = argparse.Namespace(**limits.flags(), **given.flags | flags)
+    args = argparse.Namespace(**Limits().flags() | given.flags | flags)
     return given.task.build_generator([given.model], args)
-
-
-def generate(
-    given: Given, generator: Any, sample: dict[str, Any], prefix_tokens: Tensor | None = None
-) -> list[Decoded]:
-    """Decode a batch, and keep what happened in each row's passes."""
-    kept: list[Row] = []
-    make_rows = type(generator)._make_rows
-
-    def keep_rows(*args: Any) -> list[Row]:
-        kept.extend(make_rows(generator, *args))
-        return kept
-
-    generator._make_rows = keep_rows
-    try:
-        hypos = given.task.inference_step(generator, [given.model], sample, prefix_tokens)
-    finally:
-        del generator._make_rows
-    return [Decoded(hypo[0], row) for hypo, row in zip(hypos, kept, strict=True)]
 
 
 def run(
     given: Given,
     sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
     **flags: Any,
 ) -> list[Decoded]:
     """Decode a batch by a generator of its own."""
-    return generate(given, build(given, limits, **flags), sample, prefix_tokens)
+    return watched(given.task, build(given, **limits.flags(), **flags), [given.model], sample)
 
 
-def same(one: Decoded, other: Decoded) -> bool:
-    """Whether two rows came about in the same way, with the same scores."""
-    alike = one.tokens == other.tokens and one.passes == other.passes
-    return alike and one.row.scores == pytest.approx(other.row.scores, abs=1e-6)
+def sizes(ours: Decoded) -> list[int]:
+    """The paper's blocks."""
+    return block_sizes([p.num_accepted for p in ours.row.passes], len(ours.tokens))
 
 
 @functools.cache
@@ -302,22 +249,14 @@ def twin(
     return paper.blockwise(network(given, tuple(source)), rules, size, criterion(given.task, flags))
 
 
-def same_as_twin(
-    given: Given,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
-    **flags: Any,
-) -> list[paper.Result]:
+def same_as_twin(given: Given, sample: dict[str, Any], **flags: Any) -> list[paper.Result]:
     """Check each row of a batch against the twin, which knows no batch; return its results."""
-    got = run(given, sample, limits, prefix_tokens, **flags)
-    prefixes = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
     found = []
-    for ours, source, prefix in zip(got, source_rows(sample), prefixes, strict=True):
-        want = twin(given, source, limits, prefix, **flags)
+    for ours, source in zip(run(given, sample, **flags), source_rows(sample), strict=True):
+        want = twin(given, source, **flags)
         assert ours.tokens == want.tokens
         assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
-        assert ours.sizes == want.sizes
+        assert sizes(ours) == want.sizes
         assert ours.hypo["steps"] == want.passes
         # A block's drafts are verified by the pass after the one that chose its first token.
         verified = [b for b in want.blocks if b.predicted[0] != 2]

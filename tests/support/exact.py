@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
+from torch import Tensor
 
-from support.builders import (
-    Limits,
-    decode,
-    source_rows,
-)
+from fairseq_paradec.decoding.row import Row
+from support.builders import Limits, decode, source_rows
 
 Flags = dict[str, Any]
-
 
 INITS = ("pad", "bos", "source-copy", "ngram")
 BLOCKS = (1, 3, 5, 8, 50)  # 50: beyond every limit here
@@ -32,14 +29,9 @@ METHODS: list[Flags] = [
     {"decoding": "pgj", "block_size": 5, "jacobi_window": "sliding", "jacobi_init": "bos"},
     {"decoding": "hgj"},
     {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},
-    {
-        "decoding": "hgj",
-        "block_size": 3,
-        "hybrid_length": 7,
-        "jacobi_window": "sliding",
-        "jacobi_init": "ngram",
-    },
-]
+    {"decoding": "hgj", "block_size": 3, "hybrid_length": 7, "jacobi_window": "sliding",
+     "jacobi_init": "ngram"},
+]  # fmt: skip
 
 
 def name(flags: Flags) -> str:
@@ -47,40 +39,28 @@ def name(flags: Flags) -> str:
     return "-".join(str(value) for value in flags.values())
 
 
-def windows_and_stops() -> list[Flags]:
-    """What --jacobi-window and --jacobi-stop allow together."""
-    return [
-        {"jacobi_window": "block", "jacobi_stop": "prefix"},
-        {"jacobi_window": "block", "jacobi_stop": "unchanged"},
-        {"jacobi_window": "sliding", "jacobi_stop": "prefix"},
-    ]
-
+#: What --jacobi-window and --jacobi-stop allow together.
+WINDOWS: list[Flags] = [
+    {"jacobi_window": "block", "jacobi_stop": "prefix"},
+    {"jacobi_window": "block", "jacobi_stop": "unchanged"},
+    {"jacobi_window": "sliding", "jacobi_stop": "prefix"},
+]
 
 #: Every combination of the flags of one method.
 GRID: list[Flags] = [
     *(
         {"decoding": "pj", "jacobi_init": init, "jacobi_stop": stop, "jacobi_length": length}
-        for init, stop, length in itertools.product(
-            INITS, ("prefix", "unchanged"), ("grow", "oracle")
-        )
+        for init in INITS for stop in ("prefix", "unchanged") for length in ("grow", "oracle")
     ),
     *(
         {"decoding": "pgj", "block_size": size, "jacobi_init": init, **how}
-        for size, init, how in itertools.product(BLOCKS, INITS, windows_and_stops())
+        for size in BLOCKS for init in INITS for how in WINDOWS
     ),
     *(
-        {
-            "decoding": "hgj",
-            "block_size": size,
-            "jacobi_init": init,
-            "hybrid_length": hybrid_length,
-            **how,
-        }
-        for size, init, how, hybrid_length in itertools.product(
-            (1, 3, 8), INITS, windows_and_stops(), (1, 7, None)
-        )
+        {"decoding": "hgj", "block_size": size, "jacobi_init": init, "hybrid_length": last, **how}
+        for size in (1, 3, 8) for init in INITS for how in WINDOWS for last in (1, 7, None)
     ),
-]
+]  # fmt: skip
 
 
 def check(
@@ -89,44 +69,80 @@ def check(
     sample: dict[str, Any],
     flags: Flags,
     limits: Limits,
-    prefix_tokens: torch.Tensor | None = None,
+    prefix_tokens: Tensor | None = None,
     max_ties: int = 0,
-    want: list[dict[str, torch.Tensor]] | None = None,
-) -> list[dict[str, torch.Tensor]]:
-    """Decode with the flags and compare tokens, score and positional scores with fairseq's.
-
-    Args:
-        want: fairseq's hypotheses, if they are known.
+    want: list[dict[str, Tensor]] | None = None,
+) -> list[dict[str, Tensor]]:
+    """Decode, and compare tokens, score and positional scores with fairseq's hypotheses.
 
     Returns:
-        fairseq's hypotheses, for tests that look at what they are.
+        fairseq's hypotheses (`want`, if they are known already).
     """
     if want is None:
         want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
-    got = decode(task, models, sample, limits, prefix_tokens, **flags)
+    got, words = (
+        decode(task, models, sample, limits, prefix_tokens, **flags),
+        task.target_dictionary,
+    )
+    forced = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
     ties = 0
-    for i, (ours, theirs, source) in enumerate(zip(got, want, source_rows(sample), strict=True)):
-        rules = rules_for(
-            task.target_dictionary,
-            models,
-            len(source),
-            prefix=[] if prefix_tokens is None else prefix_tokens[i].tolist(),
-            **limits.reference(),
-        )
-        tie = assert_same_or_tie(
-            models, source, rules, ours["tokens"].tolist(), theirs["tokens"].tolist()
-        )
-        ties += tie
-        if not tie:
-            assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
-            torch.testing.assert_close(
-                ours["positional_scores"].double(),
-                theirs["positional_scores"].double(),
-                atol=1e-4,
-                rtol=0,
-            )
+    for ours, theirs, row, prefix in zip(got, want, source_rows(sample), forced, strict=True):
+        rules = rules_for(words, models, len(row), prefix=prefix, **limits.reference())
+        outputs = [one["tokens"].tolist() for one in (ours, theirs)]
+        if assert_same_or_tie(models, row, rules, *outputs):
+            ties += 1
+            continue
+        assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
+        positional = [one["positional_scores"].double() for one in (ours, theirs)]
+        torch.testing.assert_close(*positional, atol=1e-4, rtol=0)
     assert ties <= max_ties
     return want
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of one row."""
+
+    hypo: dict[str, Tensor]
+    row: Row
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.hypo["tokens"].tolist()
+
+    @property
+    def passes(self) -> list[tuple[int, int, int]]:
+        """Start, number of drafted tokens and of accepted ones, pass by pass."""
+        return [(p.start, p.num_drafted, p.num_accepted) for p in self.row.passes]
+
+
+def watched(
+    task: Any,
+    generator: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    prefix_tokens: Tensor | None = None,
+) -> list[Decoded]:
+    """Decode a batch, and keep what happened in each row's passes."""
+    kept: list[Row] = []
+    make_rows = type(generator)._make_rows
+
+    def keep_rows(*args: Any) -> list[Row]:
+        kept.extend(make_rows(generator, *args))
+        return kept
+
+    generator._make_rows = keep_rows
+    try:
+        hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
+    finally:
+        del generator._make_rows
+    return [Decoded(hypo[0], row) for hypo, row in zip(hypos, kept, strict=True)]
+
+
+def outputs_of(sample: dict[str, Any], hypos: Sequence[dict[str, Tensor]]) -> dict:
+    """The output of each source."""
+    rows = map(tuple, source_rows(sample))
+    return {row: hypo["tokens"].tolist() for row, hypo in zip(rows, hypos, strict=True)}
 
 
 PREFIXES: dict[str, list[list[int]]] = {

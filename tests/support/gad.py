@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import gather_projection
-from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.models.block_nat import BlockNatModel
 from support.builders import (
     DRAFTER_BLOCK_SIZE,
@@ -28,6 +27,7 @@ from support.builders import (
     source_rows,
     tiny_drafter,
 )
+from support.exact import Decoded, outputs_of, watched
 
 SEED = 2  # of drafters whose outputs have many lengths
 #: Every kind of drafter; "shared": on the verifier's own encoder.
@@ -104,23 +104,6 @@ class ScriptedScorer(BlockScorer):
             return scores.to(real)
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What a method made of one row."""
-
-    hypo: dict[str, Tensor]
-    row: Row
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.hypo["tokens"].tolist()
-
-    @property
-    def passes(self) -> list[tuple[int, int, int]]:
-        """Start, number of drafted tokens and of accepted ones, pass by pass."""
-        return [(p.start, p.num_drafted, p.num_accepted) for p in self.row.passes]
-
-
 def run(
     given: Pair,
     sample: dict[str, Any],
@@ -130,24 +113,17 @@ def run(
     **flags: Any,
 ) -> list[Decoded]:
     """Decode a batch, and keep what happened in each row's passes."""
-    if flags["decoding"] != "nat":
+    models = list(given.models)
+    if flags["decoding"] == "nat":
+        models = [given.drafter]
+    else:
         flags["drafter_path"] = given.path
-    models = [given.drafter] if flags["decoding"] == "nat" else list(given.models)
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = given.task.build_generator(models, args)
     if script is not None:
         scorer = generator.draft_scorer = ScriptedScorer(given.drafter, script)
         scorer.sources = source_rows(sample)
-    rows: list[Row] = []
-    make_rows = generator._make_rows
-
-    def keep_rows(*args: Any) -> list[Row]:
-        rows.extend(make_rows(*args))
-        return rows
-
-    generator._make_rows = keep_rows
-    hypos = given.task.inference_step(generator, models, sample, prefix_tokens=prefix_tokens)
-    return [Decoded(hypo[0], row) for hypo, row in zip(hypos, rows, strict=True)]
+    return watched(given.task, generator, models, sample, prefix_tokens)
 
 
 @functools.cache
@@ -155,6 +131,15 @@ def twin_verifier(given: Pair, source: tuple[int, ...], temperature: float) -> p
     """The twin's verifier; kept, because it remembers what it has computed."""
     rules = rules_for(given.task.target_dictionary, given.models, 1, temperature=temperature)
     return paper.verifier(given.models, source, rules)
+
+
+def said_by(
+    given: Pair, source: tuple[int, ...], block_size: int, script: Script | None = None
+) -> paper.Draft:
+    """The twin's drafter, or one that follows a script."""
+    if script is None:
+        return twin_drafter(given, source, block_size)
+    return lambda prefix: script(source, prefix, block_size)
 
 
 @functools.cache
@@ -180,9 +165,7 @@ def twin(
     words = given.task.target_dictionary
     rules = rules_for(words, models, len(source), prefix=prefix, **limits.reference())
     key = tuple(source)
-    draft = twin_drafter(given, key, block_size)
-    if script is not None:
-        draft = functools.partial(_ask, script, key, block_size)
+    draft = said_by(given, key, block_size, script)
     if decoding == "nat":
         return paper.nat(draft, rules)
     verify = twin_verifier(given, key, limits.temperature)
@@ -191,24 +174,18 @@ def twin(
     return paper.gad(verify, draft, rules, accept_topk, accept_margin)
 
 
-def _ask(script: Script, source: tuple[int, ...], size: int, prefix: Sequence[int]) -> Tensor:
-    return script(source, prefix, size)
-
-
 def same_as_twin(
     given: Pair,
     sample: dict[str, Any],
     limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
     script: Script | None = None,
     **flags: Any,
 ) -> list[paper.Result]:
     """Check tokens, scores and every pass of every row against the twin, and return its results."""
-    got = run(given, sample, limits, prefix_tokens, script, **flags)
-    prefixes = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
     found = []
-    for ours, source, prefix in zip(got, source_rows(sample), prefixes, strict=True):
-        want = twin(given, source, limits, prefix, script, **flags)
+    got = run(given, sample, limits, None, script, **flags)
+    for ours, source in zip(got, source_rows(sample), strict=True):
+        want = twin(given, source, limits, script=script, **flags)
         assert ours.tokens == want.tokens
         assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
         assert ours.hypo["steps"] == len(want.passes)
@@ -217,22 +194,13 @@ def same_as_twin(
     return found
 
 
-def same(one: Decoded, other: Decoded) -> bool:
-    """Whether two rows came about in the same way, with the same scores."""
-    alike = one.tokens == other.tokens and one.passes == other.passes
-    return alike and one.row.scores == pytest.approx(other.row.scores, abs=1e-6)
-
-
 def greedy_of(
     given: Pair,
     sample: dict[str, Any],
     limits: Limits = Limits(),  # noqa: B008
-    prefix_tokens: Tensor | None = None,
 ) -> dict[tuple[int, ...], list[int]]:
     """fairseq's greedy output of each source."""
-    hypos = stock_greedy(given.task, given.models, sample, prefix_tokens, **limits.stock())
-    rows = map(tuple, source_rows(sample))
-    return {row: hypo["tokens"].tolist() for row, hypo in zip(rows, hypos, strict=True)}
+    return outputs_of(sample, stock_greedy(given.task, given.models, sample, **limits.stock()))
 
 
 def lots(*key: Any) -> torch.Generator:
@@ -247,20 +215,20 @@ def say(tokens: Sequence[int], size: int) -> Tensor:
     return scores.scatter_(1, torch.tensor(tokens)[:, None], 9.0)
 
 
+def _rest(tokens: list[int], prefix: Sequence[int], size: int, filler: int) -> list[int]:
+    return (tokens + [filler] * 99)[len(prefix) :][:size]
+
+
 def perfect(greedy: dict[tuple[int, ...], list[int]]) -> Script:
     """Knows greedy's output, and says nonsense after its end."""
-
-    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
-        return say((greedy[source] + [7] * 99)[len(prefix) :][:size], size)
-
-    return script
+    return lambda source, prefix, size: say(_rest(greedy[source], prefix, size, 7), size)
 
 
 def noisy(greedy: dict[tuple[int, ...], list[int]], right: float = 0.75) -> Script:
     """Knows greedy's output, but not always."""
 
     def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
-        told = (greedy[source] + [2] * 99)[len(prefix) :][:size]
+        told = _rest(greedy[source], prefix, size, 2)
         draws = torch.rand(size, generator=lots(source, prefix))
         told = [t if draw < right else 4 + t % 30 for t, draw in zip(told, draws, strict=True)]
         return say(told, size)
@@ -272,8 +240,7 @@ def wrong(greedy: dict[tuple[int, ...], list[int]]) -> Script:
     """Knows greedy's output, and says something else."""
 
     def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
-        told = (greedy[source] + [7] * 99)[len(prefix) :][:size]
-        return say([4 + (t + 1) % 36 for t in told], size)
+        return say([4 + (t + 1) % 36 for t in _rest(greedy[source], prefix, size, 7)], size)
 
     return script
 
@@ -286,16 +253,3 @@ def ends_at_once(greedy: Any) -> Script:
 def never_ends(greedy: Any) -> Script:
     """Never says `</s>`."""
     return lambda source, prefix, size: say([4 + (len(prefix) + i) % 30 for i in range(size)], size)
-
-
-def random_scores(greedy: Any) -> Script:
-    """Knows nothing."""
-
-    def script(source: tuple[int, ...], prefix: Sequence[int], size: int) -> Tensor:
-        shape = (size, len(dictionary()))
-        return torch.randn(shape, generator=lots(source, prefix), dtype=torch.float64)
-
-    return script
-
-
-SCRIPTS = (perfect, noisy, wrong, ends_at_once, never_ends, random_scores)
