@@ -27,10 +27,9 @@ Accepts = Callable[[Tensor, int], bool]
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: the tokens written before it, its block, and how many it drafted and accepted."""
+    """One pass: the tokens written before it, and how many it drafted and accepted."""
 
     start: int
-    block: int
     num_drafted: int
     num_accepted: int
 
@@ -85,7 +84,7 @@ def decode(
             written.append(int(ranked[num_accepted].argmax()))
         result.scores += [float(ranked[i][token]) for i, token in enumerate(written)]
         y += written
-        result.passes.append(Pass(start, block, len(drafted), num_accepted))
+        result.passes.append(Pass(start, len(drafted), num_accepted))
         if drafted:
             block = min(most, len(y) - start + 1)
     return result
@@ -102,8 +101,7 @@ def sliding(x: Sentence, most: int, hybrid_length: int | None = None, init: str 
         start = len(y)
         if start >= end:
             y.append(x.predict([*y, x.pad])[start])
-            result.passes.append(Pass(start, block, 0, 0))
-            block = min(most, 2)  # of no use: there are no blocks any more
+            result.passes.append(Pass(start, 0, 0))
             continue
         size = min(block, end - start)
         guesses = guesses[:size]
@@ -113,7 +111,7 @@ def sliding(x: Sentence, most: int, hybrid_length: int | None = None, init: str 
         agreeing = 0
         while agreeing < size and guesses[agreeing] == predicted[agreeing]:
             agreeing += 1
-        result.passes.append(Pass(start, block, size, agreeing))
+        result.passes.append(Pass(start, size, agreeing))
         final = predicted[: agreeing + 1]  # the last of a block that agrees whole has none behind
         guesses = predicted[len(final) :]
         y += final[: final.index(x.eos) + 1] if x.eos in final else final
