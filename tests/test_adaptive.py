@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,18 @@ def test_gad_with_scripted_drafters(script: Callable[..., Any]) -> None:
         compare(got, [gad_twin(given, row, script=said, block_size=size) for row in rows])
         if script is wrong:
             assert all(drafted <= 2 for one in got for _, drafted, _ in one.passes[1:])
+
+
+@pytest.mark.parametrize("kind", ["bidirectional", "causal-copy-shared"])
+def test_gad_pp_with_random_drafters(kind: str) -> None:
+    """A short block is of as many masks as a long one, for they see each other."""
+    given = pair("separate", kind)
+    sample, rule = batch(given.task, RAGGED, seed=1), {"accept_topk": 20, "accept_margin": math.inf}
+    flags = {"decoding": "gad_pp", "block_size": 5, "adaptive_block": True, **rule}
+    got, rows = run(given, sample, **flags), source_rows(sample)
+    compare(got, [gad_twin(given, r, block_size=5, topk=20, margin=math.inf) for r in rows])
+    counts = {drafted for one in got for _, drafted, _ in one.passes[:-1]}
+    assert len(counts) > 2  # it shrinks and grows
 
 
 @pytest.mark.parametrize(
