@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from support.browser import Browser, chromium
 from support.commands import ROOT
 from support.stats_records import greedy
 
-from fairseq_paradec.analysis import benchmark_tables, report, speed_ups
+from fairseq_paradec.analysis import report, speed_ups
 from fairseq_paradec.analysis.tally import BEYOND, Tally
 from fairseq_paradec.cli.main import main as paradec
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
-PASSES = ROOT / "results" / "passes-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}
 
 #: Texts that HTML, scripts and terminals could take for something else.
@@ -35,25 +33,20 @@ NASTY_SHOWN = NASTY[:-4] + "\\x1b\\ud800\\u202e\\u2028"
 def table(title: str = "A table", **changes: Any) -> dict[str, Any]:
     """Return a table's document."""
     document = {
-        "schema": "fairseq_paradec.table",
-        "version": 1,
-        "title": title,
+        "schema": "fairseq_paradec.table", "version": 1, "title": title,
         "notes": ["Read `a|b` so.", "An odd ` is one."],
-        "command": "python -m fairseq_paradec.cli.made_up --title '<t>'",
-        "date": "2026-01-02",
-        "machine": MACHINE,
-        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "command": "python -m fairseq_paradec.cli.made_up --title '<t>'", "date": "2026-01-02",
+        "machine": MACHINE, "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "rows": [
-            dict(zip(("name", "x", "share", "gain", "day", "on"), cells))
+            dict(zip(("name", "x", "share", "gain", "on"), cells))
             for cells in (
-                ("gad 10", "10.5x (1-2)", "9/100", "+0.10 [-1, 1]", "2026-01-10", True),
-                ("Ü <i>", "-", "100/100", "-0.75 [-1, 1]", "2025-12-31", None),
-                ("gad 9", "9.3x (1-2)", "76/100", "-1.50 [-2, 0]", "2026-01-09", False),
-                ("gad 8", None, "8/100", "+0.00 [0, 0]", "2026-01-08", False),
-                ("gad 7", "9.25x (1-2)", "77/100", "+1.05 [0, 0]", "2026-01-07", False),
+                ("gad 10", "10.5x (1-2)", "9/100", "+0.10 [-1, 1]", True),
+                ("Ü <i>", "-", "100/100", "-0.75 [-1, 1]", None),
+                ("gad 9", "9.3x (1-2)", "76/100", "-1.50 [-2, 0]", False),
+                ("gad 8", None, "8/100", "+0.00 [0, 0]", False),
             )
         ],
-    }
+    }  # fmt: skip
     return document | changes
 
 
@@ -121,18 +114,8 @@ def folder(tmp_path: Path) -> Path:
     write_lines(made / "stats.jsonl", list(map(without_passes, greedies)))
     (made / "profile.json").write_text('{"schema": "other", "version": 1}')
     (made / "run.partial.jsonl").write_text('{"spec": {}}\n')
-    (made / "notes.txt").write_text("not looked at")
     (made / "below.json").mkdir()
     return made
-
-
-@pytest.fixture
-def whole(folder: Path) -> Path:
-    """The same with what takes its time: a benchmark, and passes."""
-    document = json.loads(BENCHMARK.read_text("utf-8")) | {"title": f"GAD {NASTY}"}
-    (folder / BENCHMARK.name).write_text(json.dumps(document))
-    shutil.copy(PASSES, folder)
-    return folder
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
@@ -184,15 +167,16 @@ def click_head(browser: Browser, name: str, head: str) -> None:
 
 
 @pytest.mark.slow
-def test_page_in_a_browser(whole: Path, capsys: pytest.CaptureFixture[str]):
-    status, out, err = run(capsys, whole, "--title", f"All of it {NASTY}")
-    assert status == 0
-    # Without a font for them, pictures have boxes for some tokens: it is said, and no error.
-    assert all("no font of this machine has" in line for line in err.splitlines())
+def test_page_in_a_browser(folder: Path, capsys: pytest.CaptureFixture[str]):
+    document = json.loads(BENCHMARK.read_text("utf-8")) | {"title": f"GAD {NASTY}"}
+    (folder / BENCHMARK.name).write_text(json.dumps(document))
+    assert run(capsys, folder, "--title", f"All of it {NASTY}")[0] == 0
+    first = (folder / "report.html").read_bytes()
+    assert run(capsys, folder, "--title", f"All of it {NASTY}")[0] == 0  # the same bytes again
+    assert (folder / "report.html").read_bytes() == first
     with chromium() as browser:
-        browser.open(whole / "report.html")
+        browser.open(folder / "report.html")
         check_values(browser)
-        check_contents(browser)
         check_sorting(browser)
         check_viewer(browser)
         browser.check_quiet()
@@ -204,26 +188,10 @@ def check_values(browser: Browser) -> None:
     document = json.loads(BENCHMARK.read_text("utf-8"))
     for one in [*document["tables"], *speed_ups.tables(document)]:
         assert grid(browser, one["title"]) == shown(one["rows"])
-    for one in json.loads(PASSES.read_text("utf-8"))["tables"]:
-        assert grid(browser, one["title"]) == shown(one["rows"])
-    # Each label of the benchmark stands beside its decoder.
-    labels = {s["label"]: benchmark_tables.label(s) for s in document["systems"]}
-    assert dict(row[:2] for row in grid(browser, "Output")[1:]) == labels
     assert grid(browser, "a table.json") == shown(table()["rows"])
     texts = browser.texts("#file-benchmark-gad-tiny")[0]
-    for said in [
-        f"GAD {NASTY_SHOWN}",
-        document["command"],
-        *document["signatures"].values(),
-        "Xeon(R)",
-        "2026-11-21",
-    ]:
+    for said in [f"GAD {NASTY_SHOWN}", document["command"], *document["signatures"].values()]:
         assert said in texts
-    assert len(browser.all("#file-benchmark-gad-tiny figure img")) == 2
-    assert all(
-        browser.driver.execute_script("return arguments[0].naturalWidth", image) > 300
-        for image in browser.all("figure img")
-    )
     # 4 + 4 + 200 tokens; the first two of each by one pass, with one of two drafts accepted
     total = {row[0]: row[1:] for row in grid(browser, "Traces and statistics")[1:]}
     assert total == {
@@ -234,63 +202,28 @@ def check_values(browser: Browser) -> None:
         "stats.jsonl": ["greedy", "exact", "3", "208", "208", "1.0", "0", "0", "-", "-",
                         "3", "3", "0", "0", "0"],
     }  # fmt: skip
-    assert (
-        "2.12.1" in browser.texts(".warnings")[0]
-        and MACHINE["processor"] in browser.texts(".warnings")[0]
-    )
-
-
-def check_contents(browser: Browser) -> None:
-    """Follow each link of the contents, and back."""
-    links = browser.all("nav a")
-    titles = {link.text: link.get_attribute("href") for link in links}
-    assert {"greedy", "gad_pp", "sentence by sentence", NASTY_SHOWN} <= set(titles)
-    assert len(links) == 8
-    for link in links:
-        link.click()
-        target = browser.one(f"[id='{link.get_attribute('href').split('#')[1]}']")
-        top = browser.driver.execute_script(
-            "return arguments[0].getBoundingClientRect().top", target
-        )
-        end = browser.driver.execute_script(
-            "return document.documentElement.scrollHeight - innerHeight - scrollY"
-        )
-        assert abs(top) < 2 or (top > 0 and end < 2)
-    browser.driver.execute_script("document.querySelector('.up').click()")
-    assert browser.driver.current_url.endswith("#contents")
+    warnings = browser.texts(".warnings")[0]
+    assert "2.12.1" in warnings and MACHINE["processor"] in warnings
 
 
 def check_sorting(browser: Browser) -> None:
-    """Sort by numbers, by shares, by dates and by names; by mouse and by keyboard."""
+    """Sort by numbers, by shares and by names."""
     name = "a table.json"
     was = grid(browser, name)
     # numbers by the first number in a cell, and cells without one last, either way
-    rising = ["9.25x (1-2)", "9.3x (1-2)", "10.5x (1-2)"]
+    rising = ["9.3x (1-2)", "10.5x (1-2)"]
     for order in (rising, rising[::-1]):
         click_head(browser, name, "x")
         assert column(browser, name, 1) == [*order, "-", "not run"]
     click_head(browser, name, "x")
     assert grid(browser, name) == was
-    names = ["gad 7", "gad 8", "gad 9", "gad 10", "Ü <i>"]
     for head, place, order in (
-        ("share", 2, ["8/100", "9/100", "76/100", "77/100", "100/100"]),
-        ("gain", 3, [f"{a} [{b}]" for a, b in (("-1.50", "-2, 0"), ("-0.75", "-1, 1"),
-                     ("+0.00", "0, 0"), ("+0.10", "-1, 1"), ("+1.05", "0, 0"))]),
-        ("day", 4, ["2025-12-31", "2026-01-07", "2026-01-08", "2026-01-09", "2026-01-10"]),
-        ("name", 0, names),
-    ):  # fmt: skip
+        ("share", 2, ["8/100", "9/100", "76/100", "100/100"]),
+        ("gain", 3, ["-1.50 [-2, 0]", "-0.75 [-1, 1]", "+0.00 [0, 0]", "+0.10 [-1, 1]"]),
+        ("name", 0, ["gad 8", "gad 9", "gad 10", "Ü <i>"]),
+    ):
         click_head(browser, name, head)
         assert column(browser, name, place) == order
-    states = browser.driver.execute_script(
-        "return [...document.querySelectorAll('.scroll')].find((one) => one.getAttribute("
-        "'aria-label') === arguments[0]).querySelectorAll('th[aria-sort]').values().map((one) => "
-        "one.getAttribute('aria-sort')).toArray()",
-        name,
-    )
-    assert states == ["ascending", *["none"] * 5]
-    # the head has the focus: a key sorts the other way
-    browser.driver.switch_to.active_element.send_keys("\n")
-    assert column(browser, name, 0) == names[::-1]
 
 
 def check_viewer(browser: Browser) -> None:
@@ -303,20 +236,12 @@ def check_viewer(browser: Browser) -> None:
             assert words == outputs[number]
         if number != 10:
             browser.one("#viewer .onward").click()
-    passes = browser.one(".panel[data-decoding='gad_pp'] [data-number='passes']")
-    assert passes.text == "2"
     browser.one("#viewer .views [value='passes']").find_element("xpath", "..").click()
     drafts = browser.texts(".panel[data-decoding='gad_pp'] [data-what='draft'] .word")
     assert drafts == ["<b>", "wrong", '"q"', "</s>"]
-    # A link of the contents leaves the sentence as it is, and so do keys outside of the viewer.
-    browser.driver.execute_script("document.querySelector('nav a').click()")
-    box = browser.all(".scroll")[0]
-    box.send_keys(Keys.ARROW_LEFT)
-    assert browser.driver.switch_to.active_element == box
+    # Keys outside of the viewer leave the sentence as it is.
+    browser.all(".scroll")[0].send_keys(Keys.ARROW_LEFT)
     assert browser.one("#viewer .name").text == "sentence 10"
-    browser.one("#viewer .back").send_keys(Keys.ARROW_LEFT)
-    assert browser.one("#viewer .name").text == "sentence 3"
-    assert browser.driver.current_url.endswith("#sentence-3")
 
 
 # ---- what is on it, and what is not ------------------------------------------------------------
@@ -337,25 +262,6 @@ def test_what_is_left_out_is_said(folder: Path, capsys: pytest.CaptureFixture[st
     assert "<title>Report of made &amp; &quot;so&quot;</title>" in text
 
 
-@pytest.mark.slow
-def test_same_files_same_bytes(whole: Path, capsys: pytest.CaptureFixture[str]):
-    page = whole / "report.html"
-    assert run(capsys, whole)[0] == 0
-    first = page.read_bytes()
-    for path in sorted(whole.iterdir(), reverse=True):  # neither when nor in which order matters
-        if path.is_file() and path != page:
-            path.write_bytes(path.read_bytes())
-    assert run(capsys, whole)[0] == 0  # an earlier page is written over
-    assert page.read_bytes() == first
-    assert str(whole.parent) not in page.read_text("utf-8")
-
-
-def blocks(page: str) -> list[dict[str, Any]]:
-    """Return the sentences of a page."""
-    found = re.findall(r'<script type="application/json" class="sentence">(.*?)</script>', page)
-    return [json.loads(one) for one in found]
-
-
 def test_traces_of_other_data_are_shown_each_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -363,10 +269,9 @@ def test_traces_of_other_data_are_shown_each_by_itself(
         write_lines(tmp_path / f"{name}.jsonl", [greedy(None, [word], [word, "</s>"])])
     assert run(capsys, tmp_path)[0] == 0
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert [one["name"] for one in blocks(page)] == [
-        "a.jsonl, sentence of line 1",
-        "b.jsonl, sentence of line 1",
-    ]
+    found = re.findall(r'<script type="application/json" class="sentence">(.*?)</script>', page)
+    names = [json.loads(one)["name"] for one in found]
+    assert names == ["a.jsonl, sentence of line 1", "b.jsonl, sentence of line 1"]
     assert "No sentence is in all traces" in page
 
 
@@ -387,16 +292,6 @@ def test_warnings_name_what_differs():
         ),
         ("Not all was measured with the same torch.", ["torch 2.13.0: a.json", "torch 3: b.json"]),
     ]
-
-
-def test_a_pass_of_a_reordered_model_that_lacks_a_field(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    record = greedy(1, ["a"], ["</s>"])
-    del record["trace"][0]["draft"]
-    record["trace"][0]["positions"] = [0]
-    write_lines(tmp_path / "a.jsonl", [record])
-    assert "a.jsonl: a pass lacks a field, or it is wrong: 'draft'" in run(capsys, tmp_path)[2]
 
 
 def test_a_broken_promise_and_other_signatures_are_warnings():
@@ -421,11 +316,7 @@ def test_a_broken_promise_and_other_signatures_are_warnings():
         ({"lossless": True, "engine_dtype": "fp32"}, BEYOND, "Not all is exact that promised it."),
         ({"lossless": True, "engine_dtype": "bf16"}, "other dtype", None),
         ({"lossless": False, "engine_dtype": "fp32"}, BEYOND, None),
-        (
-            {},
-            BEYOND,
-            "Whether these outputs were promised to be exact is not recorded.",
-        ),
+        ({}, BEYOND, "Whether these outputs were promised to be exact is not recorded."),
     ],
 )
 def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title):
@@ -440,6 +331,13 @@ def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title)
     assert tally.audits == {"identical": 1, "ties": 1, verdict: 1}
     said = "t.jsonl: 1 of 3 outputs are not fairseq's greedy search's, ties apart"
     assert report.warnings([], [tally]) == ([] if title is None else [(title, [said])])
+
+
+def doctored() -> dict[str, Any]:
+    """A benchmark whose tables contradict its samples."""
+    document: dict[str, Any] = json.loads(BENCHMARK.read_text("utf-8"))
+    document["tables"][1]["rows"][0]["p95"] += 0.01
+    return document
 
 
 # ---- errors ------------------------------------------------------------------------------------
@@ -459,34 +357,28 @@ STATISTICS = json.dumps(without_passes(ONE)) + "\n"
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.json", "", "a.json: cannot be read as JSON, or only a part of it"),
         ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
         ("a.json", changed(table(), version=2), "version 2; allowed: version 1"),
-        ("a.json", changed(table(), signatures=["x"]), "a.json: 'signatures' is no dict"),
         ("a.json", changed(table(), setting="x"), "a.json: 'setting' is no dict"),
         ("a.json", changed(table(), rows=[]), "a.json: 'rows' must be one or more"),
         ("a.json", changed(table(), machine=None), "a.json: 'machine' is missing"),
+        ("a.json", json.dumps(doctored()), "a.json: its tables are not what its raw samples say"),
         ("a.jsonl", "", "a.jsonl, line 1: "),
         ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
-        ("a.jsonl", STATISTICS + STATISTICS[:99], "line 2: the file is cut off in the middle"),
-        ("a.jsonl", LINE + "\n", "a.jsonl, line 2"),
         ("a.jsonl", changed(ONE, version=99) + "\n", "a.jsonl, line 1: got version 99; allowed"),
-        ("a.jsonl", LINE + '{"schema": "other"}\n', "a.jsonl, line 2: got "),
         ("a.jsonl", LINE + STATISTICS, "a.jsonl, line 2: got a line of another kind"),
         ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
         ("a.jsonl", changed(ONE, output=["c"]) + "\n", "a.jsonl, line 1: the sentence contradicts"),
-        ("a.jsonl", changed(ONE, num_tokens=None) + "\n", "a.jsonl, line 1: 'num_tokens' is missi"),
         ("a.jsonl", changed(ONE, num_drafted=[-1]) + "\n", "line 1: 'num_drafted' is missing"),
         ("a.jsonl", changed(ONE, flags=[1]) + "\n", "a.jsonl, line 1: 'decoding' or 'flags'"),
         ("a.txt", "", "allowed: a folder with what the measuring commands wrote"),
         ("a.json", '{"schema": []}', "a.json is JSON of another kind (schema: [])"),
-        ("a.json", "[1]", "nothing of that is there; a.json is JSON of another kind"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
 ):
-    if "of another kind" not in said and name != "a.txt":  # beside one that is right
+    if "of another kind (" not in said and name != "a.txt":  # beside one that is right
         (tmp_path / "b.json").write_text(json.dumps(table()))
     (tmp_path / name).write_text(text)
     status, out, err = run(capsys, tmp_path)
@@ -494,25 +386,11 @@ def test_a_wrong_file_is_named_and_nothing_is_written(
     assert err.startswith("paradec report: error: ") and said in err and err.count("\n") == 1
 
 
-def test_benchmarks_that_contradict_themselves_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    document = json.loads(BENCHMARK.read_text("utf-8"))
-    document["tables"][1]["rows"][0]["p95"] += 0.01
-    (tmp_path / "b.json").write_text(json.dumps(document))
-    assert "b.json: its tables are not what its raw samples say" in run(capsys, tmp_path)[2]
-
-
 def test_wrong_folders_and_pages(folder: Path, capsys: pytest.CaptureFixture[str]):
     for args, said in (
         (["no"], "DIR: got 'no'; allowed: a folder"),
-        ([BENCHMARK], "DIR: got "),
         ([folder, "--out", folder / "profile.json"], "--out: got "),
         ([folder, "--out", folder / "no" / "a.html"], "--out: got "),
-        ([folder, "--out", folder / "page.json"], "allowed: a page's name, such as report.html"),
     ):
         status, _, err = run(capsys, *args)
-        assert status == 2 and said in err and "Traceback" not in err
-    with pytest.raises(SystemExit):
-        paradec(["report", str(folder), "--sentences", "0"])
-    assert "--sentences: got '0'" in capsys.readouterr().err
+        assert status == 2 and said in err
