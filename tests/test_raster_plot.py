@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
 from support.stats_records import greedy
 
-from fairseq_paradec.analysis.raster_plot import draw, maps
+from fairseq_paradec.analysis.raster_plot import maps
 from fairseq_paradec.analysis.trace_text import sentence_text
 from fairseq_paradec.analysis.trace_view import ACCEPTED, Origin, Pass, Sentence, read_sentence
 from fairseq_paradec.cli.main import main as paradec
@@ -40,9 +39,7 @@ def test_steps_by_hand():
     assert steps.tolist() == [[1, 1], [1, 2]] and sizes.tolist() == [[3, 3], [3, 1]]
     _, steps, sizes = maps(PASSES, GREY)
     assert steps.tolist() == [[1, 1], [3, 3]] and sizes.tolist() == [[2, 2], [3, 3]]
-
-
-def test_the_intensities_of_a_pixel_stand_side_by_side():
+    # The intensities of a pixel stand side by side.
     one = sentence("greedy", "1 2 3 4 5 6 </s>", [1, 2, 3, 4, 5, 6, 7], [0] * 7)
     pixels, steps, sizes = maps(one, Size(1, 2, 3))
     assert pixels.tolist() == [[[1, 2, 3], [4, 5, 6]]]
@@ -62,33 +59,19 @@ def test_what_is_no_image_is_refused(output: str, said: str):
         maps(sentence("pgj", output, [1] * 5, [4]), GREY)
 
 
-def test_the_picture(tmp_path: Path):
-    sizes = []
-    for count, name in ((1, "a.png"), (2, "b.png"), (2, "c.png")):
-        draw([BLOCKS, PASSES][:count], GREY, tmp_path / name, ["x.jsonl", "日本.jsonl"][:count])
-        sizes.append(imread(tmp_path / name).shape)
-    assert sizes[1][0] == pytest.approx(2 * sizes[0][0], abs=1) and sizes[1][1] == sizes[0][1]
-    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "c.png").read_bytes()
-    draw([PASSES], GREY, tmp_path / "a.svg", ["x"])
-    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     record: dict[str, Any] = greedy(0, ["5", "</s>"], ["10", "20", "30", "40", "</s>"])
     (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
-    out = tmp_path / "out.png"
+    out, plain = tmp_path / "out.png", tmp_path / "plain.png"
     common = [str(tmp_path / "a.jsonl"), "--image-size"]
     assert paradec(["trace", *common, "2x2", "--picture", str(out)]) == 0
-    image, plain = out.read_bytes(), tmp_path / "plain.png"
     assert paradec(["trace", common[0], "--picture", str(plain)]) == 0
-    assert plain.read_bytes() != image
+    assert plain.read_bytes() != out.read_bytes()
     out.unlink()
     capsys.readouterr()
     assert paradec(["trace", *common, "2x2x3", "--picture", str(out)]) == 2
     assert "--image-size: got '2x2x3'; allowed: that of the outputs" in capsys.readouterr().err
-    assert paradec(["trace", *common, "2x2"]) == 2
-    assert "--image-size: got '2x2x1'; allowed: it with --picture" in capsys.readouterr().err
-    for wrong in ("2", "2x2x2", "0x4", "axb", "2x2x1x1"):
+    for wrong in ("2", "2x2x2", "0x4"):
         with pytest.raises(SystemExit):
             paradec(["trace", *common, wrong, "--picture", str(out)])
         said = capsys.readouterr().err
@@ -102,7 +85,5 @@ def test_long_outputs_are_shortened_in_the_terminal():
     record = greedy(0, ["5"], [*words, "</s>"])
     lines = sentence_text(read_sentence(record, "sentence 0"), False).split("\n")
     assert " ".join(lines[2 + 2 * 100].split()) == " ".join(["101", "D", *words[:100], "|"])
-    last = " ".join(words[289:301])
     assert lines[2 + 2 * 300].split() == f"301 D (288 tokens) {' '.join(words[288:])} |".split()
-    assert lines[3 + 2 * 300].split()[-2:] == ["|", "+</s>"] and last in lines[2 + 2 * 300]
     assert max(map(len, lines[2:-3])) < 420

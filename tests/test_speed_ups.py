@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from support.builders import (
 )
 from support.commands import ROOT
 
-from fairseq_paradec.analysis import acceptance_by_position, speed_plot, speed_ups
+from fairseq_paradec.analysis import acceptance_by_position, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from fairseq_paradec.analysis.timing import Spread
 from fairseq_paradec.cli.main import main as paradec
@@ -92,11 +91,11 @@ def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Spread, str
     return {one.at: (one.spread, one.against) for one in found if one.name == name}
 
 
-# ---- speed-ups -----------------------------------------------------------------------------------
+def test_by_batch_threads_and_length_by_hand():
+    """Batch 1: 24/4 and 24/12; of 8: 6/3 and 8/4; of 64: 6/4 and 5/5. Two threads: 8/4, 8/8.
 
-
-def test_by_batch_and_threads_by_hand():
-    """Batch 1: 24/4 and 24/12; of 8: 6/3 and 8/4; of 64: 6/4 and 5/5. Two threads: 8/4, 8/8."""
+    The two sentences of 5 tokens: 8/2 and 12/4; that of 9: 8/1 and 6/2; that of 12: 8/1 and 6/6.
+    """
     found = of(speed_ups.speed_ups(document(), "batch"), OWN_GREEDY)
     assert list(found.items()) == [
         ("batch 1", (Spread(4, 2, 6), BEAM)),
@@ -108,16 +107,14 @@ def test_by_batch_and_threads_by_hand():
     # Against our own greedy, fairseq's beam is 4/24 and 12/24.
     found = of(speed_ups.speed_ups(document(), "batch", OWN_GREEDY), BEAM)
     assert found["batch 1"] == (Spread(1 / 3, 1 / 6, 1 / 2), OWN_GREEDY)
-
-
-def test_by_length_by_hand():
-    """The two of 5 tokens: 8/2 and 12/4; that of 9: 8/1 and 6/2; that of 12: 8/1 and 6/6."""
-    found = of(speed_ups.speed_ups(document(), "length"), OWN_GREEDY)
-    assert found == {
+    assert of(speed_ups.speed_ups(document(), "length"), OWN_GREEDY) == {
         "5 tokens": (Spread(3.5, 3, 4), BEAM),
         "6-9 tokens": (Spread(5.5, 3, 8), BEAM),
         "10-12 tokens": (Spread(4.5, 1, 8), BEAM),
     }
+
+
+# ---- speed-ups -----------------------------------------------------------------------------------
 
 
 def test_by_beam_each_has_its_baseline():
@@ -139,37 +136,29 @@ def test_by_beam_each_has_its_baseline():
 
 def test_tables_hold_what_there_is():
     titles = [one["title"] for one in speed_ups.tables(document())]
-    assert titles == [
-        "Speed-up by batch size against fairseq beam 5 (fp32, cpu, 1 thread)",
-        "Speed-up by beam, batch 1 (fp32, cpu, 1 thread)",
-        "Speed-up by source length, batch 1 against fairseq beam 5 (fp32, cpu, 1 thread)",
-        "Speed-up by CPU threads, batch 1 against fairseq beam 5 (fp32, cpu)",
-        "Speed-up of single sentences against fairseq beam 5 (batch 1, 1 thread)",
-    ]
+    assert [title.split(" (")[0].split(" against")[0] for title in titles] == [
+        "Speed-up by batch size", "Speed-up by beam, batch 1", "Speed-up by source length, batch 1",
+        "Speed-up by CPU threads, batch 1", "Speed-up of single sentences",
+    ]  # fmt: skip
     plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
     bare = document(sweep=False, systems=plain)
     assert [one["title"] for one in speed_ups.tables(bare)] == [titles[2], titles[4]]
-    for one in speed_ups.tables(document()):
-        rows = one["rows"]
-        assert all(row.keys() == rows[0].keys() and row["label"] for row in rows)
     # Peers were timed sentence by sentence alone.
     names = [{row["decoder"] for row in one["rows"]} for one in speed_ups.tables(document())]
     assert [PEER in one for one in names] == [False, False, False, False, True]
 
 
-@pytest.mark.parametrize("name", ["tiny", "gad-tiny", "reordered-tiny", "speed-tiny"])
+@pytest.mark.parametrize("name", ["tiny", "speed-tiny"])
 def test_the_measured_ones_agree_with_their_own_tables(name):
     """The column ``x beam 5`` of a benchmark's throughput and latency is this table's."""
-    text = (ROOT / "results" / f"benchmark-{name}.json").read_text(encoding="utf-8")
-    given = json.loads(text)
+    given = json.loads((ROOT / "results" / f"benchmark-{name}.json").read_text(encoding="utf-8"))
     rows = {row["decoder"]: row for row in speed_ups.table(given, "batch")["rows"]}
-    checked = 0
-    for one in given["tables"][1:3]:
-        for row in one["rows"]:
-            cell = rows[row["decoder"]][f"batch {row.get('batch', 1)}"]
-            assert cell.replace("x", "") == row["x beam 5"]
-            checked += 1
-    assert checked >= 2 * len(rows)
+    cells = [
+        (rows[row["decoder"]][f"batch {row.get('batch', 1)}"].replace("x", ""), row["x beam 5"])
+        for one in given["tables"][1:3]
+        for row in one["rows"]
+    ]
+    assert len(cells) >= 2 * len(rows) and all(mine == theirs for mine, theirs in cells)
 
 
 # ---- sentence by sentence ------------------------------------------------------------------------
@@ -186,8 +175,6 @@ def test_histogram_by_hand():
     assert own.bins == [1, 1, 2] and own.faster == 0.75  # 1.33, 2, 2, 0.57
     (peer,) = speed_ups.histograms(document(), [PEER])
     assert peer.ratios == pytest.approx([5, 5, 7, 7 / 8.5]) and peer.label == "peer"
-    names = [one.name for one in speed_ups.histograms(document())]
-    assert names == [name for name in SYSTEMS if name != BEAM]
 
 
 # ---- acceptance ----------------------------------------------------------------------------------
@@ -216,7 +203,6 @@ def test_acceptance_by_hand():
         (2, 5, 4, 3, 0),
         (3, 1, 1, 0, 0),
     ]
-    assert found[1].rate == 3 / 5 and found[1].rate_if_reached == 3 / 4
     rows = acceptance_by_position.table([{"trace": passes}])["rows"]
     assert rows[1] == {
         "position": 2, "drafted": 5, "accepted": 3, "% of drafted": 60.0, "all before accepted": 4,
@@ -228,20 +214,18 @@ def test_acceptance_by_hand():
     assert rows[1]["% of these"] == "-"
 
 
-def traces(folder: Path) -> dict[str, Path]:
-    """Traces of tiny models by every method that drafts, and by greedy search."""
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Traces of tiny models by methods that draft, and by greedy search."""
+    folder = tmp_path_factory.mktemp("traces")
     task = tiny_task()
     model, drafter, heads = tiny_model(task), tiny_drafter(task), tiny_blockwise(task)
     beside = {"drafter_path": lend(task, model, drafter)}
+    heads_path = lend_heads(task, model, heads.block_heads)
     paths = {}
     for name, flags in {
         "gad": beside | {"block_size": 5},
-        "gad_pp": beside | {"block_size": 5, "accept_topk": 9, "accept_margin": 9.0},
-        "blockwise": {
-            "drafter_path": lend_heads(task, model, heads.block_heads),
-            "accept_topk": 8,
-        },
-        "hgj": {"block_size": 4},
+        "blockwise": {"drafter_path": heads_path, "accept_topk": 8},
         "greedy": {},
     }.items():
         paths[name] = folder / f"{name}.jsonl"
@@ -251,26 +235,18 @@ def traces(folder: Path) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The traces, made once."""
-    return traces(tmp_path_factory.mktemp("traces"))
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a trace."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["gad", "gad_pp", "blockwise"])
+@pytest.mark.parametrize("name", ["gad", "blockwise"])
 def test_acceptance_adds_up_to_the_records(traced, name):
     """Drafts are cut at ``</s>`` here, so that every accepted token counts."""
     records = read(traced[name])
     found = acceptance_by_position.count(records)
     assert sum(one.accepted for one in found) == sum(sum(r["num_accepted"]) for r in records) > 0
     assert sum(one.drafted for one in found) <= sum(sum(r["num_drafted"]) for r in records)
-    for one, after in zip(found, found[1:], strict=False):
-        assert one.drafted >= after.drafted and one.accepted >= after.reached >= after.accepted
     assert (sum(one.rescued for one in found) > 0) == (name != "gad")
 
 
@@ -293,91 +269,40 @@ def benchmark(tmp_path: Path) -> Path:
 
 
 def test_the_commands_print_write_and_draw(tmp_path, benchmark, traced, capsys):
-    out = tmp_path / "t.json"
+    out, plot = tmp_path / "t.json", tmp_path / "p.png"
     for arguments, words in (
         (["speed-up", benchmark, "--by", "batch"], "4.00x (2.00-6.00)  2.00x (2.00-2.00)"),
-        (["speed-up", benchmark, "--by", "beam"], "2.50x (2.00-3.00)  fairseq greedy"),
         (["speed-up", benchmark, "--by", "length", "--against", "greedy"], "against greedy"),
         (["histogram", benchmark, "--decoder", "greedy"], "    3-4x     2 " + 40 * "█" + "\n"),
         (["acceptance", traced["gad"], traced["blockwise"]], "\nblockwise         1"),
     ):
-        for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
-            plot = tmp_path / f"p{suffix}"
-            status, text, err = run(capsys, *arguments, "--out", out, "--plot", plot)
-            assert status == 0, err
-            assert words in text and plot.read_bytes().startswith(magic)
-        document_ = json.loads(out.read_text(encoding="utf-8"))
-        assert document_["schema"] == "fairseq_paradec.table" and document_["rows"]
-        assert "█" not in out.read_text(encoding="utf-8")
+        status, text, err = run(capsys, *arguments, "--out", out, "--plot", plot)
+        assert status == 0, err
+        assert words in text and plot.read_bytes().startswith(b"\x89PNG")
+        written = json.loads(out.read_text(encoding="utf-8"))
+        assert written["schema"] == "fairseq_paradec.table" and written["rows"]
 
 
 def test_mistakes_are_named(tmp_path, benchmark, traced, capsys):
-    bare = tmp_path / "bare.json"
+    bare, doctored = tmp_path / "bare.json", tmp_path / "doctored.json"
     plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
     bare.write_text(json.dumps(document(sweep=False, systems=plain)), encoding="utf-8")
-    wrong = document()
-    wrong["tables"] = []
-    doctored = tmp_path / "doctored.json"
-    doctored.write_text(json.dumps(wrong), encoding="utf-8")
+    doctored.write_text(json.dumps(document() | {"tables": []}), encoding="utf-8")
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(traced["gad"].read_bytes()[:-50])
-    empty = tmp_path / "empty.jsonl"
-    empty.touch()
-    other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps(read(traced["gad"])[0] | {"version": 99}), encoding="utf-8")
     twisted = tmp_path / "twisted.jsonl"
     twisted.write_text(json.dumps(read(traced["gad"])[0] | {"output": ["x"]}), encoding="utf-8")
-    pdf = tmp_path / "p.pdf"
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
-        (["speed-up", bare, "--by", "threads"], "has data for: length"),
         (["speed-up", benchmark, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
-        (["speed-up", benchmark, "--by", "batch", "--plot", pdf], "--plot: got"),
         (["speed-up", doctored, "--by", "batch"], "not what its raw samples say"),
         (["histogram", benchmark, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
         (["histogram", traced["gad"]], "BENCHMARK: got"),
         (["acceptance", traced["greedy"]], "TRACE: got"),
         (["acceptance", cut], "cut.jsonl, line 4: the file is cut off"),
-        (["acceptance", empty], "this one is empty"),
-        (["acceptance", other], "other.jsonl, line 1: got version 99"),
         (["acceptance", twisted], "twisted.jsonl, line 1: the sentence contradicts itself"),
         (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
     ):
         status, out, err = run(capsys, *arguments)
         assert (status, out, err.count("\n")) == (2, "", 1), err
         assert words in err
-
-
-# ---- pictures ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are drawn, kept open."""
-    figures: list[Any] = []
-    monkeypatch.setattr(speed_plot, "save", lambda figure, target: figures.append(figure))
-    yield figures
-    for figure in figures:
-        speed_plot.plt.close(figure)
-
-
-def test_marks_stand_at_the_medians(kept):
-    speed_plot.draw_speed_ups(document(), "batch", io.BytesIO())
-    (ax,) = kept[0].axes
-    found = speed_ups.speed_ups(document(), "batch")
-    marks = [line.get_xdata()[0] for line in ax.get_lines() if line.get_marker() != "None"]
-    assert marks == [one.spread.median for one in found]
-    assert [text.get_text() for text in ax.get_yticklabels()] == list(SYSTEMS)[:-1]
-
-
-def test_bars_are_the_bins_in_percent(kept):
-    speed_plot.draw_histogram(document(), io.BytesIO(), [OWN_GREEDY, GREEDY])
-    first, second = kept[0].axes
-    assert [bar.get_height() for bar in first.patches] == [0, 0, 25, 50, 25]
-    assert [bar.get_height() for bar in second.patches] == [0, 25, 50, 25]
-    assert first.patches[2].get_x() + first.patches[2].get_width() / 2 == 2.5
-    speed_plot.draw_histogram(document(), io.BytesIO(), [OWN_GREEDY], GREEDY)
-    (ax,) = kept[1].axes
-    assert [bar.get_height() for bar in ax.patches] == [25, 25, 50]
-    assert kept[1].get_suptitle().endswith("with fairseq greedy")
-    assert ax.get_title().endswith("median 1.67x, 75% above 1x")  # between 1.33x and 2x

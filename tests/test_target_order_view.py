@@ -6,8 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from fairseq_paradec.analysis.target_order_view import EOS, UNTRAINED, as_text, drawing, written
-from fairseq_paradec.cli import order as command
+from fairseq_paradec.analysis.target_order_view import EOS, UNTRAINED, drawing
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.models.reordered_transformer import PRESETS
 from fairseq_paradec.target_order import TargetOrder
@@ -62,22 +61,17 @@ def test_every_word_once_and_its_input_a_step_later(name, length):
     assert len(ends) == (len(drawn.slots) - length if order.double_token else 1)
     z = order.tokens_per_step
     assert [len(step) for step in drawn.steps] == [z] * len(drawn.steps)
-    words = [str(i) for i in range(length)]
-    assert written(order, words) == [s.word for s in drawing(order, words).slots[:length]]
     for slot in drawn.slots[z:]:
         assert slot.input == drawn.slots[slot.number - z].word != UNTRAINED
-    assert as_text(drawn).count("●") == sum(map(sum, drawn.mask)) + 1  # the legend's
 
 
 @pytest.mark.parametrize(
     ("arguments", "arrows"),
     [
-        ([], ["1→"]),
         (["--right-to-left"], ["1←"]),
         (["--arch", "ibdecoder"], ["1→", "2←"]),
         (["--directions", "2", "--middle-to-side"], ["1←", "2→"]),
         (["--arch", "imdecoder_tiny"], ["1→", "2→", "3←", "4←"]),
-        (["--arch", "sa_transformer"], ["1→", "1→"]),
         (["--arch", "sa_transformer", "--tokens-per-direction", "1"], ["1→"]),
     ],
 )
@@ -93,37 +87,26 @@ def test_arrows_say_where_words_come_from(arguments, arrows, capsys):
         assert places == sorted(places, reverse="←" in arrow)
 
 
-def test_targets_are_rewritten_for_a_plain_transformer(tmp_path, capsys):
-    path = tmp_path / "train.de"
+def test_targets_are_rewritten_and_drawn(tmp_path, capsys):
+    path, picture = tmp_path / "train.de", tmp_path / "a.png"
     path.write_text("A B C D E\n\nschläft@@ e x\n", encoding="utf-8")
     assert paradec(["order", "--arch", "ibdecoder", "--rewrite", str(path)]) == 0
     assert capsys.readouterr().out == "A E B D C\n\nschläft@@ x e\n"
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_picture(tmp_path, suffix, capsys):
-    """It is the same each time, and needs no glyph that fonts lack."""
-    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
-    for path in paths:
-        arguments = ["--arch", "double_token", "--length", "3", "--out", str(path)]
-        assert paradec(["order", *arguments]) == 0
-    first, second = (path.read_bytes() for path in paths)
-    assert first == second and len(first) > 2000
-    assert first.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    arguments = ["--arch", "double_token", "--length", "3", "--out", str(picture)]
+    assert paradec(["order", *arguments]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--directions", "3"], "--directions: got 3; allowed: 1, or an even number"),
-        (["--directions", "0", "--arch", "ibdecoder"], "--directions: got 0; allowed: 1, or"),
         (["--arch", "nothing"], "--arch: got 'nothing'; allowed: ibdecoder, ibdecoder_sa, imd"),
         (["--length", "201"], "--length: got '201'; allowed: 1 to 200 words"),
         (["--words", " "], "--words: got ' '; allowed: 1 to 200 words"),
         (["--rewrite", "no"], "--rewrite: got 'no'; allowed: a file that can be read (No such"),
         (["--rewrite", "no", "--out", "x.png"], "--out: got 'x.png'; allowed: it without --rew"),
         (["--out", "x.pdf"], "--out: got 'x.pdf'; allowed: a name that ends in .png or .svg"),
-        (["--out", "no/x.svg"], "--out: got 'no/x.svg'; allowed: a file in a folder that exists"),
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):
@@ -131,8 +114,3 @@ def test_mistakes_are_named(arguments, message, capsys):
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"paradec order: error: {message}")
     assert err.count("\n") == 1
-
-
-def test_every_flag_has_help():
-    defaults = dict.fromkeys(command.NUMBERS, 1) | dict.fromkeys(command.SWITCHES, False)
-    assert defaults == {field.name: field.default for field in fields(TargetOrder)}
