@@ -1,4 +1,4 @@
-"""What a user did wrong, said in the user's words."""
+"""Errors for mistakes of the user."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ class UsageError(ValueError):
 
 
 def option_error(flag: str, given: object, allowed: str) -> UsageError:
-    """Build the one form of message that every wrong flag gets.
+    """Build the error for a wrong flag, in the form that all such errors have.
 
     Args:
         flag: the flag as typed on the command line, for example ``--block-size``.
-        given: the value that was given.
-        allowed: what would have been right, in words.
+        given: the given value.
+        allowed: the allowed values, in words.
     """
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
 
 
 def nan_error(flag: str, models: Iterable[object]) -> UsageError:
-    """Build the error for models whose probabilities are not numbers; the flag gave the models."""
+    """Build the error for models with NaN probabilities; the flag names the models' checkpoints."""
     names = ", ".join(type(model).__name__ for model in models)
     return UsageError(
         f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "

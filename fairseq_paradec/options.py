@@ -1,7 +1,7 @@
-"""Every flag of the plugin, once: its type, default, help, range and group.
+"""The table of the plugin's flags: type, default, help, range and group of each.
 
-``DecodingConfig`` is the table; ``OPTIONS`` reads it. What fairseq's commands offer, what is
-checked and what the docs list is made from it, and from what each method reads
+``DecodingConfig`` is the table; ``OPTIONS`` reads it. The flags of fairseq's commands, the checks
+and the docs are made from it and from the options that each method reads
 (``methods/registry.py``).
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 
 from .errors import option_error
 
-# Who reads an option: methods that name it, every method's engine, or every method's reports.
+# Groups of options: read by methods that name them, by every method's engine, or by its reports.
 METHOD, ENGINE, REPORT = "method", "engine", "report"
 
 
 def flag(name: str) -> str:
-    """Turn an option's name into the flag that a user types."""
+    """Return the flag of an option: ``block_size`` -> ``--block-size``."""
     return "--" + name.replace("_", "-")
 
 
@@ -32,7 +32,7 @@ def _option(default: Any, help_text: str, group: str = METHOD, **more: Any) -> A
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """How to decode: what the user asked for, or the defaults.
+    """The options of decoding: the user's, or the defaults.
 
     ``methods/configure.py`` makes one from a command's options, and checks it.
     """
@@ -40,14 +40,14 @@ class DecodingConfig:
     decoding: str = _option("auto", "how to decode", group="")
     block_size: int = _option(
         5,
-        "tokens proposed per pass and sentence; of heads, the Transformer's own next token is one "
-        "of them; with an adaptive block, the most",
+        "tokens proposed per pass and sentence; for heads this includes the Transformer's own next "
+        "token; with an adaptive block, the largest number",
         least=1,
     )
     drafter_path: str | None = _option(
         None,
-        "the checkpoint that drafts: a model of --arch block_nat, or heads that were trained on "
-        "the model of --path, if these are not in it",
+        "the drafter's checkpoint: a model of --arch block_nat, or heads that were trained on the "
+        "model of --path, unless that model has its own heads",
     )
     accept_topk: int = _option(
         3, "beta: accept only drafted tokens among the verifier's top beta (5 is faster)", least=1
@@ -68,21 +68,21 @@ class DecodingConfig:
     )
     min_block: int = _option(
         1,
-        "l: write at least so many tokens a step, whatever the verifier says of them; costs much "
-        "quality",
+        "l: write at least this many tokens per step, even if the verifier rejects them; costs "
+        "much quality",
         least=1,
     )
     jacobi_window: str = _option(
         "block",
-        "what follows a pass. block (the paper's): stay until the block is done; sliding: move on "
-        "by what became final, so that each pass predicts a whole block",
+        "when the block moves. block (the paper's): when all of it is done; sliding: after every "
+        "pass, by the tokens that became final, so that each pass predicts a whole block",
         choices=("block", "sliding"),
     )
     jacobi_init: str = _option(
         "pad",
         "the first guess for a position. pad: <pad>, which is always wrong; bos: the decoder's "
-        "start symbol; source-copy: the source token there (needs a joined dictionary); ngram: "
-        "what followed the token before it in earlier passes",
+        "start symbol; source-copy: the source token at this position (needs a joined dictionary); "
+        "ngram: the token that followed the previous token in earlier passes",
         choices=("pad", "bos", "source-copy", "ngram"),
     )
     jacobi_length: str = _option(
@@ -99,47 +99,47 @@ class DecodingConfig:
     )
     hybrid_length: int | None = _option(
         None,
-        "decode this many positions in blocks and the rest one by one",
+        "decode this many positions in blocks and the later ones one by one",
         least=1,
         absent="all in blocks",
     )
     adaptive_block: bool = _option(
         False,
-        "let a sentence's block be as long as its last pass accepted, and two tokens longer; with "
-        "Jacobi decoding, of a sliding window",
+        "set a sentence's block size to the tokens that its last pass accepted, plus two; for "
+        "Jacobi decoding only with a sliding window",
     )
     drafter_shortlist: int | None = _option(
         None,
-        "draft only tokens among so many first ones of the dictionary, which fairseq-preprocess "
-        "sorts by frequency; cheaper drafts, verified as ever",
+        "draft only from this many first tokens of the dictionary, which fairseq-preprocess sorts "
+        "by frequency; drafts are cheaper, and verification is the same",
         least=1,
         absent="all",
     )
     speed_profile: str | None = _option(
         None,
-        "a JSON file with what earlier runs measured on this machine; what is measured now is "
+        "a JSON file with the measurements of earlier runs on this machine; new measurements are "
         "added",
-        absent="measure anew in each run",
+        absent="measure in each run",
     )
     latency_budget_ms: float | None = _option(
         None,
-        "take the decoder of the best quality whose sentences take at most so many milliseconds, "
-        "fairseq's beam search and decoders that accept more among them",
+        "use the decoder of the best quality that takes at most this many milliseconds per "
+        "sentence; fairseq's beam search and relaxed decoders are candidates too",
         above=0.0,
         unit="milliseconds",
         absent="the fastest with greedy's output",
     )
     deduplicate_ngrams: int | None = _option(
         None,
-        "drop immediate repetitions of up to this many tokens from the outputs; words written in "
-        "one step do not know of each other",
+        "drop immediate repetitions of up to this many tokens from the outputs; words of one step "
+        "are predicted independently and may repeat",
         least=1,
         absent="none",
     )
     compile: bool = _option(
         False,
         "compile this plugin's passes for this machine (torch.compile; the first run of a model "
-        "takes a minute or two longer, later ones find it on the disk)",
+        "takes a minute or two longer, later runs load the compiled code from disk)",
         ENGINE,
     )
     engine: str = _option(
@@ -159,7 +159,7 @@ class DecodingConfig:
     )
     audit: bool = _option(
         False,
-        "compare every output with fairseq's own beam-1 search and report where they part",
+        "compare every output with fairseq's own beam-1 search and report where they differ",
         REPORT,
     )
     stats_file: str | None = _option(
@@ -178,16 +178,16 @@ class Option:
     """One flag.
 
     Attributes:
-        name: as a Python name.
+        name: its Python name.
         kind: ``int``, ``float``, ``str`` or ``bool``; a bool is a switch, False by default.
-        default: None where nothing is asked for.
-        help: what it does.
+        default: its default; None: see ``absent``.
+        help: one or two lines for ``--help`` and the docs.
         group: ``METHOD``, ``ENGINE`` or ``REPORT``.
-        choices: all that is allowed, if that is a list.
+        choices: the allowed values, if they are a list.
         least: the smallest allowed number.
-        above: all allowed numbers are above this.
-        unit: of a number.
-        absent: what a default of None means.
+        above: allowed numbers are greater than this.
+        unit: the unit of a number.
+        absent: the meaning of a default of None, in words.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What may be given, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return ", ".join(self.choices)
         number = "a whole number" if self.kind is int else "a number"
@@ -213,10 +213,10 @@ class Option:
         return f"{number} from {self.least:g} up{unit}" if self.least is not None else ""
 
     def check(self, value: Any) -> None:
-        """Check a value that was given.
+        """Check a given value.
 
         Raises:
-            UsageError: it is none of the choices, or out of range.
+            UsageError: the value is not among the choices, or out of range.
         """
         right = True
         if self.choices:
@@ -231,13 +231,13 @@ class Option:
 
 
 def _read_table() -> dict[str, Option]:
-    """Return the options by name, as ``DecodingConfig`` has them."""
-    found = {}
+    """Return the options of ``DecodingConfig`` by name."""
+    options = {}
     for name, hint in typing.get_type_hints(DecodingConfig).items():
         given = next(one for one in fields(DecodingConfig) if one.name == name)
         kinds = [t for t in typing.get_args(hint) or (hint,) if t is not types.NoneType]
-        found[name] = Option(name, kinds[0], given.default, **given.metadata)
-    return found
+        options[name] = Option(name, kinds[0], given.default, **given.metadata)
+    return options
 
 
 #: Every option by name; ``decoding`` itself comes first.
@@ -247,15 +247,15 @@ ENGINE_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == ENGIN
 REPORT_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == REPORT)
 #: Flags of every method.
 COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
-#: False where nobody asked for them.
+#: Switches, False by default.
 SWITCHES = tuple(name for name, one in OPTIONS.items() if one.kind is bool)
 
 
 def check_values(given: Mapping[str, Any]) -> None:
-    """Check what was given for each option, and which options go together.
+    """Check the given values, and that they do not contradict each other.
 
     Raises:
-        UsageError: a value is wrong, contradicts another one, or names no file that can be written.
+        UsageError: a value is wrong, contradicts another, or names a file that cannot be written.
     """
     for name, value in given.items():
         OPTIONS[name].check(value)
@@ -294,7 +294,7 @@ def check_values(given: Mapping[str, Any]) -> None:
 
 
 def _check_folder(name: str, path: str) -> None:
-    """Refuse a path at which no file can be written; found out before decoding, not after."""
+    """Refuse a path where no file can be written, before decoding starts."""
     folder = os.path.dirname(os.path.abspath(path))
     if path == "" or os.path.isdir(path):
         raise option_error(name, path, "a file, not a folder or nothing")

@@ -1,7 +1,7 @@
 """TargetOrder: the order in which a target is written (zhang2020, imamura2020).
 
 A target of n words fills slots 0..n-1; ``</s>`` takes slot n. Slot t belongs to step t // z, and
-all z slots of a step are predicted at once. The decoder's input row t is what predicts slot t: a
+all z slots of a step are predicted at once. The decoder's input row t predicts slot t: it is a
 start symbol where t < z, else the word of slot t - z.
 
 | paper                                     | here                                               |
@@ -27,11 +27,11 @@ from .errors import option_error
 
 
 class SlotBatch(NamedTuple):
-    """A batch of targets as a reordered model is trained on them.
+    """A batch of reordered targets for training.
 
     Attributes:
-        prev_output_tokens: B×T decoder inputs, ``<pad>`` behind a row's last step.
-        target: B×T what they predict, ``<pad>`` where nothing is trained.
+        prev_output_tokens: B×T decoder inputs, ``<pad>`` after a row's last step.
+        target: B×T predicted tokens, ``<pad>`` where there is no loss.
     """
 
     prev_output_tokens: Tensor
@@ -40,22 +40,22 @@ class SlotBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetOrder:
-    """How targets are written; the default is left to right, a token a step.
+    """The order in which targets are written; the default is left to right, one token per step.
 
     Attributes:
         directions: h: 1; 2, from both ends; or an even number, from both ends of h/2 segments.
         tokens_per_direction: c: tokens that each direction writes per step.
-        right_to_left: with one direction: from the end.
+        right_to_left: with one direction: from the end to the beginning.
         double_token: imamura2020's pairs: ``</s>`` fills the last step, the first step's inputs are
             ``<s>`` and ``</s>``, positions count slots.
-        middle_to_side: with two directions: from the middle outwards; of an odd number of words the
-            middle one comes first (A B C D E: C D B E A), so that ``</s>`` can come last.
-        independent_directions: a direction sees nothing of the other.
-        vanilla_mask: a slot does not see the later slots of its own step.
+        middle_to_side: with two directions: from the middle outwards; with an odd number of words
+            the middle one comes first (A B C D E: C D B E A), so that ``</s>`` can come last.
+        independent_directions: a direction does not attend to the others.
+        vanilla_mask: a slot does not attend to the later slots of its own step.
         vanilla_positions: positions count slots, without a sign; directions have no embeddings.
 
     Raises:
-        UsageError: they contradict each other; the flag is named.
+        UsageError: the attributes contradict each other; the message names the flag.
     """
 
     directions: int = 1
@@ -97,19 +97,19 @@ class TargetOrder:
 
     @property
     def keeps_prefix(self) -> bool:
-        """Whether the first words of a target are its first slots, to the search's knowledge.
+        """Whether the first words of a target are its first slots.
 
-        Of pairs with an end of their own (``double_token``) it knows no beginning.
+        False for ``double_token``, for which the search does not support prefixes.
         """
         return self.directions == 1 and not self.right_to_left and not self.double_token
 
     # ---- the order -----------------------------------------------------------------------------
 
     def sources(self, lengths: Tensor, width: int) -> Tensor:
-        """Say which word stands in which slot.
+        """Return the word of each slot.
 
         Args:
-            lengths: B numbers of words n, ``</s>`` not counted.
+            lengths: B numbers of words n, without ``</s>``.
             width: W slots.
 
         Returns:
@@ -124,7 +124,7 @@ class TargetOrder:
             k = t.div(2, rounding_mode="floor")
             word = torch.where(t % 2 == 0, middle - 1 - k, middle + k)
         else:
-            # Slot t is the k-th of direction d, which goes over segment g from its left or right.
+            # Slot t is the k-th of direction d, which runs over segment g from its left or right.
             segments = self.directions // 2
             d, k = t % self.directions, t.div(self.directions, rounding_mode="floor")
             g = d % segments
@@ -135,20 +135,21 @@ class TargetOrder:
         return torch.where(t < n, word, t)
 
     def permute(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Write words into slots: B×W, whose first ``lengths`` are words; the rest stays."""
+        """Reorder words to slots: B×W, whose first ``lengths`` are words; the rest stays."""
         return words.gather(1, self.sources(lengths, words.size(1)))
 
     def restore(self, slots: Tensor, lengths: Tensor) -> Tensor:
-        """Undo ``permute``: B×W slots back to words (or anything that belongs to them)."""
+        """Undo ``permute``: B×W values by slot -> B×W values by word."""
         return torch.empty_like(slots).scatter_(1, self.sources(lengths, slots.size(1)), slots)
 
-    # ---- what a model needs to know ------------------------------------------------------------
+    # ---- positions, directions and masks of a model --------------------------------------------
 
     def positions(self, width: int) -> Tensor:
         """Return the position of each input row, W.
 
-        Two directions: +1, -1, +2, -2, ... (zhang2020, equation 7). More: how often the row's
-        direction has written (equation 10). One direction, or on request: 0, 1, 2, ...
+        Two directions: +1, -1, +2, -2, ... (zhang2020, equation 7). More: the number of earlier
+        rows of the same direction (equation 10). One direction, ``double_token`` or
+        ``vanilla_positions``: 0, 1, 2, ...
         """
         t = torch.arange(width)
         if self.directions == 1 or self.double_token or self.vanilla_positions:
@@ -158,7 +159,7 @@ class TargetOrder:
         return (t.div(2, rounding_mode="floor") + 1) * (1 - 2 * (t % 2))
 
     def directions_of(self, width: int) -> Tensor:
-        """Return the direction that each slot belongs to, W numbers below h."""
+        """Return the direction of each slot, W numbers below h."""
         return torch.arange(width) % self.directions
 
     def direction_name(self, direction: int) -> str:
@@ -174,9 +175,9 @@ class TargetOrder:
         return f"{direction + 1}{'←' if backwards != self.middle_to_side else '→'}"
 
     def step_mask(self, width: int) -> Tensor:
-        """Say which input rows see which, W×W: True where row i sees row j (equation 4).
+        """Return the mask, W×W: True where input row i attends to row j (equation 4).
 
-        Rows see all steps up to their own.
+        Rows attend to all steps up to their own.
         """
         t = torch.arange(width)
         step = t if self.vanilla_mask else t.div(self.tokens_per_step, rounding_mode="floor")
@@ -196,10 +197,10 @@ class TargetOrder:
         return [bos, eos] if self.double_token else [eos] * self.tokens_per_step
 
     def training_batch(self, target: Tensor, bos: int, eos: int, pad: int) -> SlotBatch:
-        """Write targets into slots, with the decoder's inputs.
+        """Reorder targets to slots, and make the decoder's inputs.
 
-        Inputs fill whole steps: a slot sees every input of its own step, whatever stands beside the
-        row in a batch.
+        Inputs fill whole steps, so that a slot attends to every input of its own step, independent
+        of the other rows of the batch.
 
         Args:
             target: B×W words, then ``</s>``, padded at the end.
@@ -208,7 +209,7 @@ class TargetOrder:
             pad: ``<pad>``.
 
         Returns:
-            Inputs and targets, B×T, T the longest row's slots in whole steps.
+            Inputs and targets, B×T, where T is the longest row's number of slots in whole steps.
         """
         z = self.tokens_per_step
         lengths = target.ne(pad).sum(dim=1) - 1  # n
@@ -216,8 +217,8 @@ class TargetOrder:
         slots = target.new_full((len(target), width), pad)
         slots[:, : target.size(1)] = self.permute(target, lengths)
         t = torch.arange(width, device=target.device)
-        steps = (lengths + z).div(z, rounding_mode="floor")  # those that n + 1 slots take
-        rows = (steps * z)[:, None]  # B×1: inputs of a row
+        steps = (lengths + z).div(z, rounding_mode="floor")  # the steps of n + 1 slots
+        rows = (steps * z)[:, None]  # B×1: the number of inputs of a row
         if self.double_token:
             slots = slots.masked_fill((t >= lengths[:, None]) & (t < rows), eos)
         start = torch.tensor(self.start(bos, eos), device=target.device).expand(len(target), -1)
@@ -226,6 +227,6 @@ class TargetOrder:
 
 
 def order_of(model: Any) -> TargetOrder:
-    """Return the order in which a model writes; that of a plain Transformer is left to right."""
+    """Return a model's target order; a plain Transformer's is left to right."""
     order: TargetOrder = getattr(model, "target_order", TargetOrder())
     return order

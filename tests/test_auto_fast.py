@@ -332,7 +332,7 @@ def test_who_breaks_the_promise_is_out(monkeypatch, caplog, how):
     else:
         monkeypatch.setattr(GadGenerator, "acceptance", lambda self: Anything())
     run(task, [model], generator)
-    assert generator._broken & set(generator.candidates) == set(GAD)
+    assert generator._excluded & set(generator.candidates) == set(GAD)
     assert generator._choices[FIRST] in HGJ
     assert ("division by zero" if how == "fails" else "NOT a tie") in caplog.text
 
@@ -356,7 +356,7 @@ def test_a_tie_is_told_and_no_broken_promise(is_tie, caplog):
         task.inference_step(generator, [model], batch(task, [6], seed))
     assert f"{GAD[0]} differs from greedy" in caplog.text
     assert ("a tie, as rounding" in caplog.text) == is_tie
-    assert (GAD[0] in generator._broken) != is_tie
+    assert (GAD[0] in generator._excluded) != is_tie
 
 
 def test_greedy_takes_over_from_a_choice_that_was_wrong(tmp_path, caplog):

@@ -1,6 +1,6 @@
-"""Decode and judge, once: what the measuring commands are tables over.
+"""Decoding and scoring for the measuring commands.
 
-Here stands what their parsers need, too; the modules import torch and fairseq.
+This file holds the constants that their parsers need; the modules import torch and fairseq.
 """
 
 #: Of ``--dtype``.

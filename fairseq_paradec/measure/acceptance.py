@@ -1,7 +1,7 @@
-"""``paradec acceptance``: how much of what is drafted a verifier accepts, in every setting.
+"""``paradec acceptance``: the share of drafted tokens that a verifier accepts, in every setting.
 
-For each --path a row for greedy search, then one for each combination of --decoding with the flags
-that it reads. fairseq's own beam-1 search says which outputs are greedy's.
+Each --path has a row for greedy search, then one for each combination of --decoding with the flags
+that it reads. Outputs are compared with those of fairseq's own beam-1 search.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Options = dict[str, Any]
 
 
 class Test(NamedTuple):
-    """What is translated: by a verifier, the sentences of a subset that it can translate.
+    """A verifier, and the sentences of a subset that it can translate.
 
     Attributes:
-        path: the verifier's.
-        models: where it and drafters are loaded.
-        numbers: of the sentences, from short to long.
+        path: the verifier's checkpoint.
+        models: loads the verifier and drafters.
+        numbers: the numbers of the sentences, from short to long.
         batch_size: sentences per batch.
-        limits: fairseq's flags that all settings have, too.
+        limits: fairseq's flags that all settings share.
     """
 
     path: str
@@ -70,17 +70,17 @@ class Test(NamedTuple):
 
     def system(self, options: Options, **more: Any) -> FairseqSystem:
         """Return the decoder of a setting."""
-        if options["decoding"] == "nat":  # the drafter alone
+        if options["decoding"] == "nat":  # the drafter without a verifier
             options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
         return FairseqSystem(spell(options), self.models, self.path, self.limits | more)
 
 
 class Setting(NamedTuple):
-    """What one row measures.
+    """The setting of one row.
 
     Attributes:
-        test: what is translated.
-        options: how, named as the flags are.
+        test: the verifier and the sentences.
+        options: the options of decoding, by the flags' names.
     """
 
     test: Test
@@ -126,7 +126,7 @@ def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list
 
 
 def prepare(args: argparse.Namespace) -> list[Setting]:
-    """Load the models and choose the sentences; find mistakes in the settings before any work.
+    """Load the models and choose the sentences; raise errors about settings before any work.
 
     Raises:
         UsageError: files are missing, or no sentence is left.
@@ -165,19 +165,18 @@ def judged(test: Test, bar: Any) -> dict[str, Any]:
 
 
 def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any) -> dict[str, Any]:
-    """Translate by one setting.
+    """Translate with one setting.
 
     Args:
-        test: what.
+        test: the verifier and the sentences.
         options: the setting.
         wanted: the judge's tokens.
-        bar: progress, advanced by one a sentence.
+        bar: the progress bar, advanced by one per sentence.
 
     Returns:
-        By sentence ``tokens``, ``texts``, ``passes``, and for each pass how many tokens were
-        ``drafted`` and ``accepted``; ``flags``, what the method's own stood at; ``ties``, how many
-        outputs part from the judge's where two tokens are hardly told apart, or None if none is
-        promised.
+        By sentence ``tokens``, ``texts``, ``passes``, and by pass the numbers of ``drafted`` and
+        ``accepted`` tokens; ``flags``, the values of the method's own flags; ``ties``, the number
+        of outputs that differ from the judge's by a tie, or None if the setting is not lossless.
     """
     numbers = test.numbers
     with tempfile.TemporaryDirectory(prefix="paradec-acceptance-") as folder:
@@ -208,7 +207,7 @@ def row(
 
     Args:
         options: the setting.
-        entry: what ``counted`` found.
+        entry: the result of ``counted``.
         wanted: the judge's tokens.
         model: its name, if there are several.
     """
@@ -238,9 +237,9 @@ def row(
 
 
 def label(options: Options, entry: dict[str, Any], wanted: Sequence[list[str]]) -> str:
-    """Return what the outputs are to their model's greedy search.
+    """Return the label of a setting's outputs against its model's greedy search.
 
-    One that promises to be exact and was not, once, ties apart, is never called so.
+    A lossless setting with an output that differs by more than a tie is not labelled exact.
     """
     if options["decoding"] == "nat":
         return OTHER_MODEL
@@ -263,7 +262,7 @@ def mean_block(entry: dict[str, Any]) -> float:
 
 
 def histogram(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the column that says which share of the passes accepts how many tokens."""
+    """Return the column with the share of passes for each number of accepted tokens."""
     counts = collections.Counter(itertools.chain(*entry["accepted"]))
     text = " ".join(f"{100 * counts[i] / counts.total():.0f}" for i in range(max(counts) + 1))
     drafts = any(map(any, entry["drafted"]))
@@ -294,7 +293,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def key(args: argparse.Namespace, test: Test, options: Options) -> str:
-    """Return what tells a setting's result from any other: a checksum of all it is made from."""
+    """Return the key of a setting's result: a checksum of everything that it depends on."""
     drafter = options.get("drafter_path")
     files = [*test.path.split(os.pathsep), *([drafter] if drafter else [])]
     made_by = machine.circumstances("acceptance", [])
@@ -310,7 +309,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
 def measured(
     args: argparse.Namespace, settings: Sequence[Setting]
 ) -> tuple[dict[str, list[list[str]]], list[dict[str, Any]]]:
-    """Return what each setting gave, from an earlier run if it has it.
+    """Return the result of each setting, from an earlier run if available.
 
     Returns:
         The judge's tokens for each model, and the settings' entries.
@@ -343,10 +342,10 @@ def measured(
 
 
 def scored_by(args: argparse.Namespace, test: Test) -> Quality | None:
-    """Return what scores the outputs; None for texts without ``--raw``.
+    """Return the scorer of outputs; None for texts without ``--raw``.
 
     Raises:
-        UsageError: its lines are not one a sentence, or not what they should be.
+        UsageError: the number of its lines is not that of the sentences, or a line is wrong.
     """
     _, task = test.models.load(test.path)
     if args.raw is not None:
@@ -408,7 +407,7 @@ def acceptance(args: argparse.Namespace) -> int:
 def notes(
     args: argparse.Namespace, first: Test, several: bool, blocks: bool, quality: Quality | None
 ) -> list[str]:
-    """Return what a reader must know to read the numbers right."""
+    """Return the notes of the table."""
     verifiers = "the models are in the rows" if several else f"verifier {first.path}"
     found = [
         f"{len(first.numbers)} sentences of {args.data} ({args.subset}), batch size "

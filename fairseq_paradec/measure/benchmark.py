@@ -1,7 +1,7 @@
-"""``paradec benchmark``: one model, one test set, any decoders; times that can be defended.
+"""``paradec benchmark``: quality, passes and times of decoders, for one model and one test set.
 
 fairseq's beam 5 and greedy search and this package's greedy search are always among the decoders,
-so that an algorithm's gain and an engine's are told apart.
+to separate the gain of an algorithm from that of the engine.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[Syste
 
 
 def make_plan(system: System, args: argparse.Namespace) -> Plan:
-    """Choose the sentences, and what is measured of them."""
+    """Choose the sentences and the measurements."""
     sentences = choose(system.task, args.subset, system.models, args.sentences)
     return Plan(
         sentences=sentences,
@@ -154,7 +154,7 @@ def make_plan(system: System, args: argparse.Namespace) -> Plan:
 def fingerprint(
     args: argparse.Namespace, made_by: dict[str, Any], systems: Sequence[System]
 ) -> dict[str, Any]:
-    """Return what must be the same for a run to be gone on with."""
+    """Return the settings that must be equal to continue a run."""
     ignored = ("out", "busy", "title", "argv")
     given = {name: value for name, value in sorted(vars(args).items()) if name not in ignored}
     files = {file for system in systems for file in system.files}
@@ -167,7 +167,7 @@ def fingerprint(
 
 
 def tune_peers(systems: Sequence[System], plan: Plan, journal: Journal) -> None:
-    """Give each peer the number of threads that is best for it, the same after a restart."""
+    """Set each peer's fastest number of threads; a continued run keeps it."""
     for system in systems:
         if isinstance(system, CTranslate2System):
             key = f"threads/{system.label}"
@@ -181,7 +181,7 @@ def tune_peers(systems: Sequence[System], plan: Plan, journal: Journal) -> None:
 
 
 def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
-    """Return how many translations are to be made at most, for the progress bar."""
+    """Return the largest number of translations left, for the progress bar."""
     own = [system for system in systems if system.promise != PEER]
     count = len(plan.sentences)
     work = {f"outputs/1/{s.label}": count for s in systems}
@@ -198,7 +198,7 @@ def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
 def notes(
     setting: dict[str, Any], systems: Sequence[System], args: argparse.Namespace
 ) -> list[str]:
-    """Return what a reader must know to read the numbers right."""
+    """Return the notes of the benchmark."""
     wanted = args.sentences or len(systems[0].task.dataset(args.subset))
     missing = wanted - setting["sentences"]
     too_large = [size for size in args.batch_sizes if size > setting["sentences"]]
@@ -220,7 +220,7 @@ def notes(
 
 
 def save(path: Path, document: dict[str, Any]) -> None:
-    """Write the JSON document, and beside it its page and its picture."""
+    """Write the JSON document, and its page and picture in the same folder."""
     from ..analysis.benchmark_plot import draw
 
     picture = path.with_suffix(".png")
@@ -230,12 +230,12 @@ def save(path: Path, document: dict[str, Any]) -> None:
 
 
 def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
-    """Put together what was measured, without title and circumstances.
+    """Make the document of a benchmark, without title and circumstances.
 
     Args:
-        bench: that has run.
+        bench: the finished benchmark.
         quality: with the references, in the order of the plan's sentences.
-        setting: what the run was about.
+        setting: the settings of the run.
 
     Returns:
         The JSON document, its tables made from the raw samples in it.

@@ -15,9 +15,9 @@ class Clock:
     """Adds up the seconds spent in the parts of one generator.
 
     Args:
-        generator: its parts' methods are wrapped; a part that it has not takes no time.
-        parts: what is timed.
-        device: ``cpu`` or ``cuda``, on which the clock waits for the device.
+        generator: the methods of its parts are wrapped; a missing part takes no time.
+        parts: the timed methods.
+        device: ``cpu`` or ``cuda``; on ``cuda`` the clock waits for the device.
     """
 
     def __init__(self, generator: Any, parts: Parts, device: str = "cpu") -> None:
@@ -30,11 +30,11 @@ class Clock:
                 setattr(owner, method, self._timed(name, getattr(owner, method)))
 
     def restart(self) -> None:
-        """Forget what was added up."""
+        """Set all sums to zero."""
         self.seconds = dict.fromkeys(self.seconds, 0.0)
 
     def now(self) -> float:
-        """Return the time when all that was asked of the device is done."""
+        """Return the time after all work on the device is done."""
         return rounds.now(self.device)
 
     def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

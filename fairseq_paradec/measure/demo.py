@@ -1,8 +1,8 @@
-"""``paradec demo``: the same sentences by every decoder, and one table that compares them.
+"""``paradec demo``: a table that compares all decoders on the same sentences.
 
-A small benchmark: every sentence is translated alone (batch 1, fp32, CPU) by fairseq's own search
-with beam 5 and beam 1 and by this package's decoders, first untimed, for tokens and passes, then in
-timed rounds in which the decoders take turns sentence by sentence.
+A small benchmark: fairseq's own search with beam 5 and beam 1 and this package's decoders translate
+every sentence at batch 1 (fp32, CPU), first untimed, for tokens and passes, then in timed rounds in
+which the decoders alternate sentence by sentence.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def decoders(
 
     Args:
         block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
-        drafter: the checkpoint that drafts for ``gad`` and ``gad_pp``; without it they have no row.
-        reordered: by label, checkpoints of models that write several words a step.
-        heads: those that look ahead for ``blockwise``; without them it has no row.
+        drafter: the drafter's checkpoint for ``gad`` and ``gad_pp``; None: they have no row.
+        reordered: by label, checkpoints of models that write several words per step.
+        heads: the heads' checkpoint for ``blockwise``; None: it has no row.
     """
     size = f"--block-size {block_size}"
     drafted = {}
@@ -73,8 +73,8 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
     """Format the comparison.
 
     Args:
-        bench: that has run.
-        same: of each system that decodes the same model, the counts of ``agreement``.
+        bench: the finished benchmark.
+        same: the counts of ``agreement`` for each system with the same model.
     """
     heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
     under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
@@ -128,10 +128,10 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
 
 
 def describe(same: dict[str, dict[str, int]]) -> str:
-    """Say in plain words where decoders that promise greedy's tokens left them.
+    """Describe in words how the outputs of lossless decoders differ from greedy search's.
 
     Args:
-        same: of each exact system, the counts of ``agreement``.
+        same: the counts of ``agreement`` for each lossless system.
     """
     lines = []
     for name, counts in same.items():
@@ -147,7 +147,7 @@ def describe(same: dict[str, dict[str, int]]) -> str:
 
 
 def given_or_there(given: Path | None, usual: Path) -> str | None:
-    """Return a file that was named; else the usual one, if there is one."""
+    """Return the given file; else the usual one, if it exists."""
     path = usual if given is None and usual.is_file() else given
     return None if path is None else str(path)
 
@@ -199,7 +199,7 @@ def demo(args: argparse.Namespace) -> int:
     print("Times depend on this machine.")
     print(describe(exact))
     language = text_language(data, task.cfg.source_lang)
-    if language is not None:  # of images, numbers say nothing
+    if language is not None:  # an image's intensities are not shown
         print(
             examples(
                 bench,

@@ -16,10 +16,10 @@ from ..analysis.benchmark_tables import tables
 from ..analysis.promises import PROVENANCE
 from ..errors import UsageError, option_error
 
-# Of the JSON files: another version is another meaning of their keys.
+# Schemas of the JSON files; the version changes when the meaning of a key changes.
 SCHEMA, VERSION = "fairseq_paradec.table", 1
 
-# What a table holds, and as what.
+# The keys of a table, and their types.
 FIELDS: dict[str, type] = {
     "title": str,
     "notes": list,
@@ -30,7 +30,7 @@ FIELDS: dict[str, type] = {
     "rows": list,
 }
 
-# The other kinds of file hold several tables and what they are made from: a benchmark, and passes.
+# The other kinds of file, a benchmark and passes, hold several tables and their raw samples.
 BENCHMARK = "fairseq_paradec.benchmark"
 # Benchmarks of these versions are read: the first lacks PROVENANCE.
 BENCHMARK_VERSIONS = (1, 2)
@@ -53,7 +53,7 @@ def check_out(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, which appears when it is whole."""
+    """Write a file by an atomic replacement."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(text.encode())
     partial.replace(path)
@@ -76,7 +76,7 @@ def save(
     Args:
         path: the file to write.
         title: the section's title.
-        notes: what a reader must know to read the numbers right.
+        notes: the notes below the table.
         rows: one dict per row, all with the same keys, which are the columns.
         made_by: the ``circumstances``.
     """
@@ -164,8 +164,8 @@ def passes_contradiction(document: dict[str, Any]) -> str | None:
 def contradiction(document: dict[str, Any]) -> str | None:
     """Return what does not fit together in a benchmark, or None.
 
-    Above all: one dtype and one number of threads in a column, but for what is labelled as of
-    another, and as many samples for each system as there were rounds and sentences.
+    A column has one dtype and one number of threads, except systems labelled with another, and
+    each system has one sample per round and sentence.
     """
     setting, seconds = document["setting"], document["seconds"]
     names = [s["label"] for s in document["systems"]]

@@ -1,6 +1,6 @@
-"""``paradec evaluate``: test sets by fairseq-generate and the plugin, and their scores.
+"""``paradec evaluate``: scores of test sets, decoded by fairseq-generate with the plugin.
 
-The only decoding that is fairseq's own command, so that any of its tasks and flags can be scored.
+Only this command decodes by fairseq's own command, so that it supports all of its tasks and flags.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     """
     command = [sys.executable, "-P", "-m", "fairseq_cli.generate", data, "--path", path]
     command += ["--user-dir", str(Path(__file__).resolve().parents[1]), "--gen-subset", subset]
-    # Not the checkpoint's, as it is elsewhere: fairseq-generate takes its own.
+    # fairseq-generate uses its own settings, not the checkpoint's.
     command += ["--task", IMAGE_TASK] if holds_images(data) else []
     command += flags
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
@@ -60,9 +60,9 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
 def translated(
     args: argparse.Namespace, path: str, subset: str, beam: int | None, flags: Sequence[str]
 ) -> list[str]:
-    """Return the translations of one setting, those of an earlier run if it made the same.
+    """Return the translations of one setting, from an earlier run with the same inputs if any.
 
-    They are written beside the result, with a file that says what they were made of.
+    They are written to the result's folder, with a file that lists their inputs.
     """
     name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
     out, record = (args.out.with_suffix(f".{name}.{end}") for end in ("txt", "made-of.txt"))
@@ -126,7 +126,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def read_tests(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Return the references of each test set: of images the targets of DATA, of texts ``--raw``.
+    """Return the references of each test set: for images the targets of DATA, else ``--raw``.
 
     Raises:
         UsageError: ``--raw`` does not fit.
@@ -143,5 +143,5 @@ def read_tests(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def beam_flags(beam: int | None) -> list[str]:
-    """Return fairseq-generate's flags for the checkpoint's own beam search; none without."""
+    """Return fairseq-generate's flags for the checkpoint's own beam search; [] without a beam."""
     return [] if beam is None else ["--decoding", "auto", "--beam", str(beam)]

@@ -6,12 +6,12 @@ from typing import Any
 
 from ..methods.registry import METHODS
 
-# Every method that drafts by no trained model, together.
+# The methods without a trained drafter, as one kind.
 UNTRAINED = "jacobi"
 
 
 def kinds() -> dict[str, list[str]]:
-    """Return what may be measured: the methods of each ``--decoding`` of this command."""
+    """Return the methods of each ``--decoding`` of this command."""
     measured = [one for one in METHODS.values() if one.exact_variants is not None]
     untrained = [one.name for one in measured if one.drafter is None]
     return {UNTRAINED: untrained} | {one.name: [one.name] for one in measured if one.drafter}
@@ -25,8 +25,8 @@ def variants(
     Args:
         joined: source and target share a dictionary; ``source-copy`` needs that.
         kind: one of ``kinds``.
-        drafter: what drafts, if that is not in the model.
-        block: the block size that the drafter was trained with.
+        drafter: the drafter's checkpoint, if the model has no heads.
+        block: the block size of the drafter's training.
     """
     common = {} if drafter is None else {"drafter_path": drafter}
     return [

@@ -1,4 +1,4 @@
-"""Measurements on disk: a command that was broken off goes on, if all it is made of is the same."""
+"""Measurements on disk: an interrupted command continues if its settings are the same."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..errors import UsageError, option_error
 
 @dataclass
 class Journal:
-    """What was measured so far, on disk, so that a benchmark can be broken off.
+    """The measurements so far, on disk, so that an interrupted benchmark can continue.
 
     Attributes:
-        path: one JSON object a line; the first says which run it is of. None: memory only.
+        path: a file with one JSON object per line; the first identifies the run. None: no file.
         fingerprint: of the run.
-        entries: by key.
+        entries: the measurements by key.
 
     Raises:
-        UsageError: the file is of another run.
+        UsageError: the file belongs to another run.
     """
 
     path: Path | None
@@ -33,7 +33,7 @@ class Journal:
     entries: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is there, and keep others from writing to it."""
+        """Read the file, and lock it."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class Journal:
         _refuse_other(self.path, head, json.loads(json.dumps(self.fingerprint)))
 
     def _write(self, entry: dict[str, Any]) -> None:
-        """Append one line, and see it on the disk."""
+        """Append one line, and sync it to disk."""
         self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -69,13 +69,13 @@ class Journal:
             self._write({"key": key, "value": value})
 
     def close(self) -> None:
-        """Let others go on with the file."""
+        """Close and unlock the file."""
         if self.path is not None:
             self._file.close()
 
 
 def _refuse_other(path: Path, there: Any, here: dict[str, Any], what: str = "") -> None:
-    """Refuse to go on with a run under other circumstances, and name the first of them."""
+    """Refuse to continue a run with other settings; the error names the first that differs."""
     for name, value in here.items():
         old = there.get(name) if isinstance(there, dict) else None
         if isinstance(value, dict) and isinstance(old, dict):
@@ -109,7 +109,7 @@ def subset_files(data: str, subset: str) -> list[Path]:
 def origin(
     data: str, subset: str, files: Iterable[str | Path], made_by: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what a result is made of: where one of it is another, so may be the result.
+    """Return the inputs that a result depends on.
 
     Args:
         data: fairseq's data folder; its dictionaries, images' sizes and raw references count.

@@ -20,13 +20,13 @@ DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
 def agreement(
     system: System, sentences: Sequence[int], ours: Sequence[list[str]], theirs: Sequence[list[str]]
 ) -> dict[str, int]:
-    """Count where a system's tokens are fairseq greedy's.
+    """Count the outputs that equal those of fairseq's greedy search.
 
     Args:
-        system: if it promises to be exact, its model says what is a tie.
-        sentences: their numbers.
+        system: the system; a lossless one decides which differences are ties.
+        sentences: the numbers of the sentences.
         ours: the system's tokens.
-        theirs: fairseq greedy's.
+        theirs: the tokens of fairseq's greedy search.
     """
     triples = list(zip(sentences, ours, theirs, strict=True))
     different = [triple for triple in triples if triple[1] != triple[2]]
@@ -65,11 +65,11 @@ def read_references(path: Path, flag: str, count: int | None = None) -> list[str
 
     Args:
         path: the file.
-        flag: that named it, for the message.
-        count: of the subset's sentences, if that is known.
+        flag: the flag that names it, for the message.
+        count: the number of the subset's sentences, if known.
 
     Raises:
-        UsageError: it is missing, or has other lines than there are sentences.
+        UsageError: it is missing, or its number of lines is not that of the sentences.
     """
     if not path.is_file():
         raise option_error(flag, str(path), "a file with one reference per line")
@@ -81,12 +81,12 @@ def read_references(path: Path, flag: str, count: int | None = None) -> list[str
 
 
 def references(data: str, subset: str, count: int, given: Path | None) -> tuple[list[str], str]:
-    """Return the references of a whole subset as plain text, and where they are from.
+    """Return the references of a whole subset as plain text, and their origin in words.
 
     Args:
-        data: the data folder; its ``raw/SUBSET.LANG`` is taken if it is there.
-        subset: of the data.
-        count: of its sentences.
+        data: the data folder; its ``raw/SUBSET.LANG`` is used if it exists.
+        subset: the subset's name.
+        count: the number of its sentences.
         given: ``--reference``.
 
     Raises:

@@ -17,7 +17,7 @@ IMAGE_TASK = "image_super_resolution"
 
 
 def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
-    """Refuse a data folder or a checkpoint that is not there.
+    """Refuse a missing data folder or checkpoint.
 
     Args:
         data: fairseq's data folder.
@@ -45,7 +45,7 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
         The models and the task.
 
     Raises:
-        UsageError: the data are images, and the model was not trained on such.
+        UsageError: the data are images, and the model is for another task.
     """
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         path.split(os.pathsep), arg_overrides={"data": data}
@@ -61,7 +61,7 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
 def by_length(dataset: Any) -> list[int]:
     """Return the numbers of a subset's sentences, from short to long.
 
-    Those of equal length come in the same order each time; fairseq shuffles them, unless the subset
+    Sentences of equal length keep the order of the data; fairseq shuffles them, unless the subset
     is called ``test``.
     """
     sizes, targets = dataset.src_sizes, dataset.tgt_sizes
@@ -72,25 +72,25 @@ def by_length(dataset: Any) -> list[int]:
 
 
 def evenly(items: list[int], count: int | None) -> list[int]:
-    """Return so many of the items, evenly chosen; all if there are no more, or for None."""
+    """Return ``count`` evenly spaced items; all of them if there are no more, or for None."""
     if count is None or count >= len(items):
         return items
     return [items[int(i * len(items) / count)] for i in range(count)]
 
 
 def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> list[int]:
-    """Choose sentences: from short to long, evenly if not all are wanted.
+    """Choose sentences from short to long, evenly spaced if not all of them.
 
-    Empty ones, and those beyond a model's positions, cannot be decoded and are left out.
+    Empty sentences, and those that exceed a model's positions, cannot be decoded and are left out.
 
     Args:
-        task: with the subset.
+        task: the task with the subset.
         subset: its name.
-        models: all that read the sentences.
-        count: of sentences; None for all.
+        models: all models that read the sentences.
+        count: the number of sentences; None for all.
 
     Raises:
-        UsageError: none is left.
+        UsageError: no sentence is left.
     """
     dataset = task.dataset(subset)
     longest = min(model.max_positions()[0] for model in models)
@@ -101,5 +101,5 @@ def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> 
 
 
 def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
-    """Build a generator from options named as their flags are."""
+    """Build a generator from options, by the flags' names."""
     return task.build_generator(list(models), argparse.Namespace(**options))

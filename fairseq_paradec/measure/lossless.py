@@ -1,4 +1,4 @@
-"""``paradec lossless``: test sets by every lossless variant, against fairseq's --beam 1."""
+"""``paradec lossless``: every lossless setting's outputs against fairseq's --beam 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def count(
     wanted: Mapping[str, Sequence[list[str]]],
     size: int,
 ) -> dict[str, Any]:
-    """Decode all subsets by one variant, and compare with fairseq's outputs.
+    """Decode all subsets with one setting, and compare with fairseq's outputs.
 
     Args:
         systems: the variant, by subset.
@@ -49,7 +49,7 @@ def count(
 
 
 def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that say which variant a row is about."""
+    """Return the columns that identify a row's setting."""
     return {
         "batch size": batch_size,
         "decoder": options["decoding"],
@@ -65,7 +65,7 @@ def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def lossless(args: argparse.Namespace) -> int:
-    """Decode everything by everything, and write the table; return the exit status.
+    """Decode all subsets with all settings, and write the table; return the exit status.
 
     Args:
         args: of ``paradec lossless``.

@@ -1,4 +1,4 @@
-"""The machine under a measurement: what it is, whether it is idle, how much memory work takes."""
+"""The machine of a measurement: its description, its load, and the memory that work needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor's name, as well as this system tells it."""
+    """Return the processor's name from /proc/cpuinfo, or from ``platform``."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -69,7 +69,7 @@ def _processor() -> str:
 
 
 def busy_cores(seconds: float = WATCH_SECONDS) -> float | None:
-    """Return how many cores are in use while this process sleeps; None if not to be known."""
+    """Return the number of cores in use while this process sleeps; None if unknown."""
     before = _cpu_seconds()
     time.sleep(seconds)
     after = _cpu_seconds()
@@ -89,7 +89,7 @@ def _cpu_seconds() -> float | None:
 
 
 class Others:
-    """Counts what other processes do while this one works, from when it is made."""
+    """Measures the cores that other processes use, from its creation on."""
 
     def __init__(self) -> None:
         self._begin = self._now()
@@ -99,7 +99,7 @@ class Others:
         return _cpu_seconds(), time.process_time(), time.monotonic()
 
     def cores(self) -> float | None:
-        """Return how many cores others used since then; None if not to be known."""
+        """Return the mean number of cores that others used since then; None if unknown."""
         (all_before, own_before, begin), (all_after, own_after, end) = self._begin, self._now()
         if all_before is None or all_after is None:
             return None
@@ -122,10 +122,10 @@ def wait_until_idle() -> float | None:
 
 
 def refuse_busy(busy: float | None) -> None:
-    """Stop if others use too much of the machine.
+    """Refuse a machine that other processes use too much.
 
     Raises:
-        UsageError: they do.
+        UsageError: they use more than ``BUSY_CORES`` cores.
     """
     if busy is not None and busy > BUSY_CORES:
         raise UsageError(
@@ -135,14 +135,14 @@ def refuse_busy(busy: float | None) -> None:
 
 
 def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | None]:
-    """Run something and measure the memory it needs beyond what is held already.
+    """Run ``work`` and measure its peak memory above the memory in use before.
 
     Args:
-        work: to be run.
-        device: ``cpu``: the process's resident memory; ``cuda``: what torch allocates there.
+        work: the function.
+        device: ``cpu``: the process's resident memory; ``cuda``: torch's allocations there.
 
     Returns:
-        Its result, and the peak in MiB; None where the system does not tell.
+        The result, and the peak in MiB; None if unknown.
     """
     if device == "cuda":
         torch.cuda.synchronize()
@@ -160,7 +160,7 @@ def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | Non
 
 
 def _restart_peak() -> float | None:
-    """Give free memory back, begin a new peak, and return what is held, in MiB (Linux)."""
+    """Release free memory, reset the peak, and return the memory in use in MiB (Linux)."""
     if not sys.platform.startswith("linux"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""``paradec modules``: where a decoder's time goes, in milliseconds per sentence and module.
+"""``paradec modules``: a decoder's time in milliseconds per sentence and module.
 
 Xia et al. 2022, Table 7.
 """
@@ -19,7 +19,7 @@ from .clock import Clock, Parts
 from .loading import check_inputs, choose
 from .systems import FairseqSystem, Models
 
-# Column -> what is timed: the generator's part, and its methods, none of which calls another.
+# Column -> the timed part of the generator, and its methods, none of which calls another.
 PARTS: Parts = {
     "encoder and keys": ("scorer", ("encode",)),
     "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
@@ -104,6 +104,6 @@ def modules(args: argparse.Namespace) -> int:
 
 
 def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:
-    """Decode once to warm up, and once for the memory's peak."""
+    """Decode once to warm up, and once to measure peak memory."""
     system.translate([sentence])
     return machine.with_peak_memory(lambda: system.translate([sentence]), device)[1]

@@ -101,7 +101,7 @@ class CTranslate2System:
         return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Nothing is promised, so nothing is excused."""
+        """Return False: a peer is not lossless, so its differences are no ties."""
         return False
 
     def provenance(self) -> dict[str, Any]:
@@ -111,10 +111,10 @@ class CTranslate2System:
 
 @functools.cache
 def converted(path: str, data: str) -> str:
-    """Convert a checkpoint for CTranslate2, into a folder that goes when the process does.
+    """Convert a checkpoint for CTranslate2, in a folder that is removed when the process ends.
 
     Raises:
-        UsageError: CTranslate2 is not installed, or does not know the model.
+        UsageError: CTranslate2 is not installed, or does not support the model.
     """
     try:
         from ctranslate2.converters import FairseqConverter
@@ -138,7 +138,7 @@ def converted(path: str, data: str) -> str:
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """Return a part of a checkpoint's configuration, in whichever form it was saved."""
+    """Return a part of a checkpoint's configuration, saved in either form."""
     if isinstance(config, argparse.Namespace):
         return vars(config)
     return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)

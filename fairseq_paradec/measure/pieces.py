@@ -1,7 +1,7 @@
-"""A decoder's pass in pieces: what each of them reads and computes, and what runs it alone.
+"""The pieces of a decoder's pass: what each reads and computes, and a call that runs it alone.
 
-It reads a ChunkScorer's gathered weights, whatever form they are in, so that a pass can be profiled
-(``paradec passes``) without a clock inside it.
+It reads a ChunkScorer's gathered weights, in any form, so that ``paradec passes`` profiles a pass
+without a clock inside it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def refuse_unknown(model: Any) -> None:
     """Refuse a model whose pass is not made of PIECES.
 
     Raises:
-        UsageError: it is one.
+        UsageError: the model's pass has other pieces.
     """
     problem = ""
     if not isinstance(model, TransformerModelBase):
@@ -54,7 +54,7 @@ def refuse_unknown(model: Any) -> None:
 
 
 def _dtype(product: Any) -> torch.dtype:
-    """Return the dtype that a linear map's weights are kept in, whatever its form."""
+    """Return the dtype of a linear map's weights, for any form."""
     if isinstance(product, Int8Linear):
         return torch.int8
     dtype: torch.dtype = getattr(product, "plain", product).weight.dtype
@@ -67,10 +67,10 @@ def _sizes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 class Counter:
-    """Counts what the pieces of a pass read; what they compute, ``analysis.flops`` does.
+    """Counts what the pieces of a pass read; ``analysis.flops`` counts what they compute.
 
     Args:
-        states: the dtype of what goes through them; norms, biases and embeddings have it too.
+        states: the dtype of hidden states, norms, biases and embeddings.
     """
 
     def __init__(self, states: torch.dtype) -> None:
@@ -122,7 +122,7 @@ class Counter:
         piece["cache_bytes"] += 2 * batch * keys * width * self.states.itemsize
 
     def computes(self, operations: Mapping[str, float]) -> None:
-        """Note what pieces compute, by name."""
+        """Set the operations of pieces, by name."""
         for name, count in operations.items():
             self._piece(name)["flops"] = int(count)
 
@@ -132,7 +132,7 @@ def decoder_pieces(
 ) -> list[dict[str, Any]]:
     """Count what a decoder's pass reads and computes, by piece.
 
-    Of the embedding and of positions as many rows are read as tokens go in.
+    A pass reads one row of the embedding and of the positions per token.
 
     Args:
         scorer: a ChunkScorer that has encoded.
@@ -192,7 +192,7 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     Args:
         scorer: a ChunkScorer that has encoded.
         source: length of the sources.
-        own_encoder: False: the keys alone, of a drafter on the verifier's encoder.
+        own_encoder: False: count the keys only, for a drafter on the verifier's encoder.
     """
     decoder, encoder = scorer.decoder, scorer.model.encoder
     batch = scorer.cache.keys.size(1)
@@ -222,13 +222,13 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
 
 
 def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:
-    """Return what computes each of PIECES alone, through the scorer's own weights and its cache.
+    """Return calls that run each of PIECES alone, with the scorer's own weights and cache.
 
-    A whole pass must have made room in the cache before.
+    A whole pass must have enlarged the cache before.
 
     Args:
-        scorer: a ChunkScorer that has encoded; its rows have cached equally many tokens.
-        tokens: B×K, the chunk behind these.
+        scorer: a ChunkScorer that has encoded; its rows have equally many cached tokens.
+        tokens: B×K, the chunk after them.
     """
     batch, width = tokens.shape
     weights, cache = scorer.weights, scorer.cache

@@ -1,4 +1,4 @@
-"""Timed rounds: on an idle machine, all that is compared in turns."""
+"""Timed rounds on an idle machine, in which the compared systems alternate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from ..errors import option_error
 from . import machine
 
-# How often a round is repeated because others used the machine meanwhile.
+# The number of repetitions of a round during which other processes used the machine.
 AGAIN = 3
 
 R = TypeVar("R")
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 def now(device: str = "cpu") -> float:
-    """Return the time, in seconds, once the device has done what it was given."""
+    """Return the time in seconds, after all work on the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def check_device(device: str) -> None:
-    """Refuse ``--device cuda`` where there is none.
+    """Refuse ``--device cuda`` without a CUDA device.
 
     Raises:
         UsageError: torch finds no CUDA device.
@@ -38,14 +38,14 @@ def check_device(device: str) -> None:
 
 
 def undisturbed(work: Callable[[], R], busy: bool) -> tuple[R, float | None]:
-    """Work while the machine is idle; again, a few times, if others used it meanwhile.
+    """Run a round on an idle machine; repeat it a few times if others used the machine meanwhile.
 
     Args:
         work: a round.
-        busy: work though others use the machine.
+        busy: also run on a busy machine, and do not repeat.
 
     Returns:
-        What the work gave, and how many cores others used; None if not to be known.
+        The result of the round, and the number of cores that others used; None if unknown.
 
     Raises:
         UsageError: the machine stays busy.
@@ -66,18 +66,18 @@ def undisturbed(work: Callable[[], R], busy: bool) -> tuple[R, float | None]:
 def in_turns(
     compared: Sequence[S], items: Sequence[T], turn: int, work: Callable[[S, T], R]
 ) -> list[list[R]]:
-    """Do each item by all that is compared before the next item, each time in another order.
+    """Process each item with all systems before the next item, each time in another order.
 
-    What one leaves behind (in caches) is then not always there for the same other one.
+    So the CPU cache that one system leaves does not always serve the same other system.
 
     Args:
-        compared: the decoders, for example.
-        items: what each of them works on.
-        turn: the round's number; it decides the orders.
-        work: one of the items by one of the compared.
+        compared: the compared systems, for example decoders.
+        items: the items that each of them processes.
+        turn: the number of the round; it determines the orders.
+        work: processes one item with one system.
 
     Returns:
-        Of each of the compared, what the work gave, by item.
+        The results of each system, by item.
     """
     order, found = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
     for item in items:
@@ -87,7 +87,7 @@ def in_turns(
 
 
 def others_used(used: Sequence[float | None], busy: bool) -> str:
-    """Say for a note how many cores others used at most."""
+    """Return a note with the largest number of cores that others used."""
     idle = "not checked (--busy), " if busy else ""
     known = [one for one in used if one is not None]
     return f"others: {idle}{max(known) if known else 'unknown'} cores at most"

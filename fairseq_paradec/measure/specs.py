@@ -1,4 +1,4 @@
-"""A decoder as a user types it: ``[LABEL=]DECODING [flags of fairseq-generate]``."""
+"""Specifications of decoders: ``[LABEL=]DECODING [flags of fairseq-generate]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairseq import options as fairseq_options
 from ..errors import UsageError, option_error
 from ..options import ENGINE_FLAGS, METHOD_FLAGS
 
-# fairseq's flags that all decoders share: given to one alone they would compare unlike things.
+# fairseq's flags that all decoders share; with other values for one decoder, times do not compare.
 COMMON = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
 _INSTEAD = {
     **{name: "--" + name.replace("_", "-") for name in COMMON},
@@ -25,12 +25,12 @@ _INSTEAD = {
     "batch_size": "--batch-sizes",
     "max_tokens": "--batch-sizes",
 }
-# What makes fairseq's search something else than a plain beam.
+# Flags that turn fairseq's search into another one than plain beam search.
 OTHER_SEARCH = (
     "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
     "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
 )  # fmt: skip
-# The flags of fairseq-generate that a decoder here may have: those that building it reads.
+# The allowed flags of fairseq-generate: those that the building of a generator reads.
 OF_A_DECODER = (
     "decoding", "path", "beam", "lenpen", "unnormalized", *OTHER_SEARCH, *METHOD_FLAGS,
     *ENGINE_FLAGS,
@@ -38,7 +38,7 @@ OF_A_DECODER = (
 
 
 def split_label(spec: str) -> tuple[str, str]:
-    """Split ``LABEL=DECODING flags``; without a label the whole is its own.
+    """Split ``LABEL=DECODING flags``; without a label the specification is the label.
 
     Raises:
         UsageError: nothing is left.
@@ -52,7 +52,7 @@ def split_label(spec: str) -> tuple[str, str]:
 
 
 def parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[str]]:
-    """Read a decoder's flags by fairseq-generate's own parser; return also which were given."""
+    """Parse a decoder's flags with fairseq-generate's parser; also return the given flags."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -84,10 +84,10 @@ def parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[
 
 
 def spell(options: Mapping[str, Any]) -> str:
-    """Return what a user types for a decoder.
+    """Return the specification of a decoder.
 
     Args:
-        options: as the flags are named; ``decoding`` among them.
+        options: options by the flags' names, with ``decoding``.
     """
     words = [options["decoding"]]
     for name, value in options.items():

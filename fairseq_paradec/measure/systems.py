@@ -1,8 +1,8 @@
-"""What is compared: decoders of this package, and fairseq's search.
+"""The compared systems: decoders of this package, and fairseq's search.
 
-A system gets sentences by their number in the test set and returns text. Everything that a user
-waits for lies inside ``translate``: batching, the copy to the device, encoder, decoder, and turning
-tokens into detokenised text.
+A system gets sentences by their number in the test set and returns text. ``translate`` includes
+everything that a user waits for: batching, the copy to the device, encoder, decoder, and
+detokenisation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import DTYPES, loading
 from .specs import OTHER_SEARCH, parse, split_label
 from .text import plain_text, text_language
 
-# What else a system may promise than EXACT and OTHER_DTYPE.
+# The labels of systems besides EXACT and OTHER_DTYPE.
 BEAM, RELAXED, PEER, OTHER_MODEL = "beam search", "relaxed", "peer", "other model"
 
 _DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
@@ -38,11 +38,10 @@ class Output:
     """One translation.
 
     Attributes:
-        tokens: as symbols of the target dictionary, without ``</s>``.
-        text: detokenised; of an image its intensities.
-        passes: decoder passes, of fairseq's own search those of the batch; None where the system
-            does not tell.
-        blocks: of blockwise decoding, how many blocks the output came in; None of other methods.
+        tokens: symbols of the target dictionary, without ``</s>``.
+        text: the detokenised text; for an image its intensities.
+        passes: decoder passes; for fairseq's own search those of the batch; None if unknown.
+        blocks: for blockwise decoding the number of blocks; None for other methods.
     """
 
     tokens: list[str]
@@ -56,12 +55,12 @@ class System(Protocol):
 
     Attributes:
         label: its name in every table.
-        command: what the user typed for it.
+        command: its specification.
         promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE``
             or ``PEER``.
-        parameters: of all its models.
+        parameters: the number of parameters of its models.
         dtype: of its weights.
-        threads: CPU threads of its own; None if it takes the run's.
+        threads: its own number of CPU threads; None: the run's.
         files: its checkpoints.
         models: its fairseq models.
         task: fairseq's task, with the test set and dictionaries.
@@ -78,17 +77,17 @@ class System(Protocol):
     task: Any
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch: the sentences of these numbers, in this order."""
+        """Translate one batch: the sentences with these numbers, in this order."""
 
     def provenance(self) -> dict[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Say whether two outputs part at tokens that the model hardly tells apart."""
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
 
 
 class Models:
-    """Loads each checkpoint once, in one dtype and on one device for all.
+    """Loads each checkpoint once; all have one dtype and one device.
 
     Args:
         data: fairseq's data folder.
@@ -124,14 +123,14 @@ class FairseqSystem:
     """A decoder that fairseq's task builds: this package's, or fairseq's own search.
 
     Args:
-        spec: what the user typed: ``[LABEL=]DECODING [flags of fairseq-generate]``.
-        models: where checkpoints come from.
+        spec: the specification: ``[LABEL=]DECODING [flags of fairseq-generate]``.
+        models: loads the checkpoints.
         path: the benchmark's own checkpoint.
         common: fairseq's options that all decoders share.
-        label: instead of the spec's own.
+        label: replaces the specification's label.
 
     Raises:
-        UsageError: flags that cannot be, or that belong to the whole run.
+        UsageError: a flag is wrong, or belongs to the whole run.
     """
 
     threads: int | None = None
@@ -171,7 +170,7 @@ class FairseqSystem:
             self._counted = self.generator.model = CountedModel(self.models)
 
     def _promise(self, models: Models, path: str) -> str:
-        """Return what the output is promised to be."""
+        """Return the label of the output: exact, beam search, relaxed, ..."""
         own, wanted = self.files, path.split(os.pathsep)
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
@@ -187,7 +186,7 @@ class FairseqSystem:
 
     @property
     def lossless(self) -> bool:
-        """Whether, in fp32, the output is promised to be greedy search's with these models."""
+        """Whether the output is guaranteed to be these models' greedy output in fp32."""
         if isinstance(self.generator, MethodGenerator):
             return bool(self.generator.lossless)
         return self.options.beam == 1 and not any(name in self.given for name in OTHER_SEARCH)
@@ -229,12 +228,12 @@ class FairseqSystem:
         return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Say whether two outputs part at tokens that the model hardly tells apart.
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities.
 
         Args:
-            sentence: its number.
-            ours: tokens.
-            theirs: fairseq greedy's.
+            sentence: the sentence's number.
+            ours: the system's tokens.
+            theirs: the tokens of fairseq's greedy search.
         """
         dictionary = self.task.target_dictionary
         sample = self._sample([sentence])
@@ -263,10 +262,10 @@ def count_parameters(models: Sequence[Any]) -> int:
 
 
 def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Say whether models have one greedy search: the same weights, whatever heads look ahead.
+    """Return whether models have the same greedy output: equal weights without the heads'.
 
-    Heads that were trained on a frozen base leave its output as it is; a fine-tuned base, or a
-    first head that is learned, does not.
+    Heads on a frozen base do not change its output; a fine-tuned base, or a learned first head,
+    does.
     """
     if len(ours) != len(theirs):
         return False
@@ -293,10 +292,10 @@ def decode(
     """Translate sentences in batches of a size, in their order.
 
     Args:
-        system: by which.
-        sentences: their numbers.
-        size: of a batch.
-        advance: is told how many are done, after each batch.
+        system: the system.
+        sentences: the numbers of the sentences.
+        size: sentences per batch.
+        advance: called after each batch with its number of sentences.
     """
     found: list[Output] = []
     for start in range(0, len(sentences), size):
@@ -306,10 +305,10 @@ def decode(
 
 
 class CountedModel(EnsembleModel):
-    """fairseq's ensemble; counts its decoder passes, of which fairseq's own search does not tell.
+    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
 
     Attributes:
-        passes: so many since it was last set.
+        passes: the number of passes since it was last set.
     """
 
     passes = 0

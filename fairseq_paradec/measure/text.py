@@ -1,4 +1,4 @@
-"""Outputs as plain text, and what scores them: chosen by the data folder."""
+"""Outputs as plain text, and their scorer, by the kind of data folder."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DOCUMENT, SUMMARY = "document", "summary"
 
 
 def holds_images(data: str) -> bool:
-    """Say whether a data folder is of images, as ``paradec data images`` makes it."""
+    """Return whether a data folder holds images, from ``paradec data images``."""
     return (Path(data) / images.SIZES).is_file()
 
 
 def text_language(data: str, language: str) -> str | None:
     """Return the language that the text of one side is detokenised as.
 
-    Documents and summaries are taken for English: their language is not in the folder. ROUGE, which
-    counts letters and digits alone, does not see what Moses does in another one.
+    Documents and summaries are taken to be English, since the folder does not name their language.
+    ROUGE counts letters and digits only, so Moses' rules for other languages do not affect it.
 
     Args:
         data: fairseq's data folder.
         language: its name for the side.
 
     Returns:
-        As in ``de``; None for images, whose numbers are no language.
+        A code such as ``de``; None for images.
     """
     if holds_images(data):
         return None
@@ -39,7 +39,7 @@ def text_language(data: str, language: str) -> str | None:
 
 
 def quality_of(data: str, language: str, references: Sequence[str]) -> Quality:
-    """Return what scores the outputs for a data folder: images, summaries or translations.
+    """Return the scorer of outputs for a data folder of images, summaries or translations.
 
     Args:
         data: fairseq's data folder.
@@ -47,7 +47,7 @@ def quality_of(data: str, language: str, references: Sequence[str]) -> Quality:
         references: one per output, as ``plain_text`` makes them.
 
     Raises:
-        UsageError: the references are not of that kind, or the images' sizes cannot be read.
+        UsageError: the references are of another kind, or the images' sizes cannot be read.
     """
     if holds_images(data):
         return ImageQuality(references, images.read_sizes(data)[1])

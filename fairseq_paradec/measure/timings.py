@@ -1,8 +1,8 @@
-"""Systems on the same sentences: what comes out, in how many passes, and raw times.
+"""Outputs, passes and raw times of systems on the same sentences.
 
-Every system translates the same sentences in the same process, in rounds in which each sentence is
-decoded by all of them one after the other, each time in another order. The timer covers what a user
-waits for: batching, encoder, decoder, detokenised text.
+All systems translate the same sentences in the same process. In each round all of them decode a
+sentence before the next one, each time in another order. The timer covers batching, encoder,
+decoder and detokenisation.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from . import machine, rounds
 from .journal import Journal
 from .systems import PEER, Output, System, decode
 
-# A batch size is useful if some decoder gains this factor by it.
+# A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
 WARM_UP = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured.
+    """The plan of a benchmark.
 
     Attributes:
-        sentences: numbers of the sentences, from short to long.
-        timed: those whose latency is taken.
-        batch_sizes: of the throughput sweep, growing.
+        sentences: the numbers of the sentences, from short to long.
+        timed: the sentences whose latency is measured.
+        batch_sizes: of the throughput sweep, in ascending order.
         threads: CPU threads; the first is used for all but the thread sweep.
-        rounds: timed ones.
+        rounds: the number of timed rounds.
         device: ``cpu`` or ``cuda``.
-        busy: measure also if others use the machine.
+        busy: also measure on a busy machine.
     """
 
     sentences: list[int]
@@ -52,13 +52,13 @@ class Plan:
 
 
 class Benchmark:
-    """Measures systems and keeps raw samples; does not judge them.
+    """Measures systems and keeps raw samples.
 
     Args:
-        systems: the rows, ``BASELINES`` among their labels.
-        plan: what to measure.
-        journal: where to keep it.
-        bar: progress, advanced by one a translated sentence.
+        systems: the systems, with ``BASELINES`` among their labels.
+        plan: the plan.
+        journal: stores the samples.
+        bar: the progress bar, advanced by one per translated sentence.
     """
 
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal, bar: Any) -> None:
@@ -67,13 +67,13 @@ class Benchmark:
         self._observed: dict[str, dict[int, list[str]]] = {}
 
     def run(self) -> None:
-        """Measure all that the journal does not hold yet."""
+        """Measure everything that the journal does not hold yet."""
         torch.set_num_threads(self.plan.threads[0])
         for system in self.systems:
             self.observe(system, 1)
         for threads in self.plan.threads:
             torch.set_num_threads(threads)
-            # A peer has threads of its own: it belongs to one setting only.
+            # A peer has its own number of threads, so it is measured in one setting only.
             among = self.systems if threads == self.plan.threads[0] else self.own
             items = [[sentence] for sentence in self.plan.timed]
             self.time(f"latency/{threads}", among, items)
@@ -120,8 +120,8 @@ class Benchmark:
         """Time whole translations in rounds: each item by all systems before the next item.
 
         Args:
-            key: under which the seconds of each round are kept, with the round's number.
-            systems: to be compared.
+            key: the journal's key of the seconds, extended by the round's number.
+            systems: the compared systems.
             items: batches of sentences.
         """
         warm = False
@@ -138,7 +138,7 @@ class Benchmark:
             self.journal.put(f"{key}/{turn}", {"busy": busy} | entry)
 
     def _warm_up(self, system: System, items: Sequence[list[int]]) -> None:
-        """Translate a few items, the first and the last among them."""
+        """Translate a few items, with the first and the last."""
         step = max(1, (len(items) - 1) // WARM_UP)
         for item in [*items[:-1:step][:WARM_UP], items[-1]]:
             system.translate(item)
@@ -146,7 +146,7 @@ class Benchmark:
     def _round(
         self, systems: Sequence[System], items: Sequence[list[int]], turn: int
     ) -> dict[str, Any]:
-        """Time one round; compare what comes out with what came out untimed."""
+        """Time one round; compare its outputs with the untimed ones."""
 
         def translate(system: System, item: list[int]) -> tuple[float, int]:
             begin = rounds.now(self.plan.device)
@@ -163,7 +163,7 @@ class Benchmark:
         }
 
     def _changed(self, system: System, item: list[int], outputs: Sequence[Output]) -> int:
-        """Count outputs that are not those of the untimed pass; ties of exact ones apart."""
+        """Count outputs that differ from the untimed ones, without ties of lossless systems."""
         if system.label not in self._observed:
             entry = self.journal.entries[f"outputs/1/{system.label}"]
             tokens = dict(zip(self.plan.sentences, entry["tokens"], strict=True))
@@ -176,28 +176,28 @@ class Benchmark:
         )
 
     def seconds(self, key: str) -> dict[str, list[list[float]]]:
-        """Return what ``time`` kept under a key: by system, round and item."""
+        """Return the seconds of ``time`` for a key: by system, round and item."""
         rounds = [self.journal.entries[f"{key}/{turn}"] for turn in range(self.plan.rounds)]
         names = rounds[0]["seconds"]
         return {name: [one["seconds"][name] for one in rounds] for name in names}
 
     def measured(self, kind: str) -> Iterator[str]:
-        """Yield the settings (threads, batch sizes) for which there are times, in order."""
+        """Yield the settings (threads, batch sizes) with times, in order."""
         wanted = self.plan.threads if kind == "latency" else self.plan.batch_sizes
         for setting in wanted:
             if f"{kind}/{setting}/0" in self.journal.entries:
                 yield str(setting)
 
     def changed(self, name: str) -> int:
-        """Return how many outputs of a system were others when timed than untimed."""
+        """Return the number of a system's timed outputs that differ from the untimed ones."""
         return sum(one["changed"].get(name, 0) for one in self._rounds())
 
     def busiest(self) -> float | None:
-        """Return how many cores others used at most, during a round; None if not to be known."""
+        """Return the largest number of cores that others used in a round; None if unknown."""
         found = [one["busy"] for one in self._rounds()]
         return None if None in found else max(found)
 
     def _rounds(self) -> list[dict[str, Any]]:
-        """Return what was kept of the timed rounds, all settings together."""
+        """Return the entries of all timed rounds."""
         entries = self.journal.entries.items()
         return [one for key, one in entries if key.startswith(("latency/", "throughput/"))]

@@ -1,7 +1,7 @@
-"""``paradec training-speed``: how fast each architecture trains, against the first one.
+"""``paradec training-speed``: the training speed of each architecture, relative to the first.
 
-Every architecture makes updates on the same batches, in turns: forward, backward and Adam, by
-fairseq's own task and label-smoothed criterion. (zhang2020, Table 1, column Train.)
+All architectures make updates on the same batches, in alternation: forward, backward and Adam, with
+fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Train).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing",
 
 
 class Trainee:
-    """A new model with all that an update needs.
+    """A new model with its task, criterion and optimizer.
 
     Args:
         data: fairseq's data folder.
@@ -68,14 +68,14 @@ class Trainee:
 
 
 class _Backward:
-    """What fairseq's tasks want of an optimizer: a backward pass."""
+    """The part of an optimizer that fairseq's tasks call: a backward pass."""
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
 
 def training_speed(args: argparse.Namespace) -> int:
-    """Train all in turns, and write the table; return the exit status.
+    """Train all architectures in alternation, and write the table; return the exit status.
 
     Args:
         args: of ``paradec training-speed``; ``flags`` are those of fairseq-train.

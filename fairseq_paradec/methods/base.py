@@ -1,4 +1,4 @@
-"""What all methods share: a fairseq SequenceGenerator with this package's scorer and reports."""
+"""Base classes of the methods: a fairseq SequenceGenerator with a scorer and reports."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from .reports import Reports
 
 
 class MethodGenerator(SequenceGenerator, abc.ABC):
-    """Base of every method. A subclass says how a batch is decoded.
+    """Base of every method; a subclass decodes a batch.
 
-    fairseq's commands build and call it like their own SequenceGenerator, whose limits
-    (``max_len_a``, ``min_len``, ``unk_penalty``, ``tokens_to_suppress``, ...) it takes and keeps.
+    fairseq's commands build and call it like their own SequenceGenerator. It takes and applies
+    fairseq's limits (``max_len_a``, ``min_len``, ``unk_penalty``, ``tokens_to_suppress``, ...).
 
     Args:
         models: one model, or several as an ensemble.
         tgt_dict: the target dictionary.
-        config: how to decode.
+        config: the options of decoding.
         src_dict: the source dictionary; ``source-copy`` and the reports' source text need it.
         keep_history: put each pass's tokens into ``history`` (fairseq's --retain-iter-history).
-        kwargs: fairseq's own.
+        kwargs: other arguments of fairseq's SequenceGenerator.
 
     Raises:
-        UsageError: a limit contradicts the model's, or ``</s>`` is to be suppressed.
+        UsageError: a limit contradicts the model's, or ``</s>`` is suppressed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         keep_history: bool = False,
         **kwargs: Any,
     ) -> None:
-        # fairseq would tell some decoders (BART's) of a beam, whose full forward then fails.
+        # fairseq passes the beam size to some decoders (BART's), whose full forward then fails.
         beam_size = kwargs.pop("beam_size", 1)
         super().__init__(models, tgt_dict, **kwargs)
         self.beam_size = min(beam_size, self.vocab_size - 1)
@@ -68,7 +68,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             )
         self.config = config
         self.src_dict = src_dict
-        self.helper: Any = None  # what drafts beside the models: a model or heads of another file
+        self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.compile, native=config.engine == NATIVE)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
@@ -76,24 +76,24 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self._check_min_len()
         self.reports = Reports(config, tgt_dict, src_dict, self.audit)
         self.stats = self.reports.stats
-        # fairseq never tells a generator that it is done: the reports close when it is deleted.
+        # fairseq has no call at the end of decoding, so the reports close when this is deleted.
         weakref.finalize(self, self.reports.close)
 
-    # ---- what a method says of itself ----------------------------------------------------------
+    # ---- overridden by methods -----------------------------------------------------------------
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
-        """Return the scorer of the models whose output is promised."""
+        """Return the scorer of the models, the verifier."""
         return build_scorer(list(models), self.engine)
 
     @property
     def lossless(self) -> bool:
-        """Whether, in fp32, the output is promised to be that of greedy search."""
+        """Whether the method guarantees the output of greedy search in fp32."""
         left_to_right = order_of(self.model.models[0]) == TargetOrder()
         method = METHODS[self.config.decoding]
         return method.is_lossless(self.config, self.beam_size, left_to_right)
 
     def provenance(self) -> dict[str, Any]:
-        """Return what records say of how the last batch was decoded; see docs/trace.md."""
+        """Return a record's fields of provenance for the last batch; see docs/trace.md."""
         return provenance(
             self.lossless,
             self.config.engine,
@@ -104,7 +104,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         )
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
-        """Make what ``_decode`` is to be given and the timer is not to see; by default nothing."""
+        """Prepare a batch outside the timer, for ``_decode``; the default returns None."""
 
     @abc.abstractmethod
     def _decode(
@@ -113,31 +113,31 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Encode and decode one batch.
 
         Args:
-            net_input: fairseq's.
-            rows: the sentences; their tokens, scores and passes are to be filled in.
+            net_input: fairseq's ``net_input``.
+            rows: the sentences; the method writes their tokens, scores and passes.
             rules: fairseq's limits.
-            prepared: what ``_prepare`` made.
+            prepared: the result of ``_prepare``.
 
         Returns:
             B lists of hypotheses, the best one first.
         """
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
-        """Work as one of several generators on the same models.
+        """Share scorers with other generators on the same models.
 
         Args:
-            scorers: theirs, by kind; of one kind there is one, so that weights are gathered once.
+            scorers: the shared scorers by kind, one per kind, so that weights are gathered once.
             record_tokens: keep each pass's tokens.
         """
         self.record_tokens = record_tokens
         self.scorer = self._one_of(scorers, "scorer", self.scorer)
 
     def _one_of(self, scorers: dict[Any, Any], name: str, own: Any) -> Any:
-        """Return the scorer of a kind; the first one's own is for all."""
+        """Return the shared scorer of a kind; the first generator's own becomes the shared one."""
         return scorers.setdefault((name, self.config.compile), own)
 
     def compile_seconds(self) -> float:
-        """Return what compiling has taken so far, which is no part of decoding."""
+        """Return the seconds of compilation so far, which are not part of the decoding time."""
         return self.engine.compiling.seconds
 
     # ---- one batch -----------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Decode one batch; fairseq's entry point.
 
         Args:
-            sample: fairseq's, with ``net_input``.
+            sample: fairseq's batch, with ``net_input``.
             prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
             constraints: refused.
             bos_token: the decoder's first input, ``</s>`` by default.
@@ -195,9 +195,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         return rows
 
     def _check_min_len(self) -> None:
-        """Refuse a minimal length beyond the limit, or the model's positions.
+        """Refuse a minimal length above the length limit or the model's positions.
 
-        With max_len_a the limit is a sentence's own, and yields to the minimal length.
+        With max_len_a each sentence has its own limit, which the minimal length overrides.
         """
         limit = self.max_len - 1
         if self.max_len_a == 0:
@@ -227,7 +227,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         )
 
     def _refuse_nan(self, rows: Sequence[Row]) -> None:
-        """Stop if a model's probabilities are not numbers: no output could be trusted."""
+        """Raise an error if a model's log-probabilities are NaN."""
         if any(math.isnan(score) for row in rows for score in row.scores):
             raise nan_error("--path", self.model.models)
 
@@ -235,7 +235,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 class ParallelGenerator(MethodGenerator):
     """Base of the methods that draft and verify.
 
-    A subclass names its drafter, and its acceptance rule if not exact.
+    A subclass defines its drafter, and its acceptance rule if that is not ExactMatch.
     """
 
     @abc.abstractmethod

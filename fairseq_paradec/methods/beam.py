@@ -1,4 +1,4 @@
-"""What the beam searches over several words a step share; each says how a beam is extended."""
+"""Base of the beam searches over several words per step; a subclass extends the beams."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .base import MethodGenerator
 
 
 class Candidates(NamedTuple):
-    """Hypotheses longer by one step; S sentences, C candidates each, z words a step.
+    """Hypotheses extended by one step; S sentences, C candidates each, z words per step.
 
     Attributes:
-        scores: S×C, of the whole hypothesis; -inf where there is none.
-        parents: S×C, which hypothesis of the beam it extends.
-        words: S×C×z; behind a ``</s>`` nothing counts.
+        scores: S×C, scores of whole hypotheses; -inf for no candidate.
+        parents: S×C, the hypothesis of the beam that each candidate extends.
+        words: S×C×z; words after a ``</s>`` are ignored.
         word_scores: S×C×z, the words' log-probabilities.
     """
 
@@ -39,10 +39,10 @@ class Candidates(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """What one step makes of the beams.
+    """The result of one step.
 
     Attributes:
-        ended: candidates with a ``</s>``; those that did not rank well enough have the score -inf.
+        ended: candidates with a ``</s>``; those outside the best have the score -inf.
         alive: the next beam.
     """
 
@@ -52,12 +52,12 @@ class Extension(NamedTuple):
 
 @dataclass
 class Written:
-    """A finished hypothesis in slots.
+    """A finished hypothesis, in the order of writing.
 
     Attributes:
-        score: the sum of its words' log-probabilities, ``</s>``'s among them.
-        words: n words.
-        word_scores: n + 1 log-probabilities, ``</s>``'s the last.
+        score: the sum of its words' log-probabilities, with that of ``</s>``.
+        words: n words, without ``</s>``.
+        word_scores: n + 1 log-probabilities; the last is that of ``</s>``.
         runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
     """
 
@@ -71,7 +71,7 @@ class BeamGenerator(MethodGenerator):
     """Beam search by steps of z words, vectorised over sentences and their hypotheses."""
 
     def __init__(self, models: Sequence[Any], *args: Any, **kwargs: Any) -> None:
-        self.order = order_of(models[0])  # the task has seen to it that all models have it
+        self.order = order_of(models[0])  # the task has checked that all models have this order
         super().__init__(models, *args, **kwargs)
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
@@ -83,14 +83,14 @@ class BeamGenerator(MethodGenerator):
         """Extend the beams by one step.
 
         Args:
-            log_probs: S×W×z×V, -inf where a word is not allowed; free to be written to.
-            scores: S×W, the hypotheses' so far; -inf where there is none.
+            log_probs: S×W×z×V, -inf where a word is forbidden; may be written to.
+            scores: S×W, the hypotheses' scores so far; -inf for no hypothesis.
         """
 
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
-        """Encode, search, and put the outputs into natural order."""
+        """Encode, search, and reorder the outputs to natural order."""
         if rules.forced_len > 0 and not self.order.keeps_prefix:
             raise option_error(
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
@@ -105,22 +105,23 @@ class BeamGenerator(MethodGenerator):
         """Extend the beams step by step until each sentence has its hypotheses.
 
         Returns:
-            B lists of hypotheses, as they were finished, and in how many passes each sentence was.
+            B lists of hypotheses, in the order in which they finish, and each sentence's number of
+            passes.
         """
         z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
         self.scorer.encode(net_input)
         finished: list[list[Written]] = [[] for _ in rows]
         passes = [0] * len(rows)
         live = list(rows)  # S sentences
-        # 1. One hypothesis each: z start symbols, score 0.
+        # 1. One hypothesis per sentence: z start symbols, score 0.
         start = self.order.start(self.tgt_dict.bos(), rules.start)
         inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
         scores = torch.zeros(len(live), 1, device=device)  # S×W
         words = torch.zeros(len(live), 1, 0, dtype=torch.long, device=device)  # S×W×t
-        facts = torch.zeros(len(live), 1, 0, 3, dtype=torch.float64, device=device)  # S×W×t×3
+        details = torch.zeros(len(live), 1, 0, 3, dtype=torch.float64, device=device)  # S×W×t×3
         written = 0  # t
         while live:
-            # 2. One pass: the words of all z slots, independently of each other.
+            # 2. One pass predicts the words of all z slots, independently of each other.
             width = scores.size(1)
             hidden = self.scorer.step(inputs, mask=self._mask(written, device))
             log_probs = self.scorer.log_probs(hidden, rules.temperature)  # (S·W)×z×V
@@ -132,30 +133,30 @@ class BeamGenerator(MethodGenerator):
             written += z
             for row in live:
                 passes[row.index] += 1
-            # 3. What has ended leaves the beam. This is the pass's one word to the host.
+            # 3. Ended hypotheses leave the beam. This is the pass's only copy to the host.
             alive = step.alive
             flags = torch.cat(
                 (step.ended.scores.isfinite(), alive.scores.isfinite().any(1, keepdim=True)), dim=1
             )
-            told = torch.cat((flags.long(), alive.parents), dim=1).tolist()
+            on_host = torch.cat((flags.long(), alive.parents), dim=1).tolist()
             count = step.ended.scores.size(1)
-            ends = [(s, e) for s, row in enumerate(told) for e in range(count) if row[e]]
+            ends = [(s, e) for s, row in enumerate(on_host) for e in range(count) if row[e]]
             if ends:
-                self._finish(ends, live, finished, step.ended, words, facts, top)
-            # 4. The others are the next beam; sentences that are done leave the batch.
+                self._finish(ends, live, finished, step.ended, words, details, top)
+            # 4. The others are the next beam; finished sentences leave the batch.
             stay = [
                 s for s, row in enumerate(live)
-                if len(finished[row.index]) < beam and written <= row.limit and told[s][count]
+                if len(finished[row.index]) < beam and written <= row.limit and on_host[s][count]
             ]  # fmt: skip
             if not stay:
                 break
-            index = [s * width + parent for s in stay for parent in told[s][count + 1 :]]
+            index = [s * width + parent for s in stay for parent in on_host[s][count + 1 :]]
             if len(stay) < len(live):
                 picked = torch.tensor(stay, device=device)
                 alive = Candidates(*(part.index_select(0, picked) for part in alive))
-                words, facts = words.index_select(0, picked), facts.index_select(0, picked)
+                words, details = words.index_select(0, picked), details.index_select(0, picked)
                 top = None if top is None else tuple(part.index_select(0, picked) for part in top)
-            words, facts = _append(alive, words, facts, top)
+            words, details = _append(alive, words, details, top)
             scores, inputs = alive.scores, alive.words.flatten(0, 1)
             self.scorer.keep([written] * (len(live) * width))
             if index != list(range(len(live) * width)):
@@ -179,43 +180,43 @@ class BeamGenerator(MethodGenerator):
         finished: list[list[Written]],
         ended: Candidates,
         words: Tensor,
-        facts: Tensor,
+        details: Tensor,
         top: Any,
     ) -> None:
-        """Collect ended hypotheses, as many as a sentence wants, the best ones of this step.
+        """Collect the best ended hypotheses of this step, up to the beam size per sentence.
 
         Args:
-            ends: which of ``ended``: sentence and candidate.
+            ends: sentence and candidate of each ended hypothesis in ``ended``.
             live: the sentences.
-            finished: the hypotheses of each row of the batch; added to.
+            finished: the hypotheses of each row of the batch; appended to.
             ended: the candidates.
-            words: S×W×t what their parents have written.
-            facts: S×W×t×3, see ``_append``.
-            top: S×W×z×2 the best words and their log-probabilities, if a trace was asked for.
+            words: S×W×t, the words of their parents.
+            details: S×W×t×3, see ``_append``.
+            top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
         """
         s, e = torch.tensor(ends, device=words.device).T
         chosen = Candidates(*(part[s, e][:, None] for part in ended))
         whole, known = _append(
-            chosen, words[s], facts[s], None if top is None else tuple(part[s] for part in top)
+            chosen, words[s], details[s], None if top is None else tuple(part[s] for part in top)
         )
         totals = chosen.scores[:, 0].tolist()
         before = words.size(2)
         new: dict[int, list[Written]] = {}
-        for (sentence, _), score, slots, told in zip(
+        for (sentence, _), score, slots, entries in zip(
             ends, totals, whole[:, 0].tolist(), known[:, 0].tolist(), strict=True
         ):
             n = slots.index(self.eos, before)
-            runners_up = [(int(word), value) for _, word, value in told[: n + 1]]
-            scores = [fact[0] for fact in told[: n + 1]]
+            runners_up = [(int(word), value) for _, word, value in entries[: n + 1]]
+            scores = [entry[0] for entry in entries[: n + 1]]
             new.setdefault(live[sentence].index, []).append(
                 Written(score, slots[:n], scores, runners_up)
             )
-        for index, found in new.items():
-            found.sort(key=self._rank, reverse=True)
-            finished[index] += found[: self.beam_size - len(finished[index])]
+        for index, hypos in new.items():
+            hypos.sort(key=self._rank, reverse=True)
+            finished[index] += hypos[: self.beam_size - len(finished[index])]
 
     def _rank(self, hypo: Written) -> float:
-        """Return a hypothesis' score as fairseq normalises it: by its length, ``</s>`` counted."""
+        """Return a hypothesis' score, normalised as in fairseq by its length with ``</s>``."""
         if not self.normalize_scores:
             return hypo.score
         return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
@@ -223,9 +224,9 @@ class BeamGenerator(MethodGenerator):
     def _results(
         self, row: Row, finished: list[Written], passes: int, rules: TokenRules
     ) -> list[dict[str, Any]]:
-        """Put a sentence's hypotheses into natural order, the best one first; fill in its row.
+        """Return a sentence's hypotheses in natural order, the best first, and fill in its row.
 
-        Passes count for the sentence: some may have been for other hypotheses than the best.
+        The passes are those of the sentence; some may extend other hypotheses than the best.
         """
         if not finished:
             raise nan_error("--path", self.model.models)
@@ -238,7 +239,7 @@ class BeamGenerator(MethodGenerator):
         return hypos
 
     def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
-        """Turn what was written into a fairseq hypothesis in natural order."""
+        """Turn a finished hypothesis into fairseq's, in natural order."""
         places = self._places(len(hypo.words))
         order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
         kept, longest = order, self.config.deduplicate_ngrams
@@ -248,7 +249,7 @@ class BeamGenerator(MethodGenerator):
         tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
         scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
         z = self.order.tokens_per_step
-        ends = range(z, len(hypo.words) + 1, z)  # of all steps but the last
+        ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
         states = [[hypo.words[t] for t in order if t < end] for end in ends]
         history = [*(torch.tensor(state, device=device) for state in states), tokens]
         return {
@@ -262,11 +263,11 @@ class BeamGenerator(MethodGenerator):
         }
 
     def _places(self, count: int) -> list[int]:
-        """Return the natural position of each of n words as they are written."""
+        """Return the natural position of each of n words, in the order of writing."""
         return self.order.sources(torch.tensor([count]), count)[0].tolist()
 
     def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
-        """Return the passes that wrote a hypothesis, and those that went on without it."""
+        """Return the passes that wrote a hypothesis, and empty ones for later passes."""
         z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
         places = [*self._places(len(hypo.words)), len(hypo.words)]
         names: list[str] = []
@@ -291,30 +292,31 @@ class BeamGenerator(MethodGenerator):
         return passes
 
 
-def _append(more: Candidates, words: Tensor, facts: Tensor, top: Any) -> tuple[Tensor, Tensor]:
-    """Append a step's words to what was written before.
+def _append(more: Candidates, words: Tensor, details: Tensor, top: Any) -> tuple[Tensor, Tensor]:
+    """Append a step's words to their parents' words.
 
     Args:
         more: S×C candidates.
-        words: S×W×t their parents' words.
-        facts: S×W×t×3 of each word: its log-probability, and the runner-up and its.
-        top: S×W×z×2 log-probabilities and words, the best of each slot; None without a trace.
+        words: S×W×t, the parents' words.
+        details: S×W×t×3, for each word its log-probability, the runner-up, and the runner-up's
+            log-probability.
+        top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
 
     Returns:
-        S×C×(t+z) words and S×C×(t+z)×3 facts.
+        S×C×(t+z) words and S×C×(t+z)×3 details.
     """
     parents = more.parents[:, :, None]  # S×C×1
     words = torch.cat((_pick(words, parents), more.words), dim=2)
-    new = torch.zeros(*more.words.shape, 3, dtype=facts.dtype, device=facts.device)
+    new = torch.zeros(*more.words.shape, 3, dtype=details.dtype, device=details.device)
     new[..., 0] = more.word_scores
     if top is not None:
         values, best = (_pick(part, parents[..., None]) for part in top)  # S×C×z×2
         other = (best[..., 0] == more.words).long()[..., None]
         new[..., 1] = best.gather(3, other).squeeze(3)
         new[..., 2] = values.gather(3, other).squeeze(3)
-    return words, torch.cat((_pick(facts, parents[..., None]), new), dim=2)
+    return words, torch.cat((_pick(details, parents[..., None]), new), dim=2)
 
 
 def _pick(of_parents: Tensor, parents: Tensor) -> Tensor:
-    """Take the parents' part of something that each hypothesis of a beam has: S×W×... -> S×C×..."""
+    """Gather the parents' entries of a tensor over the beam: S×W×... -> S×C×..."""
     return of_parents.gather(1, parents.expand(-1, -1, *of_parents.shape[2:]))

@@ -1,4 +1,4 @@
-"""Blockwise parallel decoding (Stern et al. 2018): heads on the Transformer itself look ahead.
+"""Blockwise parallel decoding (Stern et al. 2018): heads on the Transformer draft its next tokens.
 
 | paper                                   | here                                              |
 |-----------------------------------------|---------------------------------------------------|
@@ -10,10 +10,10 @@
 | epsilon (5.2)                           | ``accept_distance``, Distance                     |
 | l, the minimum block size (5.3)         | ``min_block``, AtLeast                            |
 
-p_1's own token is verified when it is proposed, so the loop commits it in the pass that finds it,
-with the block before it: a block of the paper is the last token of one pass and the drafts that the
-next one accepts. With perfect heads an output of m tokens, ``</s>`` counted, takes
-1 + ceil((m-1)/k) passes. After ``</s>`` nothing is verified.
+p_1's own token needs no verification, so the loop commits it in the pass that predicts it, with the
+block before it: a block of the paper is the last token of one pass and the drafts that the next
+pass accepts. With perfect heads an output of m tokens, with ``</s>``, takes 1 + ceil((m-1)/k)
+passes. Drafts after ``</s>`` are not verified.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from .base import ParallelGenerator
 
 
 class HeadsDrafter(ScoredDrafter):
-    """Drafts what the heads say at the state that the last committed token was chosen from.
+    """Drafts the heads' best tokens, from the state that predicted the last committed token.
 
     Args:
-        scorer: the verifier; its projection serves the heads.
-        projection: what drafts are made with.
-        heads: ``heads(states, [1, 2, ...])`` looks ahead; see BlockHeads.
-        rules: what may stand at a position.
-        sizes: how many tokens may be drafted for each row, at most k-1: of a block of k, one token
-            is the verifier's own.
+        scorer: the verifier; the heads use its projection.
+        projection: the draft projection, of all tokens or of a shortlist.
+        heads: ``heads(states, [1, 2, ...])`` returns states that predict later tokens; see
+            BlockHeads.
+        rules: which tokens are allowed at a position.
+        sizes: the number of drafted tokens of each row, at most k-1: one token of a block of k is
+            the verifier's own.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class HeadsDrafter(ScoredDrafter):
         self.scorer = scorer
         self.projection = projection
         self.heads = heads
-        self.states: Tensor | None = None  # B×D, once there was a pass
+        self.states: Tensor | None = None  # B×D after the first pass
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Draft up to k-1 tokens for each row; none before the first pass."""
@@ -72,22 +73,22 @@ class HeadsDrafter(ScoredDrafter):
         return logits if self.rules.temperature == 1.0 else logits / self.rules.temperature
 
     def nan_error(self) -> UsageError:
-        """Name the model that has the heads."""
+        """Return an error that names the model with the heads."""
         flag = "--path" if hasattr(self.scorer.model, "block_heads") else "--drafter-path"
         return nan_error(flag, [self.heads])
 
     def observe(self, verdict: Verdict) -> None:
         """Keep the states after the accepted tokens, B×R×D -> B×D."""
-        if self.states is not None:  # else this pass had no draft to adapt to
+        if self.states is not None:  # the first pass has no draft
             super().observe(verdict)
         hidden: Tensor = verdict.hidden
-        # A row that ended with a drafted </s> may have no state after it, and needs none.
+        # A row that ends with a drafted </s> may have no state after it, and needs none.
         where = torch.tensor(verdict.num_accepted, device=hidden.device)
         where = where.clamp(max=hidden.size(1) - 1)
         self.states = hidden[torch.arange(hidden.size(0), device=hidden.device), where]
 
     def drop(self, stay: Sequence[int]) -> None:
-        """Drop states, too."""
+        """Keep the block sizes and states of these rows."""
         super().drop(stay)
         assert self.states is not None  # rows finish in passes
         self.states = self.states[list(stay)]
@@ -99,12 +100,12 @@ class BlockwiseGenerator(ParallelGenerator):
     Args:
         models: one model of --arch blockwise_transformer, or a Transformer with ``drafter``.
         tgt_dict: the target dictionary.
-        config: how to decode.
-        drafter: heads that were trained on the Transformer, frozen.
+        config: the options of decoding.
+        drafter: heads that were trained on the frozen Transformer.
         kwargs: see ParallelGenerator.
 
     Raises:
-        UsageError: options that do not fit the model or the dictionary.
+        UsageError: options do not fit the model or the dictionary.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class BlockwiseGenerator(ParallelGenerator):
         self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
 
     def acceptance(self) -> ExactMatch:
-        """Return the rule that the flags name; by default the exact one, of section 3.
+        """Return the rule that the flags name; the default is the exact one of section 3.
 
-        With a distance of 0, or top-1, nothing but the verifier's choice passes.
+        With a distance of 0, or top-1, only the verifier's choice is accepted.
         """
         rule = ExactMatch()
         if self.config.accept_topk > 1:
@@ -157,10 +158,10 @@ class BlockwiseGenerator(ParallelGenerator):
 
 
 def _numbers(words: Any, config: Any) -> Tensor:
-    """Return the number that each token of a dictionary stands for, V; NaN for special symbols.
+    """Return the number of each token of a dictionary, V; NaN for special symbols.
 
     Raises:
-        UsageError: there are words among them, which have no distance.
+        UsageError: the dictionary has words that are no whole numbers.
     """
     special = words.nspecial
     fillers = [word.startswith("madeupword") for word in words.symbols]  # fairseq-preprocess's

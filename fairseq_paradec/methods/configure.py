@@ -1,4 +1,4 @@
-"""From what a user typed to a DecodingConfig, checked before anything is decoded."""
+"""A DecodingConfig from a user's options, checked before decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..options import (
 )
 from .registry import DECODINGS, METHODS, STOCK_DECODINGS, readers
 
-#: Flags for the checkpoint's own way, where it has one that reads them.
+#: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
 
 
@@ -27,8 +27,8 @@ def configure(*sources: Any) -> DecodingConfig:
 
     Args:
         sources: objects whose attributes are options, for example the arguments of one hub call
-            and then the task's configuration. None means not given. A source that names another
-            method than a later one makes that one's method flags void.
+            and then the task's configuration. None means not given. If a source names another
+            method than a later source, the later one's method flags are ignored.
 
     Raises:
         UsageError: an option is wrong, or does not belong to the method.
@@ -73,7 +73,7 @@ def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that a method can use only with others, and what it cannot do without."""
+    """Refuse missing options that a method needs, and options that need others."""
     method = METHODS[decoding]
     has_window = "jacobi_window" in method.reads
     if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
@@ -92,13 +92,13 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
-    """Refuse what ``--decoding auto`` would ignore with a model that has no way of its own.
+    """Refuse options that ``--decoding auto`` would ignore with a model without its own method.
 
     Args:
-        given: what each of ``FLAGS_OF_AUTO`` stands at.
+        given: the value of each of ``FLAGS_OF_AUTO``.
 
     Raises:
-        UsageError: one of them was given.
+        UsageError: one of them is set.
     """
     for name, value in given.items():
         if value not in (None, False):
@@ -109,7 +109,7 @@ def check_auto(given: Mapping[str, Any]) -> None:
             )  # fmt: skip
 
 
-# fairseq's generation options that a greedy method cannot honour, and their idle values.
+# fairseq's generation options that a greedy method does not support, and their default values.
 _REFUSED = {
     "nbest": (1, "one output per sentence (--nbest 1)"),
     "sampling": (False, "no sampling"),
@@ -130,10 +130,10 @@ _REFUSED = {
 
 
 def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) -> None:
-    """Refuse what fairseq's search can do and a method cannot.
+    """Refuse options of fairseq's search that a method does not support.
 
     Args:
-        config: how to decode.
+        config: the options of decoding.
         options: fairseq's generation options by name.
 
     Raises:
@@ -150,7 +150,7 @@ def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) ->
                 f"{flag(name)}: got {value!r}, which --decoding {method.name} cannot honour; "
                 f"allowed: {allowed}, or --decoding beam"
             )
-    # fairseq's default is 5, so a 5 may mean that nothing was said.
+    # fairseq's default is 5, so a beam of 5 may mean that --beam was not given.
     beam = options.get("beam")
     if method.reads_beam(config):
         if beam is not None and beam < 1:

@@ -1,4 +1,4 @@
-"""What is printed about methods and flags, made from the registry and the option table."""
+"""Help texts and tables of methods and flags, made from the registry and the option table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..options import (
 from .registry import BLOCK_NAT, DECODINGS, HEADS, METHODS, STOCK_DECODINGS, Method, readers
 
 PAGE = Path("docs") / "decoders.md"
-#: Around the tables in the page.
+#: The lines before and after the tables in the page.
 BEGIN = "<!-- tables by python -m fairseq_paradec.methods.describe -->"
 END = "<!-- end of tables -->"
 
 
 def flag_help(name: str) -> str:
-    """Return the help of a flag: who reads it, what it does, what is allowed, and the default."""
+    """Return the help of a flag: the methods that read it, its help, and its default."""
     option = OPTIONS[name]
     if name == "decoding":
         summaries = STOCK_DECODINGS | {one.name: one.summary for one in METHODS.values()}
-        ways = "; ".join(f"{way}: {summary}" for way, summary in summaries.items())
-        return f"{option.help}: {', '.join(DECODINGS)}. {ways}"
+        methods = "; ".join(f"{method}: {summary}" for method, summary in summaries.items())
+        return f"{option.help}: {', '.join(DECODINGS)}. {methods}"
     owners = f"{', '.join(readers(name))}: " if option.group == METHOD else ""
     if option.choices and option.group == ENGINE:
         owners = f"{', '.join(option.choices)}: "
@@ -37,7 +37,7 @@ def flag_help(name: str) -> str:
 
 
 def default_words(option: Option) -> str:
-    """Return what an option is by default, in words; of a switch and of a report's path nothing."""
+    """Return an option's default in words; the empty string for a switch or a report's path."""
     if option.kind is bool:
         return ""
     words = [option.absent if option.default is None else str(option.default)]
@@ -68,7 +68,7 @@ def tables() -> str:
 
 
 def fill(page: str) -> str:
-    """Return a page with the tables of today between its two marks."""
+    """Return a page with the current tables between its two marks."""
     head, _, rest = page.partition(BEGIN)
     return head + BEGIN + "\n" + tables() + END + rest.partition(END)[2]
 
@@ -103,12 +103,12 @@ def _flag_table(names: tuple[str, ...]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Return text for a cell of a table."""
+    """Escape text for a cell of a table."""
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _code_names(names: list[str]) -> str:
-    """Return methods as code."""
+    """Return names of methods as Markdown code."""
     return ", ".join(f"`{name}`" for name in names)
 
 

@@ -8,9 +8,9 @@
 | lines 8-12, FINALIZE                  | step 3                                                  |
 | lines 13-20, EXPANDBEAM               | step 4                                                  |
 
-A pair whose left word is EOD and whose right word is not cannot be: it is forbidden. Finished
-hypotheses rank by fairseq's score / length**lenpen, the length being that of the output; the
-log-probability of ``</s>`` is that of all its EODs.
+A pair whose left word is EOD and whose right word is not is forbidden. Finished hypotheses rank by
+fairseq's score / length**lenpen, where the length is that of the output; the log-probability of
+``</s>`` is the sum over its EODs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DoubleTokenBeamGenerator(BeamGenerator):
         word_scores = torch.stack((left_score, right_score), dim=2)
         both = left_word.eq(self.eos)  # (EOD, EOD) is one </s>
         word_scores[..., 0] += torch.where(both, right_score, torch.zeros_like(right_score))
-        # 3. Those of the best W that have ended are finished.
+        # 3. Ended pairs among the best W are finished.
         has_end = words.eq(self.eos).any(dim=2)
         among_best = torch.arange(totals.size(1), device=totals.device) < beam
         finished = totals.masked_fill(~(has_end & among_best), -math.inf)

@@ -10,9 +10,9 @@
 | tau, the tolerance                     | ``accept_margin``                                |
 | the drafter alone (Table 1)            | ``nat``: every block is committed as it is       |
 
-Where it differs: if the whole draft is accepted, the verifier's next token (the bonus token) is
-committed with it; what is drafted after ``</s>`` is not verified; and a drafter may have been
-trained on the verifier's own encoder, whose output is then used for both.
+Differences from the paper: if the whole draft is accepted, the verifier's next token (the bonus
+token) is committed with it; tokens drafted after ``</s>`` are not verified; and a drafter may be
+trained on the verifier's own encoder, whose output then serves both.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .base import ParallelGenerator
 
 
 class BlockDrafter(ScoredDrafter):
-    """Drafts what the block model finds most likely at each of the next k positions.
+    """Drafts the block model's most likely token at each of the next k positions.
 
     Args:
         scorer: the block model; its encoder has not run yet.
-        projection: of its states.
-        rules: what may stand at a position.
-        sizes: how many of the k tokens may be drafted for each row.
+        projection: the draft projection, of all tokens or of a shortlist.
+        rules: which tokens are allowed at a position.
+        sizes: the number of drafted tokens of each row, at most k.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class BlockDrafter(ScoredDrafter):
         self.projection = projection
 
     def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
-        """Fill a block behind each row, B×K×V."""
-        # Always k masks, for they see each other: how much is of use must not change a draft.
+        """Fill a block after each row's prefix, B×K×V."""
+        # Always k masks: they attend to each other, so fewer masks would change the draft.
         hidden = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
         return self.projection.logits(self.scorer.projection, hidden[:, :count], whole)
 
     def nan_error(self) -> UsageError:
-        """Name the drafter."""
+        """Return an error that names the drafter."""
         return nan_error("--drafter-path", [self.scorer.model])
 
     def drop(self, stay: Sequence[int]) -> None:
-        """Drop rows of the cache, too."""
+        """Keep the block sizes and the cache of these rows."""
         super().drop(stay)
         self.scorer.reorder(stay)
 
@@ -77,19 +77,19 @@ class GadGenerator(ParallelGenerator):
     Args:
         models: the verifier, or an ensemble of them.
         tgt_dict: the target dictionary.
-        config: how to decode.
-        drafter: a BlockNatModel. It is given the verifier's dtype and device.
+        config: the options of decoding.
+        drafter: a BlockNatModel; it is moved to the verifier's dtype and device.
         kwargs: see ParallelGenerator.
 
     Raises:
-        UsageError: verifier and drafter do not belong together, or options do not fit them.
+        UsageError: the drafter does not fit the verifier, or options do not fit them.
     """
 
     def __init__(
         self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
     ) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
-        drafter.eval()  # of one that is prepared for inference, eval() returns nothing
+        drafter.eval()  # returns None for a model that is prepared for inference
         self.drafter = self.helper = drafter
         self.draft_scorer = BlockScorer(drafter, self.engine)
         check_block_size(config.block_size, drafter)
@@ -102,8 +102,8 @@ class GadGenerator(ParallelGenerator):
     def acceptance(self) -> ExactMatch:
         """Return GAD's rule, equation 5, or GAD++'s, equations 6 and 7.
 
-        With beta 1 or tau 0 nothing but a top-1 token passes; among tokens that tie for it, then,
-        the one that greedy search takes.
+        With beta 1 or tau 0 only a top-1 token is accepted. ExactMatch then selects, among tokens
+        that tie for the top 1, the one that greedy search chooses.
         """
         if self.lossless:
             return ExactMatch()
@@ -121,12 +121,12 @@ class GadGenerator(ParallelGenerator):
         return BlockDrafter(self.draft_scorer, self.projection, rules, sizes)
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
-        """Share the drafter's scorer, too; see MethodGenerator.join."""
+        """Also share the drafter's scorer; see MethodGenerator.join."""
         super().join(scorers, record_tokens)
         self.draft_scorer = self._one_of(scorers, "draft_scorer", self.draft_scorer)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder, and the drafter's where it has its own."""
+        """Run the encoder, and the drafter's encoder if it has its own."""
         self.scorer.encode(net_input)
         if self.drafter.shares_encoder:
             assert isinstance(self.scorer, ChunkScorer)  # no ensemble: see check_shared_encoder
@@ -136,7 +136,7 @@ class GadGenerator(ParallelGenerator):
 
 
 def check_block_size(block_size: int, drafter: Any) -> None:
-    """Refuse a block that no position of the drafter can hold."""
+    """Refuse a block size above the drafter's number of positions."""
     positions = drafter.decoder.max_positions()
     if block_size > positions:
         raise option_error("--block-size", block_size, f"at most {positions}, its positions")
@@ -145,7 +145,8 @@ def check_block_size(block_size: int, drafter: Any) -> None:
 def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:
     """Refuse a drafter that was trained on another encoder than the verifier's.
 
-    The drafter's checkpoint holds a copy; files in other precisions are the same to it.
+    The drafter's checkpoint holds a copy of the encoder. The tolerance admits copies in other
+    precisions.
     """
     if len(models) > 1:
         raise option_error(

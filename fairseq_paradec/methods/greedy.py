@@ -1,4 +1,4 @@
-"""Greedy search, one token a pass: the yardstick of every other method, on the same scorer."""
+"""Greedy search, one token per pass: the baseline of the other methods, on the same scorer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import ParallelGenerator
 
 
 class GreedyDrafter(Drafter):
-    """Drafts nothing, so that each pass commits the verifier's own next token."""
+    """Drafts no tokens, so each pass commits the verifier's own next token."""
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose no tokens."""
@@ -21,10 +21,10 @@ class GreedyDrafter(Drafter):
 
 
 class GreedyGenerator(ParallelGenerator):
-    """``--decoding greedy``: what fairseq's ``--beam 1`` does, on the lean scorer."""
+    """``--decoding greedy``: fairseq's ``--beam 1`` on this package's scorer."""
 
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> GreedyDrafter:
-        """Return a drafter that drafts nothing."""
+        """Return a drafter that drafts no tokens."""
         return GreedyDrafter()

@@ -1,24 +1,24 @@
 """Jacobi decoding: PJ, PGJ and HGJ (Santilli et al. 2023), for any trained Transformer.
 
-Greedy search solves the triangular system y_i = argmax p(. | y_<i, x) by substitution; here it is
-solved by fixed-point iteration over blocks of positions (section 3.1, equation 4). One pass
-re-predicts every position of a block from the last guesses; the guesses that are predicted again,
-and the prediction after them, are final.
+Greedy search solves the triangular system y_i = argmax p(. | y_<i, x) by substitution; Jacobi
+decoding solves it by fixed-point iteration over blocks of positions (section 3.1, equation 4). One
+pass predicts every position of a block again from the last guesses. The first guesses that it
+predicts again, and the prediction after them, are final.
 
 | paper                           | here                                                          |
 |---------------------------------|---------------------------------------------------------------|
 | Algorithm 1, PJ                 | ``pj``: blocks of the source's length, the target doubling    |
 | Algorithm 2, PGJ, block b       | ``pgj``: blocks of ``block_size``                             |
-| Algorithm 3, HGJ, length h      | ``hgj``: the same up to ``hybrid_length``, then single tokens |
+| Algorithm 3, HGJ, length h      | ``hgj``: as PGJ up to ``hybrid_length``, then single tokens   |
 | y^k, an iterate                 | ``_Guess.tokens``, cut as tokens become final                 |
 | INITT, the first guess          | ``_first_guess``                                              |
 | STOPC, equation 5               | the acceptance rule Unchanged (``--jacobi-stop unchanged``)   |
 
-Where it differs: Algorithms 1 and 2 also end a block of b positions after b passes; here
-``unchanged`` waits for equation 5 alone, which can take one pass more.
+Differences from the paper: Algorithms 1 and 2 also end a block of b positions after b passes; here
+``unchanged`` ends a block by equation 5 only, which can take one pass more.
 
-Beyond the paper: ``--jacobi-stop prefix`` does not wait for what is already final, and
-``--jacobi-window sliding`` moves the block on by as many tokens as became final in a pass.
+Beyond the paper: ``--jacobi-stop prefix`` commits tokens as soon as they are final, and
+``--jacobi-window sliding`` moves the block by the number of tokens that a pass commits.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .greedy import GreedyDrafter
 
 @dataclass
 class _Guess:
-    """What is guessed for one row.
+    """The guesses for one row.
 
     Attributes:
         tokens: the guesses for the positions after the committed ones.
         first_window: the length of ``pj``'s first block.
-        seen: every pass's predictions, one after the other, each pass closed by ``<pad>``.
-        latest: for each token that another one followed in ``seen``, where it last stood.
+        seen: the predictions of all passes in sequence, with ``<pad>`` after each pass.
+        latest: for each token with a successor in ``seen``, the index of its last occurrence.
     """
 
     first_window: int
@@ -62,7 +62,7 @@ class JacobiDrafter(Drafter):
 
     Args:
         config: method, block size, window, first guess, stop rule.
-        pad: ``<pad>``; as a guess it is never right, for it is never predicted.
+        pad: ``<pad>``; a wrong guess, since it is never predicted.
         start: the decoder's first input, the guess of ``--jacobi-init bos``.
         first_windows: B, the length of each row's first block under ``pj``.
     """
@@ -77,23 +77,23 @@ class JacobiDrafter(Drafter):
         self.guesses = [_Guess(window) for window in first_windows]
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Propose each row's block: the guesses that are left, then first guesses to its end.
+        """Propose each row's block: its remaining guesses, then first guesses up to its end.
 
-        A block of b positions is scored at b positions: its last guess is no input of the pass,
-        and is only compared. Past ``hybrid_length`` there is no block: nothing is guessed, and the
-        next token is predicted.
+        A block of b positions is scored at b positions: its last guess is compared with the
+        prediction, but is no input of the pass. After ``hybrid_length`` there is no block: the row
+        has no guesses, and the pass predicts its next token.
         """
         tokens = []
         for b, (row, guess) in enumerate(zip(rows, self.guesses, strict=True)):
             end = self._block_end(len(row.tokens), guess.first_window, self.sizes[b])
             size = min(end - len(row.tokens), row.room)
-            guess.tokens = guess.tokens[:size]  # a block may have become shorter
+            guess.tokens = guess.tokens[:size]  # the block may be shorter than before
             guess.tokens += self._first_guess(row, guess, size - len(guess.tokens))
             tokens.append(list(guess.tokens))
         return Proposal(tokens, [max(1, len(t)) for t in tokens])
 
     def observe(self, verdict: Verdict) -> None:
-        """Take the predictions as the next iterate, less what is final now."""
+        """Take the predictions that are not final as the next iterate."""
         self.sizes.observe(verdict.num_accepted)
         for guess, predicted, num_final in zip(
             self.guesses, verdict.choices, verdict.num_committed, strict=True
@@ -105,12 +105,12 @@ class JacobiDrafter(Drafter):
                 guess.seen += [*predicted, self.pad]
 
     def drop(self, stay: Sequence[int]) -> None:
-        """Keep what is guessed for these rows."""
+        """Keep the guesses of these rows."""
         self.sizes.drop(stay)
         self.guesses = [self.guesses[b] for b in stay]
 
     def _block_end(self, done: int, first_window: int, sliding_size: int) -> int:
-        """Return the position after the block of a row of which ``done`` tokens are committed."""
+        """Return the position after the block of a row with ``done`` committed tokens."""
         size = self.config.block_size
         if self.config.decoding == "pj":
             end = first_window
@@ -130,19 +130,19 @@ class JacobiDrafter(Drafter):
         """Guess ``count`` positions that follow the row's tokens and guesses (INITT)."""
         known = len(row.tokens) + len(guess.tokens)
         init = self.config.jacobi_init
-        found: list[int] = []
+        tokens: list[int] = []
         filler = self.pad
         if init == "bos":
             filler = self.start
         elif init == "source-copy":
-            found = row.source[known : known + count]
+            tokens = row.source[known : known + count]
             filler = self.start
         elif init == "ngram" and known > 0:
-            found = self._continue(guess, (guess.tokens or row.tokens)[-1], count)
-        return found + [filler] * (count - len(found))
+            tokens = self._continue(guess, (guess.tokens or row.tokens)[-1], count)
+        return tokens + [filler] * (count - len(tokens))
 
     def _continue(self, guess: _Guess, key: int, count: int) -> list[int]:
-        """Return what followed ``key`` where an earlier pass of this sentence last predicted it."""
+        """Return the tokens after the last ``key`` that an earlier pass of the row predicted."""
         where = guess.latest.get(key)
         if where is None:
             return []
@@ -185,7 +185,7 @@ class JacobiGenerator(ParallelGenerator):
     def _greedy_lengths(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> list[int]:
-        """Return the lengths of greedy's own outputs, ``</s>`` counted."""
+        """Return the lengths of greedy search's outputs, with ``</s>``."""
         twins = [Row(row.index, row.source, row.limit, row.prefix) for row in rows]
         self._encode(net_input)
         draft_and_verify(self.scorer, twins, GreedyDrafter(), ExactMatch(), rules)

@@ -1,8 +1,8 @@
 """Which models a method can decode: the checks that registry entries name.
 
-A model is known by what it has, for this package imports no models here: ``shares_encoder`` of a
-block_nat model, ``block_heads`` of a Transformer with heads, ``target_order`` of one that writes in
-another order, ``image_sizes`` of one with local attention.
+This folder imports no models, so a kind of model is recognised by an attribute: ``shares_encoder``
+of a block_nat model, ``block_heads`` of a Transformer with heads, ``target_order`` of a model with
+another target order, ``image_sizes`` of a model with local attention.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from ..errors import option_error
 
 
 def is_block_nat(models: Sequence[Any]) -> bool:
-    """Say whether the first model drafts blocks of masks."""
+    """Return whether the first model is a block_nat model."""
     return hasattr(models[0], "shares_encoder")
 
 
 def has_heads(models: Sequence[Any]) -> bool:
-    """Say whether it is one model, with heads of its own."""
+    """Return whether there is one model, and it has heads."""
     return len(models) == 1 and hasattr(models[0], "block_heads")
 
 
 def writes_steps(models: Sequence[Any]) -> bool:
-    """Say whether the first model writes in another order, without ends of its own for a pair."""
+    """Return whether the first model has a target order, but not that of double_token."""
     order = getattr(models[0], "target_order", None)
     return order is not None and not order.double_token
 
 
 def writes_pairs(models: Sequence[Any]) -> bool:
-    """Say whether the first model writes pairs that end on each side."""
+    """Return whether the first model is a double_token model."""
     order = getattr(models[0], "target_order", None)
     return order is not None and order.double_token
 
 
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Accept every model; the engine refuses the layers that it does not know."""
+    """Accept every model; the engine refuses layers that it does not support."""
 
 
 def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
     """Refuse models with local attention.
 
     Raises:
-        UsageError: the first one has it.
+        UsageError: the first model has it.
     """
     if hasattr(models[0], "image_sizes"):
         raise option_error(
@@ -53,10 +53,10 @@ def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | N
 
 
 def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse all models but those that write pairs.
+    """Refuse all models but double_token ones.
 
     Raises:
-        UsageError: the first one does not.
+        UsageError: the first model is of another kind.
     """
     global_attention(decoding, models, drafter_path)
     if not writes_pairs(models):
@@ -70,7 +70,7 @@ def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None
     """Refuse all but one block_nat model.
 
     Raises:
-        UsageError: there are several, or another kind.
+        UsageError: there are several models, or one of another kind.
     """
     if len(models) > 1 or not is_block_nat(models):
         name = type(models[0]).__name__
@@ -79,10 +79,10 @@ def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None
 
 
 def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse what blockwise decoding has no heads for, or two sets of them.
+    """Refuse models without heads, or with two sets of heads.
 
     Raises:
-        UsageError: there are several models, no heads, or heads in the model and beside it.
+        UsageError: there are several models, no heads, or heads in both checkpoints.
     """
     if len(models) > 1:
         raise option_error(

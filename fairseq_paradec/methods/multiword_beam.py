@@ -10,13 +10,13 @@
 | finish(w) (line 10)                   | a word is ``</s>``                                      |
 | prune (line 17)                       | ``alive``                                               |
 
-What the paper leaves open, or what would lose outputs, is as in fairseq's search, with which this
-one is identical at z = 1. Slots behind the first ``</s>`` are untrained: a hypothesis ends there,
-with the words and the score up to it, which makes equal translations one. It is finished if it is
-among the best B of all candidates of as many words, and the beam is refilled from what goes on. Of
-what one step finishes the best is taken, with a beam of 1 the first (greedy search).
-``</s>`` is forbidden below ``--min-len`` only, not in a whole first step. Finished hypotheses rank
-by score / length**lenpen.
+Details that the paper leaves open, or that would lose outputs, follow fairseq's search; at z = 1
+both searches are identical. Slots after the first ``</s>`` are untrained: a hypothesis ends there,
+with the words and the score up to it, so equal translations are one hypothesis. It is finished if
+it is among the best B of all candidates of as many words, and the beam is refilled from those that
+continue. If a step finishes several, the best is taken; with a beam of 1, the first (greedy
+search). ``</s>`` is forbidden below ``--min-len`` only, not in the whole first step. Finished
+hypotheses rank by score / length**lenpen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MultiwordBeamGenerator(BeamGenerator):
             return self._extend_greedily(log_probs, scores)
         count, width, z, vocabulary = log_probs.shape
         beam = self.beam_size
-        # Line 6: the best words of each slot; </s> goes its own way.
+        # Line 6: the best words of each slot; </s> is handled separately.
         end = log_probs[..., self.eos].clone()  # S×W×z
         log_probs[..., self.eos] = -math.inf
         top, words = log_probs.topk(min(beam, vocabulary))  # S×W×z×K
@@ -51,19 +51,19 @@ class MultiwordBeamGenerator(BeamGenerator):
             ending = totals + end[:, :, i, None]  # S×W×C
             longer = (totals[..., None] + top[:, :, i, None]).flatten(2)  # S×W×(C·K)
             best, pick = longer.topk(min(beam, longer.size(2)))  # S×W×C'
-            # Lines 9-11: what ends here and ranks among the best of this length is finished.
+            # Lines 9-11: a hypothesis that ends here, among the best of this length, is finished.
             pool = torch.cat((ending.flatten(1), best.flatten(1)), dim=1)
             rank, where = pool.topk(min(beam, pool.size(1)))  # S×B
             ends_here = where < ending[0].numel()
             last = where.clamp(max=ending[0].numel() - 1)
             parent = last // ending.size(2)
-            mine = chosen.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z)).clone()
+            ended_words = chosen.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z)).clone()
             values = chosen_scores.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z))
-            mine[..., i] = self.eos
+            ended_words[..., i] = self.eos
             values[..., i] = end[:, :, i].gather(1, parent)
             rank = rank.masked_fill(~ends_here, -math.inf)
-            ended.append(Candidates(rank, parent, mine, values))
-            # Line 8: the words behind the indices.
+            ended.append(Candidates(rank, parent, ended_words, values))
+            # Line 8: the words at the indices.
             before = (pick // top.size(3))[..., None].expand(-1, -1, -1, z)
             chosen, chosen_scores = chosen.gather(2, before), chosen_scores.gather(2, before)
             chosen[..., i] = words[:, :, i].gather(2, pick % top.size(3))
@@ -79,7 +79,7 @@ class MultiwordBeamGenerator(BeamGenerator):
         return Extension(joined, Candidates(alive, parent, words, word_scores))
 
     def _extend_greedily(self, log_probs: Tensor, scores: Tensor) -> Extension:
-        """Take the best word of each slot; the first ``</s>`` among them ends it."""
+        """Take the best word of each slot; the first ``</s>`` ends the hypothesis."""
         best, words = log_probs.max(dim=3)  # S×1×z
         totals = scores + best[:, 0].cumsum(dim=1)  # S×z
         ends = words[:, 0].eq(self.eos)

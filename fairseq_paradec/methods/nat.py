@@ -1,6 +1,7 @@
 """``--decoding nat``: GAD's drafter alone (Xia et al. 2022, Table 1).
 
-Every block is committed as the model fills it, so the output is nobody's greedy output.
+Every block is committed as the model fills it, without verification, so the output is not that of
+greedy search.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .gad import check_block_size
 
 
 class BlockFiller(Drafter):
-    """Both sides of the loop: proposes to score k positions, and scores them by filling masks.
+    """Drafter and scorer of the loop: proposes to score k positions, and fills masks to score them.
 
     Args:
         scorer: the block model, after ``encode``.
@@ -34,17 +35,17 @@ class BlockFiller(Drafter):
         self.log_probs = scorer.log_probs
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Propose no tokens, and to score a block as far as there is room."""
+        """Propose no tokens, and a block of scored positions within the row's limit."""
         self.prefixes = [row.tokens for row in rows]
         return Proposal([[] for _ in rows], [min(self.block_size, row.room) for row in rows])
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Fill the blocks, B×K×D; ``tokens`` does not matter, for a prefix is read whole."""
-        # Always k masks, for they see each other: how much room is left must not change a block.
+        """Fill the blocks, B×K×D; ``tokens`` is not used, since ``fill`` reads whole prefixes."""
+        # Always k masks: they attend to each other, so fewer masks would change the block.
         return self.scorer.fill(self.prefixes, self.block_size)
 
     def keep(self, lengths: Sequence[int]) -> None:
-        """Do nothing: ``fill`` keeps what is cached of the prefixes."""
+        """Do nothing; ``fill`` sets the cached lengths itself."""
 
     def reorder(self, index: Sequence[int]) -> None:
         """Pick rows."""
@@ -57,11 +58,11 @@ class NatGenerator(MethodGenerator):
     Args:
         models: one BlockNatModel.
         tgt_dict: the target dictionary.
-        config: how to decode.
+        config: the options of decoding.
         kwargs: see ParallelGenerator.
 
     Raises:
-        UsageError: it is another kind of model, or an ensemble.
+        UsageError: the model is of another kind, or an ensemble.
     """
 
     def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
@@ -75,7 +76,7 @@ class NatGenerator(MethodGenerator):
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
-        """Encode and run the loop, the block model on both sides."""
+        """Encode and run the loop with the block model as drafter and scorer."""
         assert isinstance(self.scorer, BlockScorer)  # see make_scorer
         self.scorer.encode(net_input)
         filler = BlockFiller(self.scorer, self.config.block_size)

@@ -1,7 +1,7 @@
-"""Every ``--decoding``, described once.
+"""The registry: one entry per ``--decoding``.
 
-A new method is a file beside this one and an entry here: fairseq's commands, ``--help``, the
-checks of flags and models, audits, reports, benchmark, losslessness tables, FLOPs and
+A new method is a file in this folder and an entry here. fairseq's commands, ``--help``, the checks
+of flags and models, audits, reports, the benchmark, the tables of losslessness, FLOPs and
 docs/decoders.md read the entry.
 """
 
@@ -18,23 +18,23 @@ from ..options import OPTIONS, DecodingConfig
 from . import model_checks as models_are
 from . import variants
 
-#: Kinds of checkpoints: what ``--path`` or ``--drafter-path`` names.
+#: Kinds of checkpoints for ``--path`` and ``--drafter-path``.
 TRANSFORMER, BLOCK_NAT, HEADS, BLOCK_NAT_OR_HEADS = "transformer", "block_nat", "heads", "either"
 
-#: Decoded by fairseq's own search, untouched; ``auto``: unless the model has a way of its own.
+#: Decoded by fairseq's own search; with ``auto``, only for a model without its own method.
 STOCK_DECODINGS = {
-    "auto": "the checkpoint's own way, which for a plain Transformer is fairseq's own beam search",
+    "auto": "the checkpoint's own method; for a plain Transformer fairseq's own beam search",
     "beam": "fairseq's own search, untouched",
 }
 
 
 def always(config: DecodingConfig) -> bool:
-    """Promise greedy's output whatever the flags."""
+    """Return True: the output is greedy search's with any flags."""
     return True
 
 
 def never(config: DecodingConfig) -> bool:
-    """Promise nothing."""
+    """Return False: the output may differ from greedy search's."""
     return False
 
 
@@ -43,28 +43,29 @@ class Method:
     """One ``--decoding``.
 
     Attributes:
-        name: as a user types it.
-        summary: what it does, in a line.
-        generator: ``module.Class`` of this folder; imported when it is needed.
-        reads: the options of methods that it reads; any other is refused by name.
-        defaults: where they are not the option table's.
-        needs: options that it cannot run without, with what each has to name.
-        exact_if: whether, with a configuration, the output is promised to be greedy search's.
-        exact_words: the same for the docs.
-        beam: whether it searches with fairseq's ``--beam``; all others are greedy.
-        beam_with: an option that lets it read ``--beam``, too.
-        audited: whether there is a greedy output to audit it by.
-        model: what ``--path`` names.
-        models: the same for the docs.
-        accepts: refuses other models: called with decoding, models and ``--drafter-path``.
-        owns: whether ``--decoding auto`` decodes these models so.
+        name: the value of ``--decoding``.
+        summary: one line for ``--help`` and the docs.
+        generator: ``module.Class`` in this folder, imported on demand.
+        reads: the method options that it reads; any other raises an error that names it.
+        defaults: its defaults that differ from the option table's.
+        needs: required options, each with the kind of value it needs.
+        exact_if: whether a configuration guarantees greedy search's output in fp32.
+        exact_words: the same in words, for the docs.
+        beam: whether it reads fairseq's ``--beam``; other methods are greedy.
+        beam_with: an option with which it reads ``--beam`` too.
+        audited: whether its output can be compared with greedy search's.
+        model: the kind of checkpoint of ``--path``.
+        models: the same in words, for the docs.
+        accepts: raises an error for other models; called with decoding, models and
+            ``--drafter-path``.
+        owns: whether ``--decoding auto`` decodes these models with this method.
         alone: why no other method can decode the Transformers that it owns; None: others can.
-        drafter: what ``--drafter-path`` names; None if there is none.
-        trained_block: whether its block size is by default that of its drafter's training.
+        drafter: the kind of checkpoint of ``--drafter-path``; None: no drafter.
+        trained_block: whether its default block size is that of its drafter's training.
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
-        exact_variants: settings whose exactness ``paradec lossless`` counts; None: none.
-        candidates: settings that ``auto_fast`` compares; None: none.
-        is_given_builder: whether its generator builds others'.
+        exact_variants: its settings in ``paradec lossless``; None: none.
+        candidates: its settings in ``auto_fast``; None: none.
+        is_given_builder: whether its generator builds other methods' generators.
     """
 
     name: str
@@ -104,11 +105,11 @@ class Method:
         return self.defaults.get(option, OPTIONS[option].default)
 
     def flags(self, config: DecodingConfig) -> dict[str, Any]:
-        """Return what the method's own flags stand at."""
+        """Return the values of the method's own flags."""
         return {name: getattr(config, name) for name in self.reads}
 
     def reads_beam(self, config: DecodingConfig) -> bool:
-        """Say whether ``--beam`` means something with these options."""
+        """Return whether the method reads ``--beam`` with these options."""
         return self.beam or (
             self.beam_with is not None and getattr(config, self.beam_with) is not None
         )
@@ -116,24 +117,24 @@ class Method:
     def is_lossless(
         self, config: DecodingConfig, beam_size: int = 1, left_to_right: bool = True
     ) -> bool:
-        """Say whether, in fp32, the output is promised to be that of greedy search.
+        """Return whether the method guarantees the output of greedy search in fp32.
 
         Args:
-            config: how to decode.
-            beam_size: fairseq's ``--beam``, of a method that searches with it.
-            left_to_right: whether the models write a word a step, from left to right.
+            config: the options of decoding.
+            beam_size: fairseq's ``--beam``, for a method that reads it.
+            left_to_right: whether the models write one word per step, from left to right.
         """
         as_greedy = not self.beam or (beam_size == 1 and left_to_right)
         return as_greedy and self.exact_if(config)
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
-    """Of GAD++: with beta 1 or tau 0 nothing but the verifier's own token passes."""
+    """Return whether GAD++ accepts the verifier's own token only: with beta 1 or tau 0."""
     return config.accept_topk == 1 or config.accept_margin == 0
 
 
 def _own_token_only(config: DecodingConfig) -> bool:
-    """Of blockwise decoding: no flag accepts more than the verifier's own token."""
+    """Return whether blockwise decoding accepts the verifier's own token only."""
     more = config.accept_topk > 1 or config.accept_distance or config.min_block > 1
     return not more
 
@@ -153,7 +154,7 @@ _ENTRIES = (
     ),
     Method(
         name="pj",
-        summary="parallel Jacobi: the whole target is one block, re-predicted until it stands",
+        summary="parallel Jacobi: the whole target is one block, predicted again until it is final",
         generator="jacobi.JacobiGenerator",
         reads=(*_JACOBI, "jacobi_length"),
         exact_variants=variants.one_block,
@@ -187,7 +188,7 @@ _ENTRIES = (
     ),
     Method(
         name="gad_pp",
-        summary="gad in fewer passes: drafted tokens that are nearly the best pass, too",
+        summary="gad in fewer passes: it also accepts drafted tokens that score close to the best",
         generator="gad.GadGenerator",
         reads=(*_DRAFTED, "accept_topk", "accept_margin"),
         needs={"drafter_path": "a checkpoint of --arch block_nat"},
@@ -215,7 +216,7 @@ _ENTRIES = (
     ),
     Method(
         name="blockwise",
-        summary="heads of the Transformer itself look ahead, and its next pass verifies them",
+        summary="heads on the Transformer draft its next tokens, and its next pass verifies them",
         generator="blockwise.BlockwiseGenerator",
         reads=(*_DRAFTED, "accept_topk", "accept_distance", "min_block"),
         defaults={"accept_topk": 1},
@@ -233,7 +234,7 @@ _ENTRIES = (
     ),
     Method(
         name="multiword_beam",
-        summary="beam search by several words a step; of a plain Transformer fairseq's beam "
+        summary="beam search over several words per step; for a plain Transformer fairseq's beam "
         "search, on this plugin's decoder",
         generator="multiword_beam.MultiwordBeamGenerator",
         reads=("deduplicate_ngrams",),
@@ -249,7 +250,7 @@ _ENTRIES = (
     ),
     Method(
         name="double_token_beam",
-        summary="beam search by pairs of words, from both ends",
+        summary="beam search over pairs of words, from both ends",
         generator="double_token_beam.DoubleTokenBeamGenerator",
         reads=("deduplicate_ngrams",),
         exact_if=never,
@@ -264,7 +265,7 @@ _ENTRIES = (
     ),
     Method(
         name="auto_fast",
-        summary="whichever of these is fastest here with greedy's output, found out on the first "
+        summary="the fastest of these with greedy's output on this machine, measured on the first "
         "sentences; with a latency budget, the best decoder within it",
         generator="auto_fast.AutoFastGenerator",
         reads=("drafter_path", "speed_profile", "latency_budget_ms"),
@@ -277,29 +278,29 @@ _ENTRIES = (
     ),
 )
 
-#: By name, in the order of --help and docs.
+#: Methods by name, in the order of --help and docs.
 METHODS: dict[str, Method] = {entry.name: entry for entry in _ENTRIES}
 DECODINGS = (*STOCK_DECODINGS, *METHODS)
 
 
 def readers(option: str) -> list[str]:
-    """Return the methods that read an option; all of them, where it is none of a method's."""
+    """Return the methods that read an option; all of them for an engine's or report's option."""
     common = OPTIONS[option].group != "method"
     return [name for name, method in METHODS.items() if common or option in method.reads]
 
 
 def own_decoding(models: Sequence[Any]) -> str | None:
-    """Return the method that models were made for; None for a plain Transformer."""
+    """Return the models' own method; None for a plain Transformer."""
     return next((name for name, method in METHODS.items() if method.owns(models)), None)
 
 
 def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models that the method was not made for.
+    """Refuse models that the method does not support.
 
     Raises:
-        UsageError: there is one.
+        UsageError: a model is not supported.
     """
-    from ..target_order import order_of  # this table is read without torch, too
+    from ..target_order import order_of  # imports torch, which readers of this table may not need
 
     if len({order_of(model) for model in models}) > 1:
         raise option_error(

@@ -1,4 +1,4 @@
-"""``--stats-file``, ``--trace-file`` and the closing line: what a generator writes of its work."""
+"""The reports of a generator: ``--stats-file``, ``--trace-file`` and the closing lines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Reports:
     """The reports of one generator.
 
     Args:
-        config: how it decodes, and the files.
+        config: the options of decoding, with the paths of the files.
         tgt_dict: the target dictionary.
         src_dict: the source dictionary, for the source's text; None: records have no source.
-        audit: ``--audit``'s, for the closing line.
+        audit: the Audit of ``--audit``, for its closing line.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Reports:
         """Count a batch and write its records.
 
         Args:
-            sample: fairseq's.
+            sample: fairseq's batch.
             rows: the decoded sentences.
             hypos: their hypotheses.
             seconds: the batch's decoding time.
-            verdicts: the audit's, by row.
-            provenance: returns what records say of how the batch was decoded.
+            verdicts: the audit's result of each row, or None.
+            provenance: returns the records' fields of provenance.
 
         Raises:
             UsageError: a file cannot be opened.
@@ -89,7 +89,7 @@ class Reports:
             logger.info(self.audit.closing_line())
 
     def _open(self) -> None:
-        """Open the files at the first batch: a generator that decodes nothing touches none."""
+        """Open the files at the first batch, so a generator that decodes nothing writes none."""
         paths = {"stats": self.config.stats_file, "trace": self.config.trace_file}
         for kind, path in paths.items():
             if path is not None and kind not in self._files:
@@ -118,5 +118,5 @@ class Reports:
 
 
 def _finite(value: Any) -> Any:
-    """Write an infinite number, which JSON cannot say, as text."""
+    """Replace an infinite number, which JSON does not have, by text."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value

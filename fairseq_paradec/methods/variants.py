@@ -1,4 +1,4 @@
-"""Settings of the methods: those whose exactness is counted, and those that auto_fast compares.
+"""Settings of the methods: those of ``paradec lossless``, and the candidates of auto_fast.
 
 Each function returns options of its method, without ``decoding`` and ``drafter_path``.
 """
@@ -13,19 +13,19 @@ Settings = list[dict[str, Any]]
 
 BLOCK_SIZES = (3, 5, 8)
 DRAFTED_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
-# A drafter's logits over fewer words than twice this are cheap anyway.
+# Words in a drafter's shortlist; it saves little for a vocabulary under twice this.
 SHORTLIST = 2000
 
 
-# ---- whose exactness `paradec lossless` counts --------------------------------------------------
+# ---- settings of `paradec lossless` -------------------------------------------------------------
 
 
 def defaults(joined: bool, block: int) -> Settings:
-    """Return the defaults alone.
+    """Return the default settings only.
 
     Args:
         joined: source and target share a dictionary.
-        block: the block size that the drafter was trained with; 0 without one.
+        block: the block size of the drafter's training; 0 without a drafter.
     """
     return [{}]
 
@@ -36,54 +36,54 @@ def first_guesses(joined: bool) -> list[str]:
 
 
 def one_block(joined: bool, block: int) -> Settings:
-    """Return ``pj``'s; see ``defaults``."""
-    ways: Settings = [{}, {"jacobi_stop": "unchanged"}, {"jacobi_length": "oracle"}]
-    return [{"jacobi_init": init} | way for init in first_guesses(joined) for way in ways]
+    """Return the settings of ``pj``; see ``defaults``."""
+    variants: Settings = [{}, {"jacobi_stop": "unchanged"}, {"jacobi_length": "oracle"}]
+    return [{"jacobi_init": init} | more for init in first_guesses(joined) for more in variants]
 
 
 def blocks(joined: bool, block: int) -> Settings:
-    """Return ``pgj``'s; see ``defaults``."""
-    ways: Settings = [{}, {"jacobi_stop": "unchanged"}]
+    """Return the settings of ``pgj``; see ``defaults``."""
+    variants: Settings = [{}, {"jacobi_stop": "unchanged"}]
     return [
-        {"jacobi_init": init, "block_size": size} | way
+        {"jacobi_init": init, "block_size": size} | more
         for init in first_guesses(joined)
         for size in BLOCK_SIZES
-        for way in ways
+        for more in variants
     ]
 
 
 def windows(joined: bool, block: int) -> Settings:
-    """Return ``hgj``'s; see ``defaults``."""
-    ways: Settings = [{"block_size": size, "jacobi_window": "sliding"} for size in BLOCK_SIZES]
-    ways.append({"block_size": BLOCK_SIZES[-1], "hybrid_length": 10})
-    return [{"jacobi_init": init} | way for init in first_guesses(joined) for way in ways]
+    """Return the settings of ``hgj``; see ``defaults``."""
+    variants: Settings = [{"block_size": size, "jacobi_window": "sliding"} for size in BLOCK_SIZES]
+    variants.append({"block_size": BLOCK_SIZES[-1], "hybrid_length": 10})
+    return [{"jacobi_init": init} | more for init in first_guesses(joined) for more in variants]
 
 
 def drafted_blocks(joined: bool, block: int) -> Settings:
-    """Return ``gad``'s; see ``defaults``."""
+    """Return the settings of ``gad``; see ``defaults``."""
     return [{"block_size": size} for size in DRAFTED_BLOCK_SIZES]
 
 
 def trained_blocks(joined: bool, block: int) -> Settings:
-    """Return ``blockwise``'s: every block size there are heads for; see ``defaults``."""
+    """Return the settings of ``blockwise``: every block size with heads; see ``defaults``."""
     return [{"block_size": size} for size in range(1, block + 1)]
 
 
-# ---- what auto_fast compares --------------------------------------------------------------------
+# ---- candidates of auto_fast --------------------------------------------------------------------
 
 
 def plain(block: int, vocabulary: int) -> Settings:
-    """Return the defaults alone.
+    """Return the default settings only.
 
     Args:
-        block: the block size that the drafter was trained with; 0 without one.
+        block: the block size of the drafter's training; 0 without a drafter.
         vocabulary: the target dictionary's size.
     """
     return [{}]
 
 
 def sliding_windows(block: int, vocabulary: int) -> Settings:
-    """Return ``hgj``'s; see ``plain``."""
+    """Return the candidates of ``hgj``; see ``plain``."""
     sliding = {"jacobi_window": "sliding"}
     blocks: Settings = [
         {"block_size": 3}, {"block_size": 5}, {"block_size": 5, "adaptive_block": True},
@@ -92,18 +92,18 @@ def sliding_windows(block: int, vocabulary: int) -> Settings:
 
 
 def drafts(block: int, vocabulary: int) -> Settings:
-    """Return those of a method with a drafter that keeps greedy's output; see ``plain``."""
+    """Return the candidates of a lossless method with a drafter; see ``plain``."""
     whole = {"block_size": block}
-    found: Settings = [whole]
+    settings: Settings = [whole]
     if 2 <= block // 2 < block:
-        found.append({"block_size": block // 2})
-    found.append(whole | {"adaptive_block": True})
+        settings.append({"block_size": block // 2})
+    settings.append(whole | {"adaptive_block": True})
     if vocabulary > 2 * SHORTLIST:
-        found.append(whole | {"adaptive_block": True, "drafter_shortlist": SHORTLIST})
-    return found
+        settings.append(whole | {"adaptive_block": True, "drafter_shortlist": SHORTLIST})
+    return settings
 
 
 def relaxed_drafts(block: int, vocabulary: int) -> Settings:
-    """Return ``gad_pp``'s, for quality and for speed; see ``plain``."""
+    """Return the candidates of ``gad_pp``, a stricter and a faster one; see ``plain``."""
     rules = ((3, 1.0), (5, 3.0))
     return [{"block_size": block, "accept_topk": k, "accept_margin": tau} for k, tau in rules]

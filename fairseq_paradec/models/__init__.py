@@ -1,4 +1,4 @@
-"""What is trained: importing this registers the architectures with fairseq."""
+"""The models; importing this package registers their architectures with fairseq."""
 
 from . import (  # noqa: F401
     block_nat,

@@ -2,8 +2,8 @@
 
 Its decoder reads the accepted prefix from position 0 on, without a start symbol, and then k mask
 slots; the output at the masks is the block (section 3, equation 1). The mask is a vector of the
-model's own, so that stock dictionaries fit. For training several blocks can stand behind one
-sentence, each with a prefix of its own length and hidden from the others.
+model's own, so that stock dictionaries fit. In training a sentence can have several blocks, each
+with its own prefix length and masked from the others.
 
 | paper                              | here                                              |
 |------------------------------------|---------------------------------------------------|
@@ -12,8 +12,8 @@ sentence, each with a prefix of its own length and hidden from the others.
 | [MASK]                             | ``MASK`` in token tensors, ``decoder.mask_vector``|
 | bi-directional attention           | ``--drafter-attention bidirectional``             |
 
-Beyond the paper: ``prefix_causal`` attention, with which a prefix's keys and values can be cached,
-and ``--share-verifier-encoder``, with which a sentence is encoded once for drafter and verifier.
+Beyond the paper: ``prefix_causal`` attention, which allows a cache of the prefix's keys and values,
+and ``--share-verifier-encoder``, which encodes a sentence once for drafter and verifier.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ DEFAULT_BLOCK_SIZE = 25  # the paper's
 
 
 class BlockOutput(NamedTuple):
-    """What the model says about the blocks of a batch.
+    """The model's output for the blocks of a batch.
 
     Attributes:
-        hidden: N×D, at the N block positions where ``scored`` is true, in their order.
-        projection: V×D, which makes logits of them.
-        scored: B×J×K, the positions that have a true token and were not revealed.
+        hidden: N×D, hidden states at the N block positions where ``scored`` is true, in order.
+        projection: V×D, the output projection.
+        scored: B×J×K, the positions that have a true token and are not revealed.
     """
 
     hidden: Tensor
@@ -59,7 +59,7 @@ class BlockOutput(NamedTuple):
 
     @property
     def logits(self) -> Tensor:
-        """Project to N×V; the loss gets by without."""
+        """The logits, N×V; the loss does not need them."""
         return F.linear(self.hidden, self.projection)
 
 
@@ -87,10 +87,10 @@ class BlockNatDecoder(TransformerDecoder):
         """Run the decoder over prefixes and blocks.
 
         Args:
-            target: B×T tokens; block j of a row sees the first ``starts[j]`` of them.
+            target: B×T tokens; block j of a row attends to the first ``starts[j]`` of them.
             starts: B×J prefix lengths; J is 1 with bidirectional attention.
-            shown: B×J×K what stands in the blocks: ``MASK``, or a revealed token.
-            encoder_out: fairseq's.
+            shown: B×J×K inputs of the blocks: ``MASK``, or a revealed token.
+            encoder_out: the encoder's output, in fairseq's layout.
 
         Returns:
             B×J×K×D features of the block positions.
@@ -136,7 +136,7 @@ class BlockNatDecoder(TransformerDecoder):
             x = self.project_in_dim(x)
         if self.embed_positions is not None:
             first = self.embed_positions.padding_idx + 1
-            # Past the last position there is nothing to learn, only slots that are not scored.
+            # Slots past the last position are not scored.
             last = self.max_positions() - 1
             x = x + self.embed_positions.weight[first + positions.clamp(max=last)]
         if self.layernorm_embedding is not None:
@@ -144,7 +144,7 @@ class BlockNatDecoder(TransformerDecoder):
         return x
 
     def soft_copy(self, positions: Tensor, encoder_out: dict[str, Any]) -> Tensor:
-        """Mix the source embeddings around each position: B×L 0-based positions -> B×L×D."""
+        """Average the source embeddings around each position: B×L 0-based positions -> B×L×D."""
         source = encoder_out["encoder_embedding"][0]  # B×S×D
         padding = encoder_out["encoder_padding_mask"][0]  # B×S; fairseq pads sources on the left
         where = (~padding).cumsum(dim=1) - 1
@@ -154,10 +154,11 @@ class BlockNatDecoder(TransformerDecoder):
 
 
 def visibility(starts: Tensor, prefix: int, size: int, causal: bool) -> Tensor:
-    """Say who sees whom among T prefix tokens and J blocks of K slots.
+    """Return the attention mask of T prefix tokens and J blocks of K slots.
 
-    A block's slots see each other and the first ``starts`` tokens. Prefix tokens see those before
-    them (causal), or else the prefix of the one block and all of its slots.
+    A block's slots attend to each other and to the first ``starts`` tokens. Prefix tokens attend to
+    themselves and the tokens before them (causal), or else to the prefix of the only block and all
+    of its slots.
 
     Args:
         starts: B×J prefix lengths.
@@ -166,33 +167,33 @@ def visibility(starts: Tensor, prefix: int, size: int, causal: bool) -> Tensor:
         causal: prefix_causal attention.
 
     Returns:
-        B×L×L, L = T + J·K; row i, column j: whether i sees j.
+        B×L×L, L = T + J·K; True where row i attends to column j.
     """
     batch, blocks = starts.shape
     length = prefix + blocks * size
     index = torch.arange(length, device=starts.device)
     block = (index - prefix).div(size, rounding_mode="floor").clamp(min=-1)  # -1: a prefix token
     visible = (block[:, None] == block[None, :]).expand(batch, -1, -1).clone()
-    # A slot sees the tokens before its block.
+    # A slot attends to the tokens before its block.
     start = starts.repeat_interleave(size, dim=1)  # B×(J·K)
     visible[:, prefix:, :prefix] = index[:prefix] < start[:, :, None]
     if causal:
         visible[:, :prefix, :prefix] = index[:prefix] <= index[:prefix, None]
     else:
-        same = index[:prefix] == index[:prefix, None]  # so that no row sees nothing
+        same = index[:prefix] == index[:prefix, None]  # so that every row attends to something
         visible[:, :prefix, :prefix] = (index[:prefix] < starts[:, :, None]) | same
         visible[:, :prefix, prefix:] = True
     return visible
 
 
 def reveal(truth: Tensor, wrong: Tensor, ratio: float, pad: int) -> Tensor:
-    """Glance: put some true tokens in the place of masks (section 3; Qian et al. 2021).
+    """Glance: replace some masks by true tokens (section 3; Qian et al. 2021).
 
-    Of each block floor(ratio · wrong positions) tokens are drawn from ALL of its positions.
+    In each block floor(ratio · wrong positions) tokens are drawn from all of its positions.
 
     Args:
         truth: B×J×K true tokens, ``<pad>`` where there is none.
-        wrong: B×J×K where a first pass was wrong; nowhere at ``<pad>``.
+        wrong: B×J×K, True where the first pass is wrong; False at ``<pad>``.
         ratio: the glancing ratio.
         pad: ``<pad>``.
 
@@ -225,58 +226,59 @@ class BlockNatModel(TransformerModel):
         add = parser.add_argument
         add(
             "--drafter-block-size", type=int, metavar="K",
-            help="tokens in a block in training, and when decoding unless --block-size says "
-            f"otherwise (default {DEFAULT_BLOCK_SIZE})",
+            help="tokens in a block in training, and in decoding unless --block-size is given "
+            f"(default {DEFAULT_BLOCK_SIZE})",
         )  # fmt: skip
         add(
             "--drafter-attention", metavar="A",
             help="how the decoder reads the accepted prefix: " + " or ".join(ATTENTIONS) + ". "
-            "bidirectional (the paper's, default): prefix and masks see each other; prefix_causal: "
-            "prefix tokens see those before them, so that they are computed once and cached",
+            "bidirectional (the paper's, default): prefix and masks attend to each other; "
+            "prefix_causal: prefix tokens attend to those before them, so that they are computed "
+            "once and cached",
         )  # fmt: skip
         add(
             "--soft-copy", action="store_true",
-            help="add to each mask a mixture of the source embeddings around its position, of "
-            "learned sharpness",
+            help="add to each mask an average of the source embeddings around its position, with "
+            "learned weights",
         )  # fmt: skip
         add(
             "--encoder-from", metavar="VERIFIER",
-            help="start from the encoder of this checkpoint, a Transformer; its sizes, and unless "
-            "flags say otherwise its decoder's, are the drafter's",
+            help="start from the encoder of this checkpoint, a Transformer; the drafter has its "
+            "sizes, and its decoder's sizes unless flags give others",
         )  # fmt: skip
         add(
             "--share-verifier-encoder", action="store_true",
-            help="keep the encoder of --encoder-from as it is, in training too: when decoding, a "
-            "sentence is encoded once for both. The decoder's embeddings start from the verifier's",
+            help="freeze the encoder of --encoder-from in training, so that decoding encodes a "
+            "sentence once for both. The decoder's embeddings start from the verifier's",
         )  # fmt: skip
         add(
             "--decoder-from-verifier", action="store_true",
-            help="start the decoder's layers from those of --encoder-from, of fewer layers evenly "
-            "spread ones, the first and the last among them; with the verifier's activation",
+            help="start the decoder's layers from evenly spread layers of --encoder-from's "
+            "decoder, with the first and the last; with the verifier's activation",
         )  # fmt: skip
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockNatModel:
-        """Build the model, with the verifier's weights in it if it is a new one.
+        """Build the model; a new one gets the verifier's weights.
 
         Raises:
-            UsageError: options that contradict each other, or a wrong verifier.
+            UsageError: options contradict each other, or the verifier does not fit.
         """
-        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
             args = Namespace(**OmegaConf.to_container(args))
         _check_options(args)
         model: BlockNatModel = super().build_model(args, task)
         model.apply(init_bert_params)
         if args.encoder_from and not getattr(args, "encoder_copied", False):
             _copy_from_verifier(model, args, task)
-            args.encoder_copied = True  # a finished checkpoint has its weights in itself
+            args.encoder_copied = True  # the checkpoint will have these weights
         return model
 
     @classmethod
     def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
-        """Build the encoder, with the verifier's settings where it comes from there."""
+        """Build the encoder, with the verifier's settings if it starts from the verifier's."""
         if args.encoder_settings is not None:
-            dropouts = ("dropout", "attention_dropout", "activation_dropout")  # of this training
+            dropouts = ("dropout", "attention_dropout", "activation_dropout")  # this training's own
             own = {name: getattr(args, name) for name in dropouts}
             args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
         return TransformerEncoderBase(args, src_dict, embed_tokens)
@@ -287,26 +289,26 @@ class BlockNatModel(TransformerModel):
         return BlockNatDecoder(args, tgt_dict, embed_tokens)
 
     def train(self, mode: bool = True) -> BlockNatModel:
-        """As torch; an encoder that is the verifier's stays without dropout, as in decoding."""
+        """As torch; a shared encoder stays in evaluation mode, as in decoding."""
         super().train(mode)
         if self.shares_encoder:
             self.encoder.eval()
         return self
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Remember how far training is: glancing has a schedule."""
+        """Keep the number of updates for the schedule of glancing."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
     def check_prefixes(self, prefixes: int, tokens_per_prefix: int) -> None:
-        """Refuse several prefixes per sentence where attention forbids them.
+        """Refuse several prefixes per sentence with bidirectional attention.
 
         Args:
             prefixes: the loss's ``--prefixes-per-sentence``.
             tokens_per_prefix: its ``--tokens-per-prefix``.
 
         Raises:
-            UsageError: there may be more than one, and attention is bidirectional.
+            UsageError: more than one is allowed, and attention is bidirectional.
         """
         if self.decoder.attention == "prefix_causal":
             return
@@ -330,19 +332,19 @@ class BlockNatModel(TransformerModel):
         glancing_ratio: float = 0.0,
         prev_output_tokens: Tensor | None = None,
     ) -> BlockOutput:
-        """Predict blocks of a batch of sentence pairs, after a glance at some of their tokens.
+        """Predict the blocks of a batch of sentence pairs, with glancing.
 
         Args:
             src_tokens: B×S.
             src_lengths: B.
             target: B×T true target tokens.
             starts: B×J prefix lengths.
-            truth: B×J×K the blocks' true tokens, ``<pad>`` where nothing is to be learned.
+            truth: B×J×K the blocks' true tokens, ``<pad>`` where there is no loss.
             glancing_ratio: the share of wrong positions to reveal; 0 means no first pass.
-            prev_output_tokens: unused; other criterions give it.
+            prev_output_tokens: unused; other criterions pass it.
 
         Raises:
-            UsageError: the criterion is another one than block_nat_loss.
+            UsageError: the criterion is not block_nat_loss.
         """
         if target is None or starts is None or truth is None:
             raise UsageError(
@@ -354,14 +356,14 @@ class BlockNatModel(TransformerModel):
         real = truth.ne(self.decoder.padding_idx)
         shown = torch.full_like(truth, MASK)
         if glancing_ratio > 0:
-            # The first pass has the second one's dropout, and leaves no gradient.
+            # The first pass has the second one's dropout, and no gradient.
             devices = [truth.device] if truth.is_cuda else []
             with torch.no_grad(), torch.random.fork_rng(devices):
                 first = self.decoder(target, starts, shown, encoder_out)
                 guess = self.decoder.output_layer(first[real]).argmax(dim=-1)
             wrong = torch.zeros_like(real)
             wrong[real] = guess.ne(truth[real])
-            # Lots are drawn apart too: they must not shift the second pass's dropout.
+            # The random draw uses a forked state too, so the second pass's dropout stays the same.
             with torch.random.fork_rng(devices):
                 shown = reveal(truth, wrong, glancing_ratio, self.decoder.padding_idx)
         scored = real & shown.eq(MASK)
@@ -373,7 +375,7 @@ class BlockNatModel(TransformerModel):
 
 
 def _check_options(args: Any) -> None:
-    """Refuse options that cannot be, or not together."""
+    """Refuse wrong options, and options that contradict each other."""
     if args.drafter_attention not in ATTENTIONS:
         raise option_error("--drafter-attention", args.drafter_attention, ", ".join(ATTENTIONS))
     positions = getattr(args, "max_target_positions", None) or DEFAULT_MAX_TARGET_POSITIONS
@@ -398,16 +400,16 @@ def _check_options(args: Any) -> None:
 
 
 def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
-    """Take over the verifier's encoder, and its target embedding where the sizes agree."""
+    """Copy the verifier's encoder, and its target embedding if the sizes agree."""
     verifier = copy_encoder(model, args.encoder_from, task)
     if args.decoder_from_verifier:
         _copy_decoder(model.decoder, verifier.decoder)
 
 
 def _copy_decoder(own: Any, other: Any) -> None:
-    """Start n layers from evenly spread ones of the verifier's N, first and last among them."""
+    """Copy evenly spread layers of the verifier's N into n layers, with the first and the last."""
     count, available = len(own.layers), len(other.layers)
-    for i in range(count):  # not by iteration: layer drop would leave some out
+    for i in range(count):  # iteration over a LayerDropModuleList skips layers at random
         source = round(i * (available - 1) / max(count - 1, 1))
         own.layers[i].load_state_dict(other.layers[source].state_dict())
     if own.layer_norm is not None:
@@ -415,10 +417,10 @@ def _copy_decoder(own: Any, other: Any) -> None:
 
 
 def _take_verifier_sizes(args: Any) -> None:
-    """Give encoder and decoder the sizes of ``--encoder-from``'s.
+    """Set the sizes of encoder and decoder to those of ``--encoder-from``.
 
     Raises:
-        UsageError: flags ask for another encoder.
+        UsageError: flags contradict the encoder's sizes.
     """
     settings = args.encoder_settings
     fixed = [name for name in settings if name.startswith("encoder_")]
@@ -444,7 +446,7 @@ def _take_verifier_sizes(args: Any) -> None:
 
 
 def _fill_in(args: Any, suffix: str) -> None:
-    """Set what no flag gives: the size, and what the architectures have in common."""
+    """Set options that no flag gives: the sizes, and those common to the architectures."""
     args.encoder_from = getattr(args, "encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
     args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)
@@ -459,10 +461,10 @@ def _fill_in(args: Any, suffix: str) -> None:
         _take_verifier_sizes(args)
     set_sizes(args, suffix)
     if args.share_verifier_encoder:
-        # The frozen encoder keeps its own table; the decoder's is trained.
+        # The frozen encoder keeps its own embedding; the decoder's is trained.
         args.share_all_embeddings = False
         args.share_decoder_input_output_embed = True
-    # As BERT: learned positions, GELU, unscaled embeddings, normalised.
+    # As in BERT: learned positions, GELU, unscaled and normalised embeddings.
     args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
     args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
     args.activation_fn = getattr(args, "activation_fn", "gelu")
@@ -497,9 +499,9 @@ def block_nat_big(args: Any) -> None:
 
 @register_model_architecture("block_nat", "block_nat_fast")
 def block_nat_fast(args: Any) -> None:
-    """For speed: 2 decoder layers on the verifier's own encoder, the prefix cached.
+    """For speed: 2 decoder layers on the verifier's own encoder, with a cached prefix.
 
-    The layers start from the verifier's first and last, with which training is far quicker.
+    The layers start from the verifier's first and last, which shortens training.
 
     Raises:
         UsageError: ``--encoder-from`` is missing.

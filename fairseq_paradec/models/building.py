@@ -1,4 +1,4 @@
-"""What models are built with: sizes, and settings or weights of another Transformer."""
+"""Building of models: sizes, and settings or weights of another Transformer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq.models.transformer import (
 from ..compat.loading import load_beside, named
 from ..errors import option_error
 
-#: Layers, dimension, that of the feed-forward layers, heads; by the suffix of an architecture.
+#: Layers, dimension, feed-forward dimension, heads; by the suffix of an architecture.
 SIZES = {
     "_tiny": (4, 128, 256, 4),
     "_iwslt": (6, 512, 1024, 4),
@@ -26,24 +26,24 @@ SIZES = {
 
 
 def named_sizes(suffix: str) -> dict[str, int]:
-    """Return fairseq's options of a size, encoder's and decoder's."""
+    """Return fairseq's options of a size, for encoder and decoder."""
     names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
     pairs = list(zip(names, SIZES[suffix], strict=True))
     return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in pairs}
 
 
 def set_sizes(args: Any, suffix: str) -> None:
-    """Set the sizes of an architecture where no flag gives them."""
+    """Set an architecture's sizes that no flag gives."""
     for name, size in named_sizes(suffix).items():
         setattr(args, name, getattr(args, name, size))
 
 
 def transformer_settings(path: str, flag: str) -> dict[str, Any]:
-    """Read from a checkpoint how its Transformer is built.
+    """Read the settings of a checkpoint's Transformer.
 
     Args:
         path: the checkpoint.
-        flag: what gave it, for errors.
+        flag: the flag that names it, for errors.
 
     Raises:
         UsageError: it is no checkpoint of a Transformer.
@@ -54,8 +54,8 @@ def transformer_settings(path: str, flag: str) -> dict[str, Any]:
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
-    # What builds a model, and no paths of the machine where it was trained. "attention_": also the
-    # image Transformer's.
+    # The settings that build a model, without paths of the training machine. "attention_" includes
+    # the image Transformer's.
     own = {field.name for field in fields(TransformerConfig)} - {"_name"}
     plain = (bool, int, float, str, type(None))
     return {
@@ -68,15 +68,15 @@ def transformer_settings(path: str, flag: str) -> dict[str, Any]:
 
 
 def copy_encoder(model: Any, path: str, task: Any) -> Any:
-    """Copy the encoder of a checkpoint, and its target embedding where the sizes agree.
+    """Copy the encoder of a checkpoint, and its target embedding if the sizes agree.
 
     Args:
         model: a new Transformer.
         path: the checkpoint of another one.
-        task: with the dictionaries of both.
+        task: the task with the dictionaries of both.
 
     Returns:
-        The other model.
+        The checkpoint's model.
 
     Raises:
         UsageError: the checkpoint is missing, or its encoder does not fit.
@@ -106,6 +106,6 @@ def copy_encoder(model: Any, path: str, task: Any) -> Any:
 
 
 def _settings(encoder: Any) -> list[Any]:
-    """Return what an encoder does with its weights, as far as their shapes do not tell."""
+    """Return an encoder's settings that the shapes of its weights do not show."""
     layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in encoder.layers]
     return [encoder.embed_scale, *layers]

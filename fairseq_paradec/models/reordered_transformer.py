@@ -1,7 +1,7 @@
 """The reordered Transformers: IBDecoder, IMDecoder, SA (zhang2020), double-token (imamura2020).
 
-All are one model: fairseq's Transformer over targets that a ``TargetOrder`` has reordered, with its
-positions and its mask. The architectures are presets. Only IMDecoder has parameters of its own, an
+All are one model: fairseq's Transformer over targets that a ``TargetOrder`` reorders, with the
+order's positions and mask. The architectures are presets. Only IMDecoder has extra parameters, an
 embedding of each direction (zhang2020, section 4.1).
 """
 
@@ -25,7 +25,7 @@ from .building import SIZES, copy_encoder, set_sizes
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Return fairseq's sinusoids of any whole positions, negative ones too: W -> W×D, fp32."""
+    """Return fairseq's sinusoids of whole positions, also negative ones: W -> W×D, fp32."""
     half = dim // 2
     scale = torch.exp(torch.arange(half) * -(math.log(10000) / max(half - 1, 1)))
     angles = positions[:, None] * scale.to(positions.device)
@@ -34,12 +34,12 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
 
 
 class SlotPositions(nn.Module):
-    """Vectors of the decoder's input rows: sinusoids of an order's positions, and its directions.
+    """Position vectors of the decoder's input rows: an order's positions and directions.
 
     Args:
-        order: with two directions or more.
+        order: an order with two or more directions.
         dim: D.
-        learned: of how many positions to learn vectors, in the place of sinusoids; None: of none.
+        learned: the number of learned position vectors; None: sinusoids.
     """
 
     def __init__(self, order: TargetOrder, dim: int, learned: int | None) -> None:
@@ -55,9 +55,9 @@ class SlotPositions(nn.Module):
         self.register_buffer("rows", torch.empty(0, dim), persistent=False)
 
     def table(self, size: int) -> Tensor:
-        """Return at least ``size`` vectors, or all there are, T×D.
+        """Return at least ``size`` vectors, or all learned ones, T×D.
 
-        Row t is added to the input that predicts slot t.
+        Vector t is added to the input that predicts slot t.
         """
         rows = self.rows
         if self.learned is not None:
@@ -72,7 +72,7 @@ class SlotPositions(nn.Module):
         return rows
 
     def forward(self, tokens: Tensor, incremental_state: Any = None) -> Tensor:
-        """Return the vectors of B×T tokens, 1×T×D: they are the same for all rows."""
+        """Return the vectors of B×T tokens, 1×T×D, the same for all rows."""
         return self.table(tokens.size(1))[None, : tokens.size(1)]
 
 
@@ -96,14 +96,14 @@ class ReorderedDecoder(TransformerDecoder):
             raise option_error("--max-target-positions", longest, f"at least {z}, a step")
         counted = bool(order.positions(4).equal(torch.arange(4)))
         learned = isinstance(self.embed_positions, LearnedPositionalEmbedding)
-        # A learned vector per slot serves signed positions as well: each slot has its own.
+        # fairseq's learned vectors, one per slot, serve signed positions too.
         if self.embed_positions is not None and not counted:
             if order.directions > 2 or not learned:
                 limit = self.max_target_positions if learned else None
                 self.embed_positions = SlotPositions(order, embed_tokens.embedding_dim, limit)
 
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
-        """Return the order's mask, in the place of the causal one: T×B×D -> T×T, 0 or -inf."""
+        """Return the order's mask instead of the causal one: T×B×D -> T×T, 0 or -inf."""
         size = tensor.size(0)
         if self._future_mask.size(0) < size:
             seen = self.order.step_mask(self.order.whole_steps(size))
@@ -112,7 +112,7 @@ class ReorderedDecoder(TransformerDecoder):
         return self._future_mask[:size, :size]
 
     def max_positions(self) -> int:
-        """Return the longest output, ``</s>`` counted: inputs fill whole steps."""
+        """Return the length of the longest output with ``</s>``: a number of whole steps."""
         longest: int = super().max_positions()
         z = self.order.tokens_per_step
         return longest // z * z
@@ -120,13 +120,13 @@ class ReorderedDecoder(TransformerDecoder):
 
 @register_model("reordered_transformer")
 class ReorderedTransformer(TransformerModel):
-    """A Transformer that writes its target in another order, several tokens a step."""
+    """A Transformer that writes its target in another order, several tokens per step."""
 
     decoder: ReorderedDecoder
 
     @property
     def target_order(self) -> TargetOrder:
-        """The order that it writes in."""
+        """The order of its targets."""
         return self.decoder.order
 
     @classmethod
@@ -146,8 +146,8 @@ class ReorderedTransformer(TransformerModel):
         add("--right-to-left", action="store_true", help="with one direction: from the end")
         add(
             "--double-token", action="store_true",
-            help="pairs as Imamura and Sumita 2020 have them: </s> fills the last pair, the first "
-            "pair of inputs is <s> </s>, and positions count tokens as written",
+            help="the pairs of Imamura and Sumita 2020: </s> fills the last pair, the first pair "
+            "of inputs is <s> </s>, and positions count tokens in the order of writing",
         )  # fmt: skip
         add(
             "--middle-to-side", action="store_true",
@@ -155,23 +155,23 @@ class ReorderedTransformer(TransformerModel):
         )  # fmt: skip
         add(
             "--independent-directions", action="store_true",
-            help="let no direction see another (an ablation)",
+            help="no direction attends to another (an ablation)",
         )  # fmt: skip
         add(
             "--vanilla-mask", action="store_true",
-            help="the plain causal mask: a token's input does not see those of the step's later "
-            "tokens (an ablation)",
+            help="the plain causal mask: a token's input does not attend to those of the step's "
+            "later tokens (an ablation)",
         )  # fmt: skip
         add(
             "--vanilla-positions", action="store_true",
-            help="positions 0, 1, 2, ... in the order of writing, in the place of 1, -1, 2, -2, "
-            "... or of imdecoder's, its directions' embeddings included (an ablation)",
+            help="positions 0, 1, 2, ... in the order of writing instead of 1, -1, 2, -2, ... or "
+            "of imdecoder's with its embeddings of directions (an ablation)",
         )  # fmt: skip
         add(
             "--encoder-from", metavar="TRANSFORMER",
-            help="start from the encoder of this checkpoint, a Transformer of the same sizes, and "
-            "from its embeddings; training is shorter then. (A decoder would not help: it has "
-            "learned that all starts are alike)",
+            help="start from the encoder and the embeddings of this checkpoint, a Transformer of "
+            "the same sizes; training is then shorter. (Its decoder does not help: it has learned "
+            "one kind of start)",
         )  # fmt: skip
 
     @classmethod
@@ -181,13 +181,13 @@ class ReorderedTransformer(TransformerModel):
         Raises:
             UsageError: the order's options contradict each other.
         """
-        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
             args = Namespace(**OmegaConf.to_container(args))
         read_order(args)
         model: ReorderedTransformer = super().build_model(args, task)
         if args.encoder_from and not getattr(args, "encoder_copied", False):
             copy_encoder(model, args.encoder_from, task)
-            args.encoder_copied = True  # a finished checkpoint has its weights in itself
+            args.encoder_copied = True  # the checkpoint will have these weights
         return model
 
     @classmethod
@@ -200,14 +200,14 @@ def read_order(args: Any) -> TargetOrder:
     """Read the order from a model's options.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
     """
     return TargetOrder(**{f.name: getattr(args, f.name) for f in fields(TargetOrder)})
 
 
 # ---- architectures ------------------------------------------------------------------------------
 
-#: What an architecture says where no flag does.
+#: An architecture's settings of the order, for flags that are not given.
 PRESETS: dict[str, dict[str, Any]] = {
     "ibdecoder": {"directions": 2},
     "ibdecoder_sa": {"directions": 2, "tokens_per_direction": 2},
@@ -226,10 +226,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def take_preset(args: Any, preset: dict[str, Any]) -> None:
-    """Set the order's options that no flag gives to the preset's, or to left to right."""
+    """Set the order's options that no flag gives, from the preset or to left to right."""
     for option in fields(TargetOrder):
         given = getattr(args, option.name, None)
-        # A switch that was not given is False, a number None.
+        # Without its flag, a switch is False and a number is None.
         if given is None or given is False:
             setattr(args, option.name, preset.get(option.name, option.default))
 

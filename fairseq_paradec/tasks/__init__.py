@@ -1,3 +1,3 @@
-"""The tasks: fairseq's own with the plugin's flags, and images in its place."""
+"""The tasks: fairseq's ``translation`` with the plugin's flags, and super-resolution of images."""
 
 from . import super_resolution, translation  # noqa: F401  (registers the tasks)

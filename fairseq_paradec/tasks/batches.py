@@ -1,4 +1,4 @@
-"""Batches in which no sentence is lost."""
+"""Batches that contain every sentence."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class EverySentence:
-    """A part of the task: every sentence is in some batch, and has its line in the output.
+    """A part of the task: every sentence is in a batch and has a line in the output.
 
-    fairseq drops a last batch whose size is no multiple of eight, and stops at a sentence that is
-    too long.
+    fairseq itself drops a last batch whose size is not a multiple of eight, and stops at a sentence
+    that is too long.
     """
 
     cfg: Any
@@ -31,12 +31,12 @@ class EverySentence:
     _left_out: np.ndarray | None = None
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq, but for every sentence being in some batch.
+        """Return fairseq's iterator, with every sentence in a batch.
 
-        Outside training, batches need not be multiples of eight. When generating, also from the
-        training set, a sentence that is longer than the model's positions or than ``--max-tokens``
-        comes alone in a batch of its own; ``inference_step`` gives the former an empty output,
-        unless ``--skip-invalid-size-inputs-valid-test`` asks to skip it.
+        Outside training, batch sizes need not be multiples of eight. In generation, also from the
+        training set, a sentence that exceeds the model's positions or ``--max-tokens`` is a batch
+        of its own. ``inference_step`` gives a sentence that exceeds the positions an empty output;
+        ``--skip-invalid-size-inputs-valid-test`` skips it.
         """
         train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
         if not self._has_criterion or dataset is not train:
@@ -51,7 +51,7 @@ class EverySentence:
         if kwargs.get("ignore_invalid_inputs", False) and too_long.any():
             logger.warning("%d sentences are too long and are skipped", too_long.sum())
             alone &= ~too_long
-        kwargs["disable_iterator_cache"] = True  # what is added to an iterator is added once
+        kwargs["disable_iterator_cache"] = True  # batches are added to the iterator only once
         try:
             batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         finally:
@@ -61,7 +61,7 @@ class EverySentence:
         return batches
 
     def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As fairseq in training; when generating, leave out what ``get_batch_iterator`` found."""
+        """Filter as fairseq in training; in generation drop the too long ones instead."""
         if self._left_out is None:
             return super().filter_indices_by_size(indices, *args, **kwargs)  # type: ignore[misc]
         return indices[~self._left_out[indices]]
@@ -74,8 +74,8 @@ class EverySentence:
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; rows that cannot be translated get an empty output, and a word why."""
-        if isinstance(generator, SequenceScorer):  # --score-reference translates nothing
+        """Translate a batch; rows that cannot be translated get an empty output and a warning."""
+        if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
         src_tokens = sample["net_input"]["src_tokens"]
         problems = self._problems(models, src_tokens)
@@ -106,7 +106,7 @@ class EverySentence:
         return hypos
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
-        """Say for each row why it cannot be translated, or None.
+        """Return for each row why it cannot be translated, or None.
 
         Args:
             models: the models; their positions limit the source.

@@ -1,4 +1,4 @@
-"""Which method decodes, and which model, criterion and settings belong together."""
+"""The choice of the method, and checks of model, criterion and settings against each other."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class ChoosesMethod:
 
         Args:
             models: the model, or an ensemble.
-            args: fairseq's generation options, in which the plugin's may stand too (hub calls,
-                ``--eval-bleu-args``) and then win over the command line's.
-            seq_gen_cls: fairseq's; refused beside a method of the plugin's.
+            args: fairseq's generation options. They may include the plugin's (hub calls,
+                ``--eval-bleu-args``), which then override the command line's.
+            seq_gen_cls: fairseq's; refused with a method of the plugin.
             extra_gen_cls_kwargs: fairseq's.
-            prefix_allowed_tokens_fn: fairseq's; only its own search can honour it.
+            prefix_allowed_tokens_fn: fairseq's; only its own search supports it.
 
         Raises:
-            UsageError: options that the method cannot honour, or a model that it cannot decode.
+            UsageError: the method does not support an option or the model.
         """
         asked = [args, self.cfg]
         config = configure(*asked)
         extra = dict(extra_gen_cls_kwargs or {})
         own = own_decoding(models)
         is_auto = config.decoding == "auto"
-        if is_auto:  # comes without other flags than these
+        if is_auto:  # allows FLAGS_OF_AUTO only
             wanted = {name: _first(name, asked) for name in FLAGS_OF_AUTO}
             if own is None:
                 check_auto(wanted)
@@ -74,7 +74,7 @@ class ChoosesMethod:
             drafts = self.drafters.load(config.drafter_path, method.drafter, models)
             extra["drafter"] = drafts
         if method.trained_block and hasattr(drafts, "block_size"):
-            # What nobody asked for is as it was in training.
+            # Without --block-size, the block size is that of training.
             trained = Namespace(decoding=config.decoding, block_size=drafts.block_size)
             config = configure(*asked, trained)
         given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
@@ -96,12 +96,12 @@ class ChoosesMethod:
     def _builder(
         self, models: Sequence[Any], args: Any, extra: dict[str, Any]
     ) -> Callable[[DecodingConfig], Any]:
-        """Return what builds one of auto_fast's candidates; see AutoFastGenerator.
+        """Return the function that builds a candidate of auto_fast; see AutoFastGenerator.
 
         Args:
             models: as in ``build_generator``.
-            args: the same.
-            extra: what the generator of ``--decoding auto_fast`` itself is given.
+            args: as in ``build_generator``.
+            extra: the arguments of the generator of ``--decoding auto_fast`` itself.
         """
         original = super().build_generator  # type: ignore[misc]
         common = dict(extra)
@@ -120,11 +120,11 @@ class ChoosesMethod:
 
     @functools.cached_property
     def drafters(self) -> Drafters:
-        """What ``--drafter-path`` has named so far."""
+        """The drafters of ``--drafter-path`` that are loaded so far."""
         return Drafters(self)
 
 
-# Of a generator of this package, beside fairseq's.
+# Arguments of this package's generators that fairseq's does not have.
 _OUR_ARGUMENTS = ("config", "src_dict", "keep_history")
 
 _PAIRS: tuple[tuple[type, type, tuple[str, str]], ...] = (
@@ -134,10 +134,10 @@ _PAIRS: tuple[tuple[type, type, tuple[str, str]], ...] = (
 
 
 def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
-    """Refuse a model, a criterion and settings that were not made for each other.
+    """Refuse a model, a criterion and settings that do not fit each other.
 
     Raises:
-        UsageError: naming the right one.
+        UsageError: they do not fit; the message names the right one.
     """
     for loss, kind, names in _PAIRS:
         if isinstance(criterion, loss) and not isinstance(model, kind):

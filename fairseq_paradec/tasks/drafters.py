@@ -1,4 +1,4 @@
-"""Loading what ``--drafter-path`` names."""
+"""Loading of the drafter of ``--drafter-path``."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from ..models.blockwise_transformer import load_heads
 
 
 class Drafters:
-    """The drafters that a task has loaded so far: hub users build a generator per call.
+    """The drafters that a task has loaded; hub calls, which build a generator each, share them.
 
     Args:
-        task: whose dictionaries and languages drafters must fit.
+        task: the task; drafters must fit its dictionaries and languages.
     """
 
     def __init__(self, task: Any) -> None:
         self.task = task
-        # By path, dtype and device, for what one generator uses another must not convert.
+        # By path, dtype and device: a generator must not convert another generator's drafter.
         self.block_models: dict[tuple[str, Any, Any], BlockNatModel] = {}
-        # Heads belong to the base whose states they read.
+        # By base model and path: heads read the states of one base.
         self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Any:
-        """Load a drafter that fits the task and these models, or find it loaded.
+        """Return a drafter that fits the task and these models; it is loaded once.
 
         Args:
             path: its checkpoint.
             kind: ``BLOCK_NAT``, ``HEADS`` or ``BLOCK_NAT_OR_HEADS``.
-            models: for which it drafts.
+            models: the verifiers.
 
         Raises:
-            UsageError: it is of another kind, or belongs to other data or models.
+            UsageError: the drafter is of another kind, or belongs to other data or models.
         """
         if kind == BLOCK_NAT_OR_HEADS:
             kind = self._kind(path, models)
@@ -52,7 +52,7 @@ class Drafters:
         key = (path, like.dtype, like.device)
         if key not in self.block_models:
             drafter = self._read(path).to(dtype=like.dtype, device=like.device)
-            drafter.make_generation_fast_()  # else its weights are gathered for every batch
+            drafter.make_generation_fast_()  # so that a scorer gathers its weights only once
             self.block_models[key] = drafter
         drafter = self.block_models[key]
         own = self.task.max_positions()
@@ -67,10 +67,10 @@ class Drafters:
         return drafter
 
     def _kind(self, path: str, models: Sequence[Any]) -> str:
-        """Return what a checkpoint holds: ``BLOCK_NAT`` or ``HEADS``.
+        """Return the kind of a checkpoint: ``BLOCK_NAT`` or ``HEADS``.
 
         Raises:
-            UsageError: it holds neither, or these models cannot have its heads.
+            UsageError: it is of neither kind, or its heads do not fit these models.
         """
         kind = BLOCK_NAT
         if path in self.heads.get(models[0], {}):
@@ -94,7 +94,7 @@ class Drafters:
         """Read a drafter's checkpoint.
 
         Raises:
-            UsageError: there is none, or it does not fit this task's languages and dictionaries.
+            UsageError: it is missing, or does not fit this task's languages and dictionaries.
         """
         model, cfg = load_beside(path, "--drafter-path", self.task)
         if not isinstance(model, BlockNatModel):

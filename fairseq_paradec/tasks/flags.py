@@ -1,4 +1,4 @@
-"""The plugin's flags as fairseq wants them: fields of a configuration, and so of every command."""
+"""The plugin's flags as fields of a fairseq configuration, which gives them to every command."""
 
 # No "from __future__ import annotations" and no "int | None": fairseq reads the types of these
 # fields, and knows Optional only.
@@ -18,13 +18,13 @@ from ..options import OPTIONS, SWITCHES
 
 def _fields() -> list[tuple[str, Any, Any]]:
     """Return name, type and field of every option; None means "the method's default"."""
-    found = []
+    options = []
     for name, option in OPTIONS.items():
         always = name == "decoding" or name in SWITCHES
         kind: Any = option.kind if always else Optional[option.kind]
         default = option.default if always else None
-        found.append((name, kind, field(default=default, metadata={"help": flag_help(name)})))
-    return found
+        options.append((name, kind, field(default=default, metadata={"help": flag_help(name)})))
+    return options
 
 
 #: The plugin's flags.

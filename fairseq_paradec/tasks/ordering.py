@@ -1,4 +1,4 @@
-"""Targets in the order in which a model writes them."""
+"""Targets in a model's target order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..target_order import TargetOrder, order_of
 
 
 class TargetsInOrder:
-    """A part of the task: models learn, and score, targets in the order that they write in."""
+    """A part of the task: training and scoring use targets in the model's order."""
 
     tgt_dict: Any
     _model: Any = None
@@ -28,14 +28,14 @@ class TargetsInOrder:
         return super().valid_step(sample, model, criterion)  # type: ignore[misc]
 
     def in_model_order(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Write the targets of a batch as the model is trained on them.
+        """Reorder the targets of a batch for the model.
 
         Args:
-            sample: fairseq's, with ``target`` in natural order.
+            sample: fairseq's batch, with ``target`` in natural order.
 
         Returns:
-            The same for a model that writes from left to right; else a copy with other ``target``,
-            ``net_input.prev_output_tokens`` and ``ntokens``, and the old one under
+            The same batch for a model that writes from left to right; else a copy with reordered
+            ``target``, ``net_input.prev_output_tokens`` and ``ntokens``, and the natural target as
             ``natural_target``.
         """
         return in_order(sample, order_of(self._model), self.tgt_dict)
@@ -56,7 +56,7 @@ class TargetsInOrder:
     def _score(
         self, generator: Any, models: Sequence[Any], sample: dict[str, Any]
     ) -> list[list[dict[str, Any]]]:
-        """Score the targets of a batch; scores come in natural order whatever the model's."""
+        """Score the targets of a batch; return scores in natural order for any model."""
         order = order_of(models[0])
         written = in_order(sample, order, self.tgt_dict)
         hypos = super().inference_step(generator, models, written)  # type: ignore[misc]
@@ -78,7 +78,7 @@ class TargetsInOrder:
 
 
 def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str, Any]:
-    """Write the targets of a batch in an order; see TargetsInOrder.in_model_order."""
+    """Reorder the targets of a batch; see TargetsInOrder.in_model_order."""
     if order == TargetOrder() or not sample or sample.get("target") is None:
         return sample
     batch = order.training_batch(sample["target"], words.bos(), words.eos(), words.pad())

@@ -20,18 +20,18 @@ from ..options import flag
 from .flags import ParallelTranslationConfig, set_options
 from .translation import ParallelDecodingMixin
 
-# fairseq's limits of an output, where nobody gave others.
+# fairseq's default limits of an output.
 IDLE_LIMITS = {"max_len_a": 0, "max_len_b": 200, "min_len": 1, "unkpen": 0}
-# Flags for sentences of several lengths, and their idle values.
+# Flags for sentences of several lengths, and their default values.
 IDLE_POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}
-# Positions beyond an image's, of a model to train: those with several tokens a step round down.
+# A new model's positions beyond an image's: a model with several tokens per step rounds them down.
 SPARE = 8
 IDLE_PADDING = {"truncate_source": False, "required_seq_len_multiple": 1, "num_batch_buckets": 0}
 
 
 @dataclass
 class ImageSuperResolutionConfig(ParallelTranslationConfig):
-    """The options of ``translation``; what follows from the images' sizes need not be given."""
+    """The options of ``translation``; those that follow from the images' sizes are not needed."""
 
     source_lang: Optional[str] = field(
         default=images.LANGUAGES[0],
@@ -47,10 +47,10 @@ class ImageSuperResolutionConfig(ParallelTranslationConfig):
 class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
     """Pairs of a small image and the large one, as paradec data images makes them.
 
-    An output is an image: as many intensities as one has, and ``</s>``.
+    An output is one image: its intensities, and ``</s>``.
 
     Attributes:
-        image_sizes: of the inputs and of the outputs.
+        image_sizes: the sizes of inputs and of outputs.
     """
 
     image_sizes: tuple[images.Size, images.Size]
@@ -60,7 +60,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         """As ``translation``; the data folder must be one of images.
 
         Raises:
-            UsageError: it is none, or a flag is wrong or contradicts the images' sizes.
+            UsageError: it is another folder, or a flag is wrong or contradicts the images' sizes.
         """
         task = super().setup_task(cfg, **kwargs)
         folder = utils.split_paths(cfg.data)[0]
@@ -84,17 +84,17 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         return task
 
     def max_positions(self) -> tuple[int, int]:
-        """Return how many tokens an input and an output have, ``</s>`` counted."""
+        """Return the number of tokens of an input and of an output, with ``</s>``."""
         small, large = self.image_sizes
         return small.num_tokens + 1, large.num_tokens + 1
 
     # ---- data and models -----------------------------------------------------------------------
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> Any:
-        """As ``translation``; every image must have as many tokens as its size says.
+        """As ``translation``; the number of tokens of every image must fit its size.
 
         Raises:
-            UsageError: one has not, or a flag asks for lengths that images do not have.
+            UsageError: a number does not fit, or a flag sets lengths that images do not have.
         """
         for name, idle in IDLE_PADDING.items():
             given = getattr(self.cfg, name)
@@ -119,7 +119,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         """As ``translation``; a model to train gets as many positions as an image has tokens.
 
         Raises:
-            UsageError: the model was made for images of other sizes, or for fewer positions.
+            UsageError: the model is for images of other sizes, or has fewer positions.
         """
         if not from_checkpoint:
             for name, size in zip(IDLE_POSITIONS, self.max_positions(), strict=True):
@@ -153,20 +153,20 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         """Build the generator that ``--decoding`` names; its outputs are whole images.
 
         Raises:
-            UsageError: see ParallelDecodingMixin, or a limit that no image has.
+            UsageError: see ParallelDecodingMixin, or a limit does not fit an image.
         """
         self._set_limits(args)
         extra = dict(extra_gen_cls_kwargs or {})
-        # fairseq cannot suppress <unk> so; its penalty is infinite.
+        # fairseq does not suppress <unk> this way; an infinite penalty does.
         symbols = (self.tgt_dict[self.tgt_dict.bos()],)
         extra["tokens_to_suppress"] = (*extra.get("tokens_to_suppress", ()), *symbols)
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
     def _set_limits(self, args: Any) -> None:
-        """Let fairseq's generation options ask for one image.
+        """Set fairseq's limits to the length of one image.
 
         Raises:
-            UsageError: they ask for something else.
+            UsageError: the options set other limits.
         """
         size = self.image_sizes[1]
         count = size.num_tokens
@@ -184,7 +184,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         set_options(args, limits)
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
-        """Say for each row why it is no image of the right size, or None."""
+        """Return for each row why it is no image of the right size, or None."""
         words = self.source_dictionary
         size = self.image_sizes[0]
         problems: list[str | None] = []

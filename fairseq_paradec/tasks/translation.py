@@ -26,21 +26,21 @@ from .ordering import TargetsInOrder
 
 
 class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
-    """Gives a fairseq translation task the plugin's methods; put before it among the bases.
+    """Gives a fairseq translation task the plugin's methods; it precedes the task in the bases.
 
-    Choosing the method, targets in another order, and sentences that fairseq would lose have a
-    module each; here is what fairseq calls to set up, load and train.
+    The choice of the method, targets in another order, and batches with every sentence have a
+    module each; this class has what fairseq calls to set up, load and train.
     """
 
     cfg: Any
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
-        """Check flags and data folder before anything is loaded; then as fairseq.
+        """Check flags and data folder before loading; then set up as fairseq.
 
-        How a model was decoded while it was trained is no property of it: with
-        ``from_checkpoint`` the plugin's options of that command are forgotten, but for those that
-        the caller gives (``from_pretrained(..., decoding="hgj")``).
+        The options of decoding are not a property of a model: with ``from_checkpoint`` the plugin's
+        options in the checkpoint are reset, except those that the caller gives
+        (``from_pretrained(..., decoding="hgj")``).
 
         Raises:
             UsageError: a flag is wrong, or the data folder or a dictionary is missing.
@@ -55,14 +55,14 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq; only training and validation come here."""
+        """As fairseq; only training and validation call this."""
         self._has_criterion = True
         criterion = super().build_criterion(*args, **kwargs)  # type: ignore[misc]
         check_pair(self._model, criterion, self.cfg)
         return criterion
 
     def build_model(self, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq; the model is remembered, to be compared with the criterion."""
+        """As fairseq; the model is kept for the check against the criterion."""
         self._model = super().build_model(*args, **kwargs)  # type: ignore[misc]
         return self._model
 
@@ -91,7 +91,8 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
 def cpu_autocast(enabled: bool) -> Iterator[None]:
     """Compute products on the CPU in bfloat16, and attention by its plain formula.
 
-    torch's fused attention takes five times as long for short sentences, most of it backwards.
+    torch's fused attention takes five times as long for short sentences, mostly in the backward
+    pass.
     """
     if not enabled:
         yield
@@ -101,7 +102,7 @@ def cpu_autocast(enabled: bool) -> Iterator[None]:
 
 
 def _check_data(cfg: Any) -> None:
-    """Name a missing data folder or dictionary, and what was looked for."""
+    """Raise an error that names a missing data folder or dictionary."""
     folders = utils.split_paths(cfg.data)
     if not folders:
         raise option_error("DATA", cfg.data, "a folder made by fairseq-preprocess")
@@ -128,11 +129,11 @@ def _check_data(cfg: Any) -> None:
 
 show_flags_in_help("fairseq_paradec (parallel decoding)", ParallelDecodingOptions)
 
-# A registered name cannot be registered again; the plugin's task takes the place of fairseq's.
+# A registered name cannot be registered again; the plugin's task replaces fairseq's.
 TASK_REGISTRY.pop("translation", None)
 TASK_DATACLASS_REGISTRY.pop("translation", None)
 
 
 @register_task("translation", dataclass=ParallelTranslationConfig)
 class ParallelTranslationTask(ParallelDecodingMixin, TranslationTask):
-    """fairseq's ``translation``, with parallel decoding and no sentence lost."""
+    """fairseq's ``translation``, with parallel decoding and an output for every sentence."""

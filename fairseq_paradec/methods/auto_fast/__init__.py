@@ -1,4 +1,4 @@
-"""``--decoding auto_fast``: the decoder that is fastest here, found by measuring."""
+"""``--decoding auto_fast``: the fastest decoder on this machine, by measurement."""
 
 from .generator import AutoFastGenerator
 

@@ -1,4 +1,4 @@
-"""What auto_fast chooses among: the registry's candidates, and fairseq's own search."""
+"""The candidates of auto_fast: those of the registry, and fairseq's own search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEAM, LOSSLESS, RELAXED = range(3)
 
 
 class Drafter(NamedTuple):
-    """A drafter that is there: the block size of its training, and what names it, if not --path."""
+    """An available drafter: the block size of its training, and its path; None: in --path."""
 
     block_size: int
     path: str | None
@@ -24,11 +24,11 @@ class Drafter(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to decode.
+    """One decoder with its settings.
 
     Attributes:
-        label: its flags as a user types them, but for the drafter's path.
-        config: of its generator.
+        label: its flags, without the drafter's path.
+        config: the options of its generator.
         quality: ``BEAM``, ``LOSSLESS`` or ``RELAXED``.
     """
 
@@ -40,13 +40,13 @@ class Candidate:
 def candidates(
     config: DecodingConfig, drafters: Mapping[str, Drafter], vocabulary: int, beam: int
 ) -> list[Candidate]:
-    """List what auto_fast may choose among.
+    """List the candidates of auto_fast.
 
     Args:
-        config: auto_fast's own.
-        drafters: by kind, as the registry names it.
+        config: auto_fast's own options.
+        drafters: the available drafters by kind; see the registry.
         vocabulary: the target dictionary's size.
-        beam: fairseq's ``--beam``; with a latency budget, that search is one of them.
+        beam: fairseq's ``--beam``; with a latency budget its search is a candidate.
     """
     with_budget = config.latency_budget_ms is not None
     found = []

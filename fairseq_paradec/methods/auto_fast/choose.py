@@ -1,4 +1,4 @@
-"""How auto_fast decides: which candidates go on being measured, and which one is chosen."""
+"""The decisions of auto_fast: which candidates it keeps measuring, and which one it chooses."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import NamedTuple
 from .candidates import BEAM, GREEDY, LOSSLESS, RELAXED
 from .profile import Measured
 
-# Another candidate is chosen over greedy if its time over greedy's is at most this.
+# A candidate is chosen over greedy search if its time over greedy's is at most this.
 MAX_RATIO = 0.98
-# A candidate's ratio is the one that this share of the batches reach. Sentences differ: a candidate
-# that is faster in every other batch only may be slower in the next thousand.
+# A candidate's ratio is the one that this share of the batches reach. Sentences differ, so a
+# candidate that is faster in only half of the batches may be slower in later ones.
 RATIO_SHARE = 2 / 3
-# A bin is measured on so many batches, or for about so many seconds.
+# A bin is measured on this many batches, or for about this many seconds.
 BATCHES, SECONDS = 16, 10.0
-# A candidate drops out that takes this many times as long as greedy in both of the first two
-# batches, or, after so many batches, this many times as long as the best one.
+# A candidate drops out if it takes FIRST_LIMIT times as long as greedy search in every batch, from
+# the second on; or, for (n, limit) of LATER_LIMITS, ``limit`` times as long as the best candidate
+# after n batches.
 FIRST_LIMIT = 1.5
 LATER_LIMITS = ((3, 1.3), (5, 1.1))
 
 
 class Choice(NamedTuple):
-    """What was chosen.
+    """The chosen candidate.
 
     Attributes:
-        label: the candidate.
-        reason: for the log.
+        label: its label.
+        reason: the reason, for the log.
         in_budget: whether it is within the latency budget, if there is one.
     """
 
@@ -44,10 +45,11 @@ def choose(
     quality: Mapping[str, int],
     budget: float | None = None,
 ) -> Choice:
-    """Choose a decoder by what was measured.
+    """Choose a decoder by its measured times.
 
-    Without a budget: of the lossless candidates the fastest, if it beats greedy by ``MAX_RATIO``.
-    With one: the best quality within it, and of one quality first the choice without a budget.
+    Without a budget: the fastest lossless candidate, if its ratio is at most ``MAX_RATIO``, else
+    greedy search. With a budget: the best quality within it; among lossless candidates the choice
+    without a budget comes first.
 
     Args:
         ratios: by candidate, its time over greedy's.
@@ -78,15 +80,15 @@ def choose(
 
 @dataclass
 class Trial:
-    """A bin while it is measured.
+    """The measurement of a bin.
 
     Attributes:
         running: the candidates that have not dropped out.
-        ratios: of each, its time over greedy's, batch by batch.
-        ms: of each, its milliseconds per sentence.
-        batches: how many were measured.
-        greedy: seconds and passes of greedy search, all batches together.
-        seconds: spent on other candidates than greedy.
+        ratios: by candidate, its time over greedy's, batch by batch.
+        ms: by candidate, its milliseconds per sentence, batch by batch.
+        batches: the number of measured batches.
+        greedy: seconds and passes of greedy search, summed over batches.
+        seconds: the time of all candidates other than greedy search.
     """
 
     running: list[str]
@@ -97,7 +99,7 @@ class Trial:
     seconds: float = 0.0
 
     def add(self, seconds: dict[str, float], sentences: int, passes: int) -> None:
-        """Take the seconds that each candidate needed for one batch, and greedy's passes."""
+        """Add one batch: each candidate's seconds, and greedy search's passes."""
         self.greedy = (self.greedy[0] + seconds[GREEDY], self.greedy[1] + passes)
         greedy = max(seconds[GREEDY], 1e-9)
         for label, taken in seconds.items():
@@ -111,7 +113,7 @@ class Trial:
         return statistics.median(self.ratios[label])
 
     def measured(self, without: set[str]) -> Measured:
-        """Return the figures of all candidates but some."""
+        """Return the results of all candidates except ``without``."""
         labels = [label for label in self.ratios if label not in without]
         return Measured(
             self.batches,
@@ -122,13 +124,17 @@ class Trial:
         )
 
     def in_turn(self, labels: Sequence[str]) -> list[str]:
-        """Return the order of the next batch: forwards, backwards, then from the next one on."""
+        """Return the order of candidates for the next batch.
+
+        The order alternates between forwards and backwards, and starts one candidate later after
+        every two batches.
+        """
         turn = self.batches // 2 % len(labels)
         order = [*labels[turn:], *labels[:turn]]
         return order[::-1] if self.batches % 2 else order
 
     def drop(self, labels: Iterable[str]) -> None:
-        """Drop those of these candidates that fall behind."""
+        """Drop the slow ones of these candidates; see ``FIRST_LIMIT`` and ``LATER_LIMITS``."""
         labels = list(labels)
         best = min([1.0, *map(self.median, labels)])
         for label in labels:
@@ -140,7 +146,7 @@ class Trial:
 
     @property
     def is_done(self) -> bool:
-        """Whether enough was measured."""
+        """Whether the measurement is complete."""
         late = self.seconds > SECONDS and self.batches >= LATER_LIMITS[0][0]
         alone = len(self.running) <= 1 and self.batches >= LATER_LIMITS[-1][0]
         return self.batches >= BATCHES or late or alone or self.running == [GREEDY]
@@ -148,7 +154,7 @@ class Trial:
 
 @dataclass
 class Watch:
-    """What a bin's decoder took since it was chosen, and greedy search would have, in seconds."""
+    """The time of a bin's decoder since its choice, and the estimate for greedy search, seconds."""
 
     batches: int = 0
     seconds: float = 0.0
@@ -162,10 +168,10 @@ class Watch:
 
     @property
     def greedy_is_faster(self) -> bool:
-        """Whether, after enough batches, greedy search would have been the faster one."""
+        """Whether, after enough batches, the estimate for greedy search is the shorter time."""
         return self.batches >= BATCHES and self.seconds > self.greedy
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that this share of all values does not exceed."""
+    """Return the smallest value that at least this share of the values do not exceed."""
     return sorted(values)[math.ceil(share * len(values)) - 1]

@@ -1,17 +1,17 @@
-"""``--decoding auto_fast``: find out which decoder is fastest here, and use that one.
+"""``--decoding auto_fast``: measures which decoder is fastest on this machine, and uses it.
 
-Batches of about the same size and source length are a bin. In each bin the first batches are
-decoded by every candidate, in changing order, and greedy's output is what is returned; candidates
-that fall behind drop out. From then on the fastest one decodes, by its time over greedy's for the
-same batch in two of three batches; and greedy search unless another is at least 2% faster there.
-The choice is watched: greedy's time for an output is known from its number of tokens, and where it
-would have been the shorter one after all, greedy search takes over.
+Batches of about the same size and source length form a bin. All candidates decode the first batches
+of a bin, in changing order, and greedy search's output is returned; slow candidates drop out. The
+fastest candidate decodes the bin's later batches, by the ratio of its time to greedy search's that
+two of three batches reach; greedy search decodes them if no ratio is at most 0.98. auto_fast
+watches the choice: the number of output tokens gives an estimate of greedy search's time, and
+greedy search takes over if the estimate is shorter.
 
-With ``--latency-budget-ms`` the candidates stand in order of quality (fairseq's beam search, those
-with greedy's output, gad_pp), and the first whose 90th percentile of milliseconds per sentence is
-within the budget decodes.
+With ``--latency-budget-ms`` the candidates are ranked by quality (fairseq's beam search, lossless
+candidates, gad_pp). The first one whose 90th percentile of milliseconds per sentence is within the
+budget decodes.
 
-No candidate uses another dtype than ``--engine-dtype`` says, or the model's own.
+All candidates use the dtype of ``--engine-dtype``, or the model's own.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class AutoFastGenerator(MethodGenerator):
     Args:
         models: the model, or an ensemble.
         tgt_dict: the target dictionary.
-        config: how to decode.
+        config: the options of decoding.
         build: makes the generator of a candidate's config, on the same models and with the same
             limits; with ``decoding`` "beam", fairseq's own search.
-        drafter: what ``--drafter-path`` named: a BlockNatModel or BlockHeads.
+        drafter: the BlockNatModel or BlockHeads of ``--drafter-path``.
         kwargs: see MethodGenerator.
 
     Raises:
@@ -92,28 +92,28 @@ class AutoFastGenerator(MethodGenerator):
         self.profile = None if config.speed_profile is None else SpeedProfile(config.speed_profile)
         self._build = build
         self._generators: dict[str, Any] = {}
-        # Scorers: a batch's cache serves one decoder at a time.
+        # The candidates share scorers, since one of them decodes at a time.
         self._scorers: dict[Any, Any] = {}
         self.join(self._scorers, self.record_tokens)
         self._warm: set[str] = set()
-        self._broken: set[str] = set()  # those that did not keep their promise
+        self._excluded: set[str] = set()  # candidates that failed or were not lossless
         self._trials: dict[Bin, Trial] = {}
-        self._known: dict[Bin, Measured] | None = None  # of the profile, once a batch is there
+        self._known: dict[Bin, Measured] | None = None  # the profile's bins, after the first batch
         self._choices: dict[Bin, str] = {}
         self._chosen: str | None = None
-        self._found: dict[Bin, Measured] = {}
+        self._measured: dict[Bin, Measured] = {}
         self._watched: dict[Bin, Watch] = {}
         self._generator(GREEDY)
         for label, one in self.candidates.items():
             method = METHODS.get(one.config.decoding)
             if method is not None and method.drafter is not None:
-                self._generator(label)  # finds out now whether the drafter fits
+                self._generator(label)  # raises an error now if the drafter does not fit
                 break
 
     # ---- candidates ----------------------------------------------------------------------------
 
     def _generator(self, label: str) -> Any:
-        """Return a candidate's generator, built when it is first needed."""
+        """Return a candidate's generator, built at its first use."""
         if label not in self._generators:
             config = self.candidates[label].config
             built = self._build(config)
@@ -125,7 +125,7 @@ class AutoFastGenerator(MethodGenerator):
         return self._generators[label]
 
     def compile_seconds(self) -> float:
-        """Return what compiling has taken so far, that for the candidates counted."""
+        """Return the seconds of compilation so far, with those of the candidates."""
         engines = (getattr(built, "engine", None) for built in self._generators.values())
         others = (engine.compiling.seconds for engine in engines if engine is not None)
         return super().compile_seconds() + sum(others)
@@ -135,7 +135,7 @@ class AutoFastGenerator(MethodGenerator):
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
-        """Decode by the candidate of the batch's bin; measure if that is not known yet."""
+        """Decode with the candidate of the batch's bin; measure if the bin has none yet."""
         where = bin_of(row.source for row in rows)
         if where not in self._choices:
             self._look_up(where, rules.device)
@@ -150,38 +150,38 @@ class AutoFastGenerator(MethodGenerator):
         return hypos
 
     def _keep_watch(self, where: Bin, label: str, seconds: float, passes: int) -> None:
-        """Go back to greedy search where the choice turns out to be the slower one.
+        """Return the bin to greedy search if the choice is slower.
 
-        What greedy search would have taken is known from its passes, one a token of the longest
-        output, and from what one of them took while the bin was measured.
+        The time of greedy search is estimated as its passes, one per token of the longest output,
+        times its seconds per pass in the measurement of the bin.
         """
         if label == GREEDY or label not in self._warm:
             self._warm.add(label)
             return
-        found, watch = self._found[where], self._watched.setdefault(where, Watch())
-        watch.add(seconds, passes * found.pass_seconds)
+        measured, watch = self._measured[where], self._watched.setdefault(where, Watch())
+        watch.add(seconds, passes * measured.pass_seconds)
         if not watch.greedy_is_faster:
             return
-        ratio = found.ratios[label] = watch.seconds / watch.greedy
+        ratio = measured.ratios[label] = watch.seconds / watch.greedy
         self._choices[where] = GREEDY
         logger.info(
             "auto_fast: %s: greedy from now on; %s took %.2f times as long as that would have, in "
             "%d batches", where, label, ratio, watch.batches,
         )  # fmt: skip
         if self.profile is not None:
-            self.profile.save({where: found})
+            self.profile.save({where: measured})
 
     def _decode_by(
         self, label: str, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
-        """Decode by one candidate."""
+        """Decode with one candidate."""
         generator = self._generator(label)
         prepared = generator._prepare(rows, net_input, rules)
         hypos: list[list[dict[str, Any]]] = generator._decode(net_input, rows, rules, prepared)
         return hypos
 
     def provenance(self) -> dict[str, Any]:
-        """Return what records say of how the last batch was decoded: by whom, too."""
+        """Return a record's fields of provenance for the last batch, with the chosen candidate."""
         decoded_by = super().provenance() | {"chosen": self._chosen}
         chosen = self._generator(self._chosen or GREEDY)
         if isinstance(chosen, StockBeam):
@@ -194,16 +194,16 @@ class AutoFastGenerator(MethodGenerator):
     def _measure(
         self, where: Bin, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
-        """Decode one batch by every candidate that is left; greedy's output counts."""
+        """Decode one batch with every running candidate; return greedy search's output."""
         trial = self._trials.get(where)
         if trial is None:
             plain = [c.label for c in self.candidates.values() if not c.config.compile]
             if self.config.compile:
                 plain.append(f"{GREEDY} --compile")
-            trial = self._trials[where] = Trial(self._unbroken(plain))
+            trial = self._trials[where] = Trial(self._not_excluded(plain))
         labels = list(dict.fromkeys((GREEDY, *trial.running)))
         self._warm_up(labels, net_input, rows, rules)
-        labels = self._unbroken(labels)
+        labels = self._not_excluded(labels)
         labels = trial.in_turn(labels)
         outputs = {label: rows if label == GREEDY else _twins(rows) for label in labels}
         seconds, hypos = {}, {}
@@ -227,13 +227,13 @@ class AutoFastGenerator(MethodGenerator):
         rows: Sequence[Row],
         rules: TokenRules,
     ) -> None:
-        """Let every candidate decode once in a run before it is timed."""
+        """Decode the batch once, untimed, with every candidate that has not decoded yet."""
         cold = [label for label in labels if label not in self._warm]
         begin = self._now(rules.device)
         for label in cold:
             try:
                 self._decode_by(label, net_input, _twins(rows), rules)
-            except Exception as error:  # of a drafter, say: greedy search can do without
+            except Exception as error:  # a drafter's, for example; greedy search still works
                 if label == GREEDY:
                     raise
                 logger.warning("auto_fast: %s fails and is out of the run: %s", label, error)
@@ -244,23 +244,23 @@ class AutoFastGenerator(MethodGenerator):
             logger.info("auto_fast: warmed up %d decoders in %.1f s", len(cold), seconds)
 
     def _now(self, device: torch.device) -> float:
-        """Read the clock when all work on the device is done, seconds."""
+        """Return the clock's seconds after all work on the device is done."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return self.timer()
 
     def _compare(self, label: str, ours: Sequence[Row], greedy: Sequence[Row]) -> None:
-        """Warn of outputs that are not greedy's; beyond a tie the candidate is out of the run."""
+        """Warn of outputs that differ from greedy search's; exclude the candidate unless a tie."""
         dtype = next(self.model.models[0].parameters()).dtype
         allowed = tie_gap(dtype, self.config.engine_dtype)
-        for mine, other in zip(ours, greedy, strict=True):
-            if mine.tokens == other.tokens:
+        for row, other in zip(ours, greedy, strict=True):
+            if row.tokens == other.tokens:
                 continue
-            apart = gap(mine, other)
-            tie = apart < allowed
+            difference = gap(row, other)
+            tie = difference < allowed
             logger.warning(
                 "auto_fast: %s differs from greedy in a sentence (gap of log-probabilities %.2e, "
-                "%s)", label, apart,
+                "%s)", label, difference,
                 "a tie, as rounding makes them" if tie else "NOT a tie: no longer a candidate",
             )  # fmt: skip
             if not tie:
@@ -268,28 +268,28 @@ class AutoFastGenerator(MethodGenerator):
                 return
 
     def _exclude(self, label: str) -> None:
-        """Take a candidate out of the run, also where it was chosen."""
-        self._broken |= {label, f"{label} --compile"}
+        """Exclude a candidate from all bins, also where it is the choice."""
+        self._excluded |= {label, f"{label} --compile"}
         for trial in self._trials.values():
-            trial.running = self._unbroken(trial.running)
+            trial.running = self._not_excluded(trial.running)
         for where, choice in list(self._choices.items()):
             if choice == label:
                 self._choices[where] = GREEDY
 
-    def _unbroken(self, labels: Sequence[str]) -> list[str]:
-        """Leave out the candidates that broke their promise."""
-        return [label for label in labels if label not in self._broken]
+    def _not_excluded(self, labels: Sequence[str]) -> list[str]:
+        """Return the labels without those of excluded candidates."""
+        return [label for label in labels if label not in self._excluded]
 
     def _drop(self, trial: Trial) -> None:
-        """Drop who falls behind; then let the best two show what compiling is to them."""
+        """Drop slow candidates; then add the compiled variants of the best two."""
         exact = [one for one in trial.running if self.quality[one] == LOSSLESS]
         trial.drop(exact)
         if self.config.compile and trial.batches == LATER_LIMITS[0][0]:
             left = [one for one in exact if one in trial.running and GREEDY not in one.split()]
-            twins = [f"{one} --compile" for one in sorted(left, key=trial.median)[:2]]
-            trial.running += self._unbroken([one for one in twins if one in self.candidates])
-            # They have no figures yet: until they have, nothing is decided.
-            for one in twins:
+            compiled = [f"{one} --compile" for one in sorted(left, key=trial.median)[:2]]
+            trial.running += self._not_excluded([one for one in compiled if one in self.candidates])
+            # They have no times yet; the bin is settled after they have.
+            for one in compiled:
                 trial.ratios.setdefault(one, [])
 
     # ---- deciding ------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class AutoFastGenerator(MethodGenerator):
             self._choose(where, self._known[where], f"from {FLAG} {self.profile.path}")
 
     def _key(self, device: torch.device) -> dict[str, Any]:
-        """Say what the measurements depend on."""
+        """Return the key of the measurements: machine, models, drafter and flags."""
         helper = self.drafter if self.drafter is not None else self.heads
         names = ("compile", "engine", "engine_dtype")
         flags: dict[str, Any] = {name: getattr(self.config, name) for name in names}
@@ -316,20 +316,20 @@ class AutoFastGenerator(MethodGenerator):
         }
 
     def _settle(self, where: Bin, trial: Trial) -> None:
-        """End measuring a bin."""
+        """End the measurement of a bin, and choose its decoder."""
         trial.ratios = {label: values for label, values in trial.ratios.items() if values}
-        found = trial.measured(self._broken)
-        batches = f"{found.batches} batch{'es' if found.batches > 1 else ''}"
-        self._choose(where, found, f"measured on {batches}, {found.seconds:.1f} s")
+        measured = trial.measured(self._excluded)
+        batches = f"{measured.batches} batch{'es' if measured.batches > 1 else ''}"
+        self._choose(where, measured, f"measured on {batches}, {measured.seconds:.1f} s")
         del self._trials[where]
         if self.profile is not None:
-            self.profile.save({where: found})
+            self.profile.save({where: measured})
 
-    def _choose(self, where: Bin, found: Measured, source: str) -> None:
-        """Choose a bin's decoder by what was measured, and say so."""
+    def _choose(self, where: Bin, measured: Measured, source: str) -> None:
+        """Choose a bin's decoder by its measured times, and log the choice."""
         ratios, ms = (
-            {label: x for label, x in figures.items() if label not in self._broken}
-            for figures in (found.ratios, found.ms)
+            {label: x for label, x in figures.items() if label not in self._excluded}
+            for figures in (measured.ratios, measured.ms)
         )
         budget = self.config.latency_budget_ms
         choice = choose(ratios, ms, self.quality, budget)
@@ -340,15 +340,15 @@ class AutoFastGenerator(MethodGenerator):
                 flag("latency_budget_ms"), budget, where, choice.label, ms[choice.label],
             )  # fmt: skip
         self._choices[where] = choice.label
-        self._found[where] = found
+        self._measured[where] = measured
         logger.info("auto_fast: %s: %s (%s)", where, choice.reason, source)
 
 
 def _greedy_passes(rows: Sequence[Row]) -> int:
-    """Return how many passes greedy search takes for outputs that are its own."""
+    """Return the number of passes of greedy search for these outputs."""
     return max(len(row.tokens) for row in rows)
 
 
 def _twins(rows: Sequence[Row]) -> list[Row]:
-    """Return rows of the same sentences, nothing committed."""
+    """Return rows of the same sentences without committed tokens."""
     return [Row(row.index, row.source, row.limit, row.prefix) for row in rows]

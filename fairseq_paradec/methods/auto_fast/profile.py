@@ -1,7 +1,7 @@
-"""``--speed-profile``: what auto_fast measured, kept as JSON for later runs on the same machine.
+"""``--speed-profile``: auto_fast's measurements in a JSON file, for later runs on the machine.
 
-A file holds a list of profiles, each for one machine, one set of models and one set of candidates;
-a profile holds what was measured in each bin of batch size and source length.
+A file holds a list of profiles, each for one machine, one set of models and one set of candidates.
+A profile holds the measurements of each bin of batch size and source length.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 
 SCHEMA, VERSION = "fairseq_paradec.speed_profile", 1
 FLAG = "--speed-profile"
-# What a profile must have been measured with, to be of use.
+# The parts of a profile's key; a profile is used only if all are equal.
 KEYS = ("machine", "models", "drafter", "flags")
 
 
 class Bin(NamedTuple):
-    """Which batches are alike.
+    """A class of batches of about the same size and source length.
 
     Attributes:
-        sentences: at most so many in a batch, and more than half as many; a power of two.
-        source: at most so many tokens in its longest source: 8, 12, 16, 24, 32, 48, ...
+        sentences: the largest batch size, a power of two; the smallest is more than half of it.
+        source: the largest length of the longest source: 8, 12, 16, 24, 32, 48, ... tokens.
     """
 
     sentences: int
@@ -48,15 +48,15 @@ class Bin(NamedTuple):
 
 @dataclass
 class Measured:
-    """What was measured in one bin, by candidate.
+    """The measurements of one bin, by candidate.
 
     Attributes:
-        batches: how many batches were measured.
-        seconds: what that took beyond greedy search.
-        ratios: a candidate's time over greedy's for the same batch, which two of three batches do
-            not exceed.
+        batches: the number of measured batches.
+        seconds: the time of all candidates other than greedy search.
+        ratios: a candidate's time over greedy's for the same batch: the ratio that two of three
+            batches reach.
         ms: the 90th percentile of a candidate's milliseconds per sentence.
-        pass_seconds: greedy search's seconds for a batch, divided by its passes.
+        pass_seconds: greedy search's seconds per pass.
     """
 
     batches: int
@@ -73,7 +73,7 @@ class SpeedProfile:
         path: the file; it need not exist.
 
     Raises:
-        UsageError: there is a file, and it is damaged or something else.
+        UsageError: the file is damaged or of another kind.
     """
 
     def __init__(self, path: str) -> None:
@@ -82,7 +82,7 @@ class SpeedProfile:
         self._entries = _read(path)
 
     def open(self, key: dict[str, Any]) -> dict[Bin, Measured]:
-        """Return what the file holds for this key; warn if it is for others only.
+        """Return the file's bins for this key; warn if the file has other keys only.
 
         Args:
             key: machine, models, drafter and flags, as JSON.
@@ -100,10 +100,10 @@ class SpeedProfile:
             )  # fmt: skip
         return {}
 
-    def save(self, found: dict[Bin, Measured]) -> None:
-        """Add what was measured; the file is whole at every moment.
+    def save(self, bins: dict[Bin, Measured]) -> None:
+        """Add measurements to the file, by an atomic replacement.
 
-        A file that cannot be written costs a warning and no translation.
+        If the file cannot be written, a warning is logged and decoding continues.
         """
         entries = _read(self.path)  # another process may have added to it
         own = self._own(entries)
@@ -112,7 +112,7 @@ class SpeedProfile:
             entries.append(own)
         own["bins"] = [
             {**where._asdict(), **asdict(measured)}
-            for where, measured in sorted((_bins(own) | found).items())
+            for where, measured in sorted((_bins(own) | bins).items())
         ]
         document = {"schema": SCHEMA, "version": VERSION, "profiles": entries}
         part = f"{self.path}.{os.getpid()}.part"
@@ -124,12 +124,12 @@ class SpeedProfile:
             logger.warning("%s %s: cannot be written (%s)", FLAG, self.path, error.strerror)
 
     def _own(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the profile of the key among others."""
+        """Return the profile of the key, or None."""
         return next((e for e in entries if all(e[n] == self.key[n] for n in KEYS)), None)
 
 
 def this_machine(device: torch.device) -> dict[str, Any]:
-    """Describe what speed depends on besides the models: processor, threads, torch, device."""
+    """Return the machine's part of the key: processor, cores, threads, torch, device."""
     cuda = device.type == "cuda"
     return {
         "processor": _processor(),
@@ -141,11 +141,12 @@ def this_machine(device: torch.device) -> dict[str, Any]:
 
 
 def fingerprint(model: Any, with_weights: bool = False) -> dict[str, Any]:
-    """Tell a model from others of other sizes.
+    """Return a model's part of the key: its class, size, dtype and a digest.
 
     Args:
         model: any module.
-        with_weights: tell it from others of the same size, too, by a few of each of its weights.
+        with_weights: the digest covers the first 8 values of each parameter, not only names and
+            shapes.
     """
     parameters = list(model.named_parameters())
     digest = hashlib.sha256()
@@ -163,10 +164,10 @@ def fingerprint(model: Any, with_weights: bool = False) -> dict[str, Any]:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """Read a file's profiles; none if there is no file.
+    """Read a file's profiles; an empty list if there is no file.
 
     Raises:
-        UsageError: it is damaged or something else.
+        UsageError: the file is damaged or of another kind.
     """
     if not os.path.exists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
         return []
@@ -194,29 +195,29 @@ def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
     """Read the bins of a profile.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is damaged.
+        ValueError, KeyError, TypeError, AttributeError: the profile is damaged.
     """
-    found = {}
+    bins = {}
     for one in entry["bins"]:
         ratios, ms = _numbers(one["ratios"]), _numbers(one["ms"])
         if "greedy" not in ratios or ratios.keys() != ms.keys():
             raise ValueError("a bin whose candidates do not agree")
         where = Bin(int(one["sentences"]), int(one["source"]))
-        of_a_pass = _numbers({"": one["pass_seconds"]})[""]
-        found[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms, of_a_pass)
-    return found
+        per_pass = _numbers({"": one["pass_seconds"]})[""]
+        bins[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms, per_pass)
+    return bins
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:
-    """Read numbers above 0 by name."""
+    """Read numbers by name; each must be finite and above 0."""
     numbers = {str(name): float(value) for name, value in values.items()}
     if not all(0 < number < math.inf for number in numbers.values()):
-        raise ValueError("a time that is none")
+        raise ValueError("a time that is not a number above 0")
     return numbers
 
 
 def _span(most: int) -> str:
-    """Write the numbers of a bin: 1, 2, 3-4, 5-8, ..."""
+    """Return a bin's range of batch sizes as text: 1, 2, 3-4, 5-8, ..."""
     return str(most) if most <= 2 else f"{most // 2 + 1}-{most}"
 
 
@@ -227,18 +228,18 @@ def bin_of(sources: Iterable[Sequence[int]]) -> Bin:
 
 
 def _edge(number: int) -> int:
-    """Return the smallest of 8, 12, 16, 24, 32, 48, ... that is not smaller."""
+    """Return the smallest of 8, 12, 16, 24, 32, 48, ... that is at least ``number``."""
     power = max(8, _power(number))
     return power * 3 // 4 if power > 8 and number <= power * 3 // 4 else power
 
 
 def _power(number: int) -> int:
-    """Return the smallest power of two that is not smaller."""
+    """Return the smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def _processor() -> str:
-    """Return the processor's name, as well as this system tells it."""
+    """Return the processor's name from /proc/cpuinfo, or from ``platform``."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

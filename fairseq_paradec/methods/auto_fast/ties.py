@@ -1,4 +1,4 @@
-"""Whether an output that differs from greedy's is a tie, by the scores of both."""
+"""Ties: whether an output differs from greedy search's by rounding only, by the scores of both."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 from ...decoding.audit import TIE_GAP
 from ...decoding.row import Row
 
-# Below this precision rounding alone makes log-probabilities differ by about so much.
+# Largest differences of log-probabilities (natural log) that rounding to these dtypes causes.
 _COARSE_GAP = {torch.float16: 0.02, torch.bfloat16: 0.15}
 _ENGINE = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.bfloat16}
 
 
 def tie_gap(dtype: torch.dtype, engine_dtype: str | None) -> float:
-    """Return up to which difference of log-probabilities two tokens tie.
+    """Return the difference of log-probabilities below which two tokens tie.
 
     Args:
         dtype: of the model's weights.
-        engine_dtype: ``--engine-dtype``.
+        engine_dtype: the value of ``--engine-dtype``.
     """
     return _COARSE_GAP.get(_ENGINE.get(engine_dtype or "", dtype), TIE_GAP)
 
 
 def gap(ours: Row, other: Row) -> float:
-    """Return how far apart the scores are where two outputs part; inf where that is no tie.
+    """Return the difference of scores at the first token that differs; inf if it is no tie.
 
-    Two tokens of one distribution cannot both have more than half of it: where both scores say so,
-    they are of different ones, and one of the outputs is wrong.
+    The probabilities of two tokens of one distribution sum to at most 1. If they exceed that, the
+    scores come from different distributions, and one of the outputs is wrong.
     """
     pairs = zip(ours.tokens, other.tokens, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
