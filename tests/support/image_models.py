@@ -45,7 +45,6 @@ def tiny_image_model(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
     arch: str = "image_transformer",
-    spread: bool = True,
     **options: Any,
 ) -> Any:
     """A tiny random image Transformer in evaluation mode, its weights spread.
@@ -55,7 +54,7 @@ def tiny_image_model(
     """
     args = Namespace(**TINY | {"attention_block": block, "attention_memory": memory} | options)
     if arch.startswith("blockwise"):
-        base = tiny_image_model(task, block, memory, dtype, seed, spread=spread, **options)
+        base = tiny_image_model(task, block, memory, dtype, seed, **options)
         vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -67,7 +66,7 @@ def tiny_image_model(
                 weight.normal_(std=0.4)
             missing, unexpected = model.load_state_dict(base.state_dict(), strict=False)
             assert all("heads" in name for name in missing) and not unexpected
-        elif spread:
+        else:
             _spread(model, "default", task.target_dictionary)
     model.flags = args  # as they stand in a checkpoint
     return model.to(dtype).eval()
