@@ -137,7 +137,7 @@ MUTANTS = [
       "near = (best - drafted).squeeze(2) < self.margin - 0.25"),
     m("acceptance", ACCEPT, "& near & allowed)", "& near)", "test_gad.py", "test_blockwise.py",
       *TABLE),
-    m("acceptance", ACCEPT, ".abs() <= self.limit", ".abs() < self.limit"),
+    m("acceptance", ACCEPT, ".abs() <= self.limit", ".abs() < self.limit", "test_blockwise.py"),
     m("acceptance", ACCEPT, "return self.rule.accept(draft, choice, log_probs).maximum(forced)",
       "return self.rule.accept(draft, choice, log_probs).minimum(forced)"),
     m("acceptance", LOOP, "return torch.where(index < num_accepted[:, None], drafted, choices)",
