@@ -2,7 +2,7 @@
 
 An image is a numpy array of bytes (uint8): height × width if it is grey, height × width × 3 in RGB.
 Its tokens are its intensities, 0 to 255, from the top row to the bottom one, in each row from left
-to right, and in each pixel red, green, blue. Nothing here knows of models.
+to right, and in each pixel red, green, blue. This module does not depend on models.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ PEAK = 255
 #: Pixels between the images of a triple.
 LINE = 2
 
-# The file of a data folder that says how its tokens are arranged. Another version is another
-# meaning of its keys.
+# The file of a data folder with the images' sizes; the version changes when the meaning of a key
+# changes.
 SIZES, SCHEMA, VERSION = "sizes.json", "fairseq_paradec.images", 1
 
 # The languages of a data folder: low and high resolution.
 LANGUAGES = ("lr", "hr")
 
-# Only these of Pillow's many formats: some of the others start programs.
+# The allowed formats; some of Pillow's other formats start programs.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 
-# What Pillow raises, by format and place, for a file that is none or ends too early.
+# Pillow's exceptions for a file that is no image or ends too early.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True)
 class Size:
-    """What an image's tokens alone do not tell: how they are to be arranged.
+    """The size of an image, which its tokens do not contain.
 
     Attributes:
         height: in pixels, from 1 up.
@@ -75,7 +75,7 @@ class Size:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens an image of this size has, without ``</s>``."""
+        """The number of tokens of an image of this size, without ``</s>``."""
         return self.height * self.width * self.channels
 
     @property
@@ -101,7 +101,7 @@ def size_of(image: Pixels) -> Size:
 
 
 def tokens(image: Pixels) -> list[int]:
-    """Return an image's intensities in raster order; ``image`` is the way back.
+    """Return an image's intensities in raster order; ``image`` is the inverse.
 
     Args:
         image: (height, width), (height, width, 1) or (height, width, 3).
@@ -142,13 +142,13 @@ def image(tokens: Sequence[int], size: Size) -> Pixels:
 def shrink(image: Pixels, size: Size) -> Pixels:
     """Make an image smaller by averaging areas.
 
-    Stern et al. do not say how their inputs were made. Here a pixel is the mean of those that it
-    covers, each channel by itself, rounded half up: where the ratio is no whole number, of those
-    whose centres it covers (Pillow's box filter; in floats, so that it rounds once).
+    Stern et al. do not describe how they made their inputs. Here a pixel is the mean of the pixels
+    that it covers, per channel, rounded half up; if the ratio is no whole number, of those whose
+    centres it covers (Pillow's box filter, in floats, so that it rounds once).
 
     Args:
-        image: the large one.
-        size: of the small one; at most as large, and with as many channels.
+        image: the large image.
+        size: the size of the small image; at most as large, with as many channels.
 
     Raises:
         UsageError: the new size is larger, or has other channels.
@@ -186,14 +186,15 @@ def psnr(a: Pixels, b: Pixels) -> float:
 def triple(low: Pixels, greedy: Pixels, other: Pixels, scale: int) -> Pixels:
     """Put an input and two outputs side by side, as Stern et al. do in their supplement.
 
-    Nothing is smoothed: a pixel becomes a square. White lines of ``LINE`` pixels stand in between.
+    Each pixel becomes a square, without smoothing, and white lines of ``LINE`` pixels separate the
+    images.
 
     Args:
         low: the input.
         greedy: greedy search's output; its height is a whole multiple of the input's, and its
             width the same multiple.
         other: another decoder's output, of the same size.
-        scale: how many pixels wide and high one of an output becomes, from 1 up.
+        scale: width and height of an output's pixel in the picture, from 1 up.
 
     Returns:
         An image of 3 · scale · width + 2 · ``LINE`` by scale · height pixels, in RGB, or in grey if
@@ -223,8 +224,8 @@ def triple(low: Pixels, greedy: Pixels, other: Pixels, scale: int) -> Pixels:
 def dictionary() -> Dictionary:
     """Return the dictionary of intensities: fairseq's special symbols, then "0" to "255".
 
-    So the index of an intensity is itself plus ``nspecial``. Nothing is appended to round the
-    number of symbols up.
+    So the index of an intensity is the intensity plus ``nspecial``. The dictionary is not padded to
+    a round number of symbols.
     """
     from fairseq.data import Dictionary
 
@@ -235,17 +236,17 @@ def dictionary() -> Dictionary:
 
 
 def read_sizes(folder: str) -> tuple[Size, Size]:
-    """Read how the images of a data folder are arranged: its sources and its targets.
+    """Read the sizes of a data folder's images: sources and targets.
 
     Args:
-        folder: what paradec data images made.
+        folder: a folder from paradec data images.
 
     Returns:
         The small and the large size: as many channels, and the same whole multiple in both
         directions.
 
     Raises:
-        UsageError: the file is not there, is something else, or its sizes do not fit each other.
+        UsageError: the file is missing or of another kind, or its sizes do not fit each other.
     """
     path = os.path.join(folder, SIZES)
     allowed = "a folder that paradec data images made"
@@ -273,7 +274,7 @@ def read_sizes(folder: str) -> tuple[Size, Size]:
 
 
 def _size_in(found: object) -> Size | None:
-    """Read one size of a JSON document; None if it is none."""
+    """Read one size of a JSON document; None if it is no size."""
     names = ("height", "width", "channels")
     if not isinstance(found, dict) or any(type(found.get(name)) is not int for name in names):
         return None
@@ -286,17 +287,17 @@ def _size_in(found: object) -> Size | None:
 def load(path: Path, channels: int) -> Pixels:
     """Read an image file, upright, as bytes.
 
-    Only files of which nothing is lost unsaid are read: 8 bits per channel, grey or RGB, one frame,
-    nothing transparent. Grey becomes RGB by repetition, and RGB grey by its luma (ITU-R 601: 0.299
-    red, 0.587 green, 0.114 blue), as asked for.
+    A file must have 8 bits per channel, grey or RGB, one frame and no transparency, so that reading
+    loses nothing. Grey becomes RGB by repetition, and RGB becomes grey by its luma (ITU-R 601:
+    0.299 red, 0.587 green, 0.114 blue), as ``channels`` requires.
 
     Args:
-        path: PNG, JPEG, BMP or WebP, whatever its name.
+        path: a PNG, JPEG, BMP or WebP file of any name.
         channels: 1 for grey, 3 for RGB.
 
     Raises:
-        UsageError: it cannot be read, ends too early, or holds more than such an image; the message
-            names the file.
+        UsageError: the file cannot be read, ends too early, or holds more than such an image; the
+            message names the file.
     """
     _check_channels(channels)
     try:
@@ -322,14 +323,14 @@ def _check_channels(channels: int) -> None:
 
 
 def _more_than_an_image(file: Image.Image) -> str | None:
-    """Say what a file has that bytes of grey or RGB cannot hold; None if nothing."""
+    """Return the property of a file that 8-bit grey or RGB cannot hold; None if there is none."""
     if file.mode not in ("RGB", "L"):
         return f"mode {file.mode}"
     if "transparency" in file.info:
         return f"mode {file.mode} with a transparent colour"
     if getattr(file, "n_frames", 1) > 1:
         return "several frames"
-    # Pillow calls a PNG of 16-bit RGB "RGB" and drops half of each number; only its raw mode tells.
+    # Pillow reads a 16-bit RGB PNG as "RGB" and drops 8 bits; only its raw mode shows 16 bits.
     if any("16" in str(tile[3]) for tile in getattr(file, "tile", ())):
         return f"mode {file.mode} of 16 bits"
     return None

@@ -397,7 +397,7 @@ settings() {
     done
 }
 
-tell_checksums() {
+print_checksums() {
     local kind file sum want known=0 other=0 unknown=0
     while read -r kind sum file; do
         [ "$kind" = input ] || continue
@@ -435,7 +435,7 @@ prepare() {
     mkdir -- "$work"
     settings >"$work/settings"
     settle "$dest" "$work/settings"
-    tell_checksums "$dest/settings"
+    print_checksums "$dest/settings"
     for split in "${splits[@]}"; do
         for lang in "$source" "$target"; do
             raw_text+=(".text/raw/$split.$lang")

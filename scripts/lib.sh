@@ -182,7 +182,7 @@ open_save_dir() {
     fi
     case $save_dir in -*) save_dir=./$save_dir ;; esac
     mkdir -p -- "$save_dir"
-    # The lock passes to the steps: as long as one of them lives, nobody else works here.
+    # The lock passes to the steps: no other process works here while one of them runs.
     exec 7>"$save_dir/.lock"
     flock -n 7 || fail "--save-dir: got '$save_dir', in which another process works"
     step= try_out=()

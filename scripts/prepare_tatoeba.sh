@@ -16,7 +16,7 @@ usage: scripts/prepare_tatoeba.sh (download | --from DIR) [options] [DEST]
 
 Short everyday sentences, English to German (6 words on average), from tatoeba.org by way of
 manythings.org: the file deu-eng.zip, CC-BY 2.0. Columns with licence and attribution are left out
-of the text; whoever passes the text on must name Tatoeba.
+of the text; redistributions of the text must name Tatoeba.
 
 Many English sentences have several translations. The split is by a hash of the English sentence
 (10 in 1000 for valid, 20 for test), so that all of them land in one split. Train has all

@@ -131,7 +131,7 @@ mark() { # file, then its lines: all of it or nothing
 child=
 experiment() { # folder, command: runs it and marks how it ended, in a session of its own
     local started=$SECONDS status=0 stopped=
-    trap 'stopped=1' INT TERM # only noted: it waits for the command, which gets the signal, too
+    trap 'stopped=1' INT TERM # only set: bash waits for the command, which gets the signal too
     mark "$1/pid" "$$"
     bash -c "$2" || status=$?
     printf '==== %s: status %s\n' "$(date -u +%FT%TZ)" "$status"
@@ -175,7 +175,7 @@ run() { # name
     (
         cd -- "$root"
         # A session of its own is a process group of its own, which can be paused as a whole.
-        # It marks by itself how it ended, for it may outlive this queue.
+        # It writes its own end mark, since it may outlive this queue.
         exec setsid bash -c "$(declare -f mark experiment)"'; experiment "$@"' experiment \
             "$folder" "${command_of[$1]}"
     ) >>"$folder/log" 2>&1 </dev/null &

@@ -230,7 +230,7 @@ if [ -z "$save_dir" ]; then
 fi
 case $save_dir in -*) save_dir=./$save_dir ;; esac
 mkdir -p -- "$save_dir"
-# The lock passes to the training processes: as long as one of them lives, nobody else writes here.
+# The lock passes to the training processes: no other process writes here while one runs.
 exec 9>"$save_dir/.lock"
 flock -n 9 || {
     note "waiting for another process that trains in $save_dir"

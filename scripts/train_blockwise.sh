@@ -84,7 +84,7 @@ need_recipe_options
 need_choice --setting "$setting" regular distillation fine-tuning both
 need_choice --subset "$subset" valid test
 [ -z "$block_size" ] || need_number --block-size "$block_size"
-own_first= # does head 1 learn, too?
+own_first= # whether head 1 is trained
 for flag in "${more[@]}"; do
     case $flag in
         --train-first-head) own_first=1 ;;

@@ -1,8 +1,8 @@
-"""Fixes for today's fairseq and torch: one small function per fault, deletable one by one.
+"""Fixes for the current fairseq and torch: one small, independent function per fault.
 
-Every fault was seen with fairseq-fixed 0.12.3.1, torch 2.13.0, numpy 2.4 and hydra-core 1.3.2; what
-a fix needs from one of them is said in its docstring. A fix changes nothing where the fault is
-absent, and ``apply`` may be called any number of times.
+Every fault occurs with fairseq-fixed 0.12.3.1, torch 2.13.0, numpy 2.4 and hydra-core 1.3.2; the
+docstring of a fix names the versions that it depends on. A fix changes nothing where the fault is
+absent, and ``apply`` is idempotent.
 """
 
 from __future__ import annotations

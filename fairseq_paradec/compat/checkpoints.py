@@ -1,6 +1,6 @@
-"""Checkpoints: safe loading passes them, and one that does not load is explained.
+"""Checkpoints: safe loading accepts fairseq's, and errors explain why a file does not load.
 
-A function ``_..._problem`` returns a UsageError, or None if the checkpoint is not to blame.
+A function ``_..._problem`` returns a UsageError, or None if it finds no fault in the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .patching import wrap_once
 
 logger = logging.getLogger(__name__)
 
-#: How messages name the flag: fairseq's loaders do not know it (``loading.named`` puts it in).
+#: The flag in messages; fairseq's loaders do not know it (``loading.named`` replaces it).
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
 
-#: The overrides of the checkpoint's settings that the running load was given.
+#: The overrides of the checkpoint's settings in the current load.
 OVERRIDES: ContextVar[Mapping[str, Any] | None] = ContextVar("overrides", default=None)
 
 
 def allow_fairseq_checkpoints() -> None:
-    """Let torch's safe loading pass what fairseq-train puts into a checkpoint.
+    """Let torch's safe loading accept the objects in fairseq-train's checkpoints.
 
     Fault: ``torch.load`` loads weights only since torch 2.6, and refuses the ``argparse.Namespace``
     in every checkpoint and the numpy arrays and scalars in those trained with ``--eval-bleu``.
-    numpy < 2 wrote them under ``numpy.core``, numpy >= 2 under ``numpy._core``; both names are
-    allowed, whichever numpy runs. Safe loading stays on: these types hold data only.
+    numpy < 2 writes them under ``numpy.core``, numpy >= 2 under ``numpy._core``; both names are
+    allowed with any numpy. Safe loading stays on: these types hold data only.
     """
     reconstruct: Any = np.zeros(0).__reduce__()[0]
     scalar: Any = np.float64(0).__reduce__()[0]
@@ -51,13 +51,12 @@ def allow_fairseq_checkpoints() -> None:
 
 
 def explain_checkpoint_errors() -> None:
-    """Say what is wrong with a checkpoint that does not load, and what would be right.
+    """Raise errors that name the fault of a checkpoint, and what is allowed.
 
-    Fault: fairseq 0.12 lets through whatever the loader stumbles over: ``KeyError: 'best_loss'``
-    for a file of plain weights, ``IndexError: Replacement index 1 out of range`` for an
-    architecture that no plugin has registered, a list of tensor shapes for the wrong dictionary.
-    generate, interactive, hub and the trainer all reach the two functions wrapped here. An error
-    that is not understood goes on unchanged.
+    Fault: fairseq 0.12 raises the loader's own errors: ``KeyError: 'best_loss'`` for a file of
+    plain weights, ``IndexError: Replacement index 1 out of range`` for an architecture that no
+    plugin has registered, a list of tensor shapes for the wrong dictionary. generate, interactive,
+    hub and the trainer all call the two functions wrapped here. Other errors pass unchanged.
     """
     wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", explain_file)
     wrap_once(checkpoint_utils, "load_model_ensemble_and_task", explain_models)
@@ -113,7 +112,7 @@ def _models_problem(
     filenames: Sequence[str], arg_overrides: dict[str, Any] | None, task: Any, error: Exception
 ) -> UsageError | None:
     """Find the first of the files that explains why an ensemble did not load."""
-    # fairseq adds suffixes and shard numbers to the name: its message knows what is missing.
+    # fairseq adds suffixes and shard numbers to the name; its message has the missing file's.
     missing = re.match(r"Model file not found: (.*)", str(error), flags=re.DOTALL)
     if missing is not None:
         return _file_problem(missing.group(1))
@@ -152,7 +151,7 @@ def _read(path: str) -> Any:
 
 
 def _file_problem(path: str) -> UsageError | None:
-    """Say why a file cannot be a fairseq checkpoint, or None if it can be one."""
+    """Return why a file cannot be a fairseq checkpoint, or None if it can be one."""
     allowed = "a checkpoint file that fairseq-train wrote"
     if not os.path.exists(path):
         return _checkpoint_error(path, "which does not exist", allowed)
@@ -163,7 +162,7 @@ def _file_problem(path: str) -> UsageError | None:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # torch seeks to where a truncated file has nothing
+        if error.errno == errno.EINVAL:  # torch seeks beyond the end of a truncated file
             return _checkpoint_error(path, "which is truncated", allowed)
         return None  # the system's own message about permissions or the disk is clear
     except Exception as error:
@@ -189,13 +188,13 @@ def _file_problem(path: str) -> UsageError | None:
 
 
 def _refused_globals(path: str, error: Exception) -> list[str]:
-    """Name what safe loading refused; empty if the file could not even be read."""
+    """Return the names that safe loading refuses; empty if the file cannot be read."""
     try:
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # not a zip file: checkpoints were none before torch 1.6
-        found = []
-    found += re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
-    return sorted(set(found))
+        refused = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # not a zip file, as checkpoints before torch 1.6
+        refused = []
+    refused += re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
+    return sorted(set(refused))
 
 
 def _names(state: Any, part: str, legacy: str) -> str | None:
@@ -209,7 +208,7 @@ def _names(state: Any, part: str, legacy: str) -> str | None:
 
 
 def _registry_problem(path: str, state: Any, task: Any = None) -> UsageError | None:
-    """Name an unknown architecture or, where the checkpoint's task is to be used, task."""
+    """Return the error for an unknown architecture or, without a given task, an unknown task."""
     if not isinstance(state, Mapping):
         return None
     arch = _names(state, "model", "arch")

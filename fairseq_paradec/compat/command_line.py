@@ -1,4 +1,4 @@
-"""Flags that fairseq 0.12 reads wrongly, or not at all."""
+"""Fixes of flags that fairseq 0.12 reads wrongly or ignores."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .patching import wrap_once
 
 
 def remember_user_dir() -> None:
-    """Tell fairseq that this package is imported already.
+    """Register this package with fairseq as an imported ``--user-dir``.
 
     Fault: fairseq 0.12 refuses ``--user-dir`` as "not globally unique" if the package was imported
-    before and its path is spelt in another way: for a package beside fairseq it asks for
-    ``fairseq/../NAME``, unnormalised. The spellings that mean this very folder go into its memory.
+    before under another spelling of its path: for a package in fairseq's parent folder it looks up
+    ``fairseq/../NAME``, unnormalised. This adds all spellings of this folder to its memo.
     """
     here = os.path.abspath(os.path.dirname(os.path.dirname(__file__)))
     name = (__package__ or "").split(".")[-2]  # a user dir may be imported under another name
@@ -74,11 +74,11 @@ def infer_moses_languages() -> None:
 
 
 def _fill_languages(args: argparse.Namespace) -> None:
-    """Fill in the languages of parsed arguments where moses is to know them."""
+    """Fill in the languages of parsed arguments for ``--tokenizer moses``."""
     sides = {"source_lang": "-s", "target_lang": "-t"}
     missing = [side for side in sides if getattr(args, side, "") is None]
     folders = utils.split_paths(getattr(args, "data", None) or "")
-    # A missing folder is the task's to report.
+    # The task reports a missing folder.
     if getattr(args, "tokenizer", None) != "moses" or not missing or not os.path.isdir(folders[0]):
         return
     pair = dict(zip(sides, data_utils.infer_language_pair(folders[0])))
@@ -97,8 +97,8 @@ def show_flags_in_help(title: str, flags: Any) -> None:
     Fault: fairseq 0.12 prints the help before it asks the task for its flags.
 
     Args:
-        title: of their group.
-        flags: the dataclass whose fields they are.
+        title: the title of their group.
+        flags: the dataclass with the flags as fields.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,9 +116,9 @@ def show_flags_in_help(title: str, flags: Any) -> None:
 def honour_bf16() -> None:
     """Let generate and interactive decode in bfloat16 when ``--bf16`` is given.
 
-    Fault: fairseq 0.12 accepts the flag there and ignores it. Both commands hand their own settings
-    to ``prepare_for_inference_``; hub hands over those of the training, in which no ``path`` is
-    set, and keeps its dtype.
+    Fault: fairseq 0.12 accepts the flag there and ignores it. Both commands pass their own settings
+    to ``prepare_for_inference_``; hub passes those of the training, without a ``path``, and keeps
+    its dtype.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

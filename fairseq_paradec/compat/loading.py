@@ -1,4 +1,4 @@
-"""Loading of a model beside the task's own: a drafter, or the verifier to start one from."""
+"""Loading of a second model: a drafter, or the verifier from which a drafter starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .checkpoints import ANY_CHECKPOINT_FLAG
 
 @contextlib.contextmanager
 def named(flag: str) -> Iterator[None]:
-    """Let errors about a checkpoint name the flag that gave it."""
+    """Put the checkpoint's flag into errors about it."""
     try:
         yield
     except UsageError as error:
@@ -23,20 +23,20 @@ def named(flag: str) -> Iterator[None]:
 
 
 def load_beside(path: str, flag: str, task: Any) -> tuple[Any, Any]:
-    """Load a model that is not the task's own: a drafter, or the verifier to start one from.
+    """Load a second model for a task: a drafter, or the verifier from which a drafter starts.
 
     Args:
         path: its checkpoint.
-        flag: what gave it, for errors.
-        task: whose dictionaries it must fit.
+        flag: the flag that names it, for errors.
+        task: the task; the model must fit its dictionaries.
 
     Returns:
         The model, and the configuration in its checkpoint.
 
     Raises:
-        UsageError: it does not load.
+        UsageError: the checkpoint does not load.
     """
-    # A task with --eval-bleu builds a generator with every model; not with this one.
+    # A task with --eval-bleu builds a generator with every model; this copy does not.
     task = copy.copy(task)
     task.cfg = copy.deepcopy(task.cfg)
     task.cfg.eval_bleu = False

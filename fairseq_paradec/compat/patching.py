@@ -1,4 +1,4 @@
-"""How a fix replaces a function of fairseq: once, whatever imports the package again."""
+"""Replacement of a function of fairseq by a fix, only once per process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 def wrap_once(
     owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]], fix: str = ""
 ) -> None:
-    """Replace ``owner.name`` by ``wrap`` of it, unless this fix is in it already.
+    """Replace ``owner.name`` by ``wrap`` of it, unless the fix is already applied.
 
-    The mark is on the function, so that a second copy of the package sees it, too.
+    The mark is an attribute of the function, so that a second copy of the package finds it too.
     """
     original = getattr(owner, name)
     fixes: tuple[str, ...] = getattr(original, "paradec_fixes", ())

@@ -1,4 +1,4 @@
-"""What fairseq's commands print: warnings, the log, the line about translated sentences, errors."""
+"""Fixes of the output of fairseq's commands: warnings, log, translated sentences, errors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from ..errors import UsageError
 from .patching import wrap_once
 
-#: fairseq's own log format, as each of its commands gives it to ``logging.basicConfig``.
+#: fairseq's own log format, which its commands pass to ``logging.basicConfig``.
 LOG_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 LOG_DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 
-#: (category, start of message, module that warns) of warnings that no user of fairseq can act on.
+#: (category, start of message, module) of warnings that a user of fairseq cannot act on.
 _REPEATED: tuple[tuple[type[Warning], str, str], ...] = (
-    # hydra-core 1.3: fairseq calls its API of 1.0. The last names whoever called fairseq as module.
+    # hydra-core 1.3: fairseq calls its API of 1.0. The last warning's module is fairseq's caller.
     (UserWarning, r"hydra\.experimental\.\w+\(\) is no longer experimental", r"hydra\."),
     (UserWarning, r"\s*The version_base parameter is not specified", r"hydra\."),
     (UserWarning, r"In '.*': Usage of deprecated keyword in package header", r"hydra\."),
     (UserWarning, r"\s*The strict flag in the compose API is deprecated", r"hydra\."),
     (UserWarning, r"\s*'config' is validated against ConfigStore schema", r""),
-    # torch 2: fairseq asks for pinned memory and CUDA's autocast on CPU, too, and mixes mask types.
+    # torch 2: fairseq uses pinned memory and CUDA's autocast on the CPU, and mixes mask types.
     (UserWarning, r"'pin_memory' argument is set as true but no accelerator", r"torch\.utils"),
     (FutureWarning, r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated", r"fairseq\."),
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn"),
@@ -33,21 +33,21 @@ _REPEATED: tuple[tuple[type[Warning], str, str], ...] = (
 
 
 def silence_warnings() -> None:
-    """Filter warnings that repeat at every start and that no user can act on.
+    """Filter warnings that repeat at every start and that a user cannot act on.
 
-    Fault: fairseq 0.12 with hydra-core 1.3 and torch 2.13 prints some twenty lines of them before a
-    command does anything. Each is named by category, message and module; all others still show.
+    Fault: fairseq 0.12 with hydra-core 1.3 and torch 2.13 prints about twenty lines of them at the
+    start of a command. Filters match category, message and module; other warnings still show.
     """
     for category, message, module in _REPEATED:
         warnings.filterwarnings("ignore", category=category, message=message, module=module)
 
 
 def set_log_level() -> None:
-    """Give the root logger the level and the format that fairseq's commands ask for.
+    """Set the root logger to the level and format of fairseq's commands.
 
     Fault: fairseq 0.12 configures logging while it is imported (``logging.basicConfig(DEBUG)`` in
     models/wav2vec/wav2vec2_classification.py), so that the set-up of generate, interactive and
-    validate comes too late and is ignored. A root logger that somebody else set up is left alone.
+    validate comes too late and is ignored. A root logger with another set-up is not changed.
     """
     root = logging.getLogger()
     if root.level != logging.DEBUG:
@@ -59,10 +59,10 @@ def set_log_level() -> None:
 
 
 def report_translated_sentences() -> None:
-    """Put generate's line "Translated N sentences" into the file of ``--results-path``, too.
+    """Also write generate's line "Translated N sentences" to the file of ``--results-path``.
 
     Fault: with the root logger configured too early (see ``set_log_level``) the line goes to stderr
-    only, while fairseq 0.12 means it to stand in the results.
+    only, while fairseq 0.12 intends it for the results.
     """
     target = logging.getLogger("fairseq_cli.generate")
     if not any(type(f).__name__ == _TranslatedToResults.__name__ for f in target.filters):
@@ -73,7 +73,7 @@ class _TranslatedToResults(logging.Filter):
     """Copies the record to the open results file; lets every record pass."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Copy the record if it is the one; the answer is always yes."""
+        """Copy the record of that line; return True for every record."""
         if str(record.msg).startswith("Translated "):
             results = self._results_file()
             if results is not None:
@@ -83,13 +83,13 @@ class _TranslatedToResults(logging.Filter):
 
     @staticmethod
     def _results_file() -> Any:
-        """Find the file that generate's ``_main`` writes to; None if that is stdout.
+        """Return the file that generate's ``_main`` writes to; None if that is stdout.
 
-        Only the running function knows it: a second opening would overwrite what stands there.
+        Only a local variable of the running function holds it.
         """
         frame: FrameType | None = sys._getframe()
         while frame is not None:
-            # The module is __main__ under "python -m fairseq_cli.generate": its name is no guide.
+            # Under "python -m fairseq_cli.generate" the module is __main__, so match the function.
             if frame.f_code.co_name == "_main" and "output_file" in frame.f_locals:
                 output = frame.f_locals["output_file"]
                 return None if output is sys.stdout else output
@@ -98,15 +98,15 @@ class _TranslatedToResults(logging.Filter):
 
 
 def print_usage_errors() -> None:
-    """Let a command end with one line that says what the user did wrong.
+    """Print a UsageError as one line.
 
-    Fault: fairseq's commands have no handler for wrong input: its users read a dozen frames of
-    fairseq before the message. ``LOGLEVEL=DEBUG`` shows the frames; other errors are left alone.
+    Fault: fairseq's commands have no handler for wrong input, so about ten frames of fairseq
+    precede the message. ``LOGLEVEL=DEBUG`` shows the frames; other errors are not changed.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            # By name: a second copy of the package has a class of its own.
+            # Compare by name: a second copy of the package has its own class.
             debug = os.environ.get("LOGLEVEL", "").upper() == "DEBUG"
             if kind.__name__ != UsageError.__name__ or debug:
                 original(kind, error, trace)

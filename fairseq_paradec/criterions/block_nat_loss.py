@@ -1,8 +1,8 @@
 """The loss of GAD's drafter: predict the k tokens after a prefix of random length.
 
 Xia et al. 2022, section 3: from a target of n tokens (and ``</s>``) a prefix length p is drawn
-uniformly from 0..n, and the next k tokens are predicted from masks, with glancing. What comes after
-``</s>`` is no part of the loss.
+uniformly from 0..n, and the next k tokens are predicted from masks, with glancing. Positions after
+``</s>`` are not part of the loss.
 """
 
 # No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
@@ -28,17 +28,17 @@ class BlockNatLossConfig(FairseqDataclass):
     prefixes_per_sentence: int = field(
         default=1,
         metadata={
-            "help": "prefix lengths that are drawn, without repetition, from each sentence in one "
-            "pass; more than 1 needs --drafter-attention prefix_causal. A large number means all"
+            "help": "number of prefix lengths drawn, without repetition, from each sentence in one "
+            "pass; more than 1 needs --drafter-attention prefix_causal. A large number draws all"
         },
     )
     tokens_per_prefix: int = field(
         default=0,
         metadata={
-            "help": "draw a prefix for every so many tokens of a target where that is more than "
+            "help": "draw one prefix per this many tokens of a target if that is more than "
             "--prefixes-per-sentence, so that long texts are learned as well as short ones; needs "
             "--drafter-attention prefix_causal, and memory that grows with the square of a text's "
-            "length. 0: as many of a long text as of a short one"
+            "length. 0: the same number of prefixes for long and short texts"
         },
     )
     glancing_ratio: float = field(
@@ -98,7 +98,7 @@ class BlockNatLoss(FairseqCriterion):
         """Compute the loss of a batch.
 
         Returns:
-            The loss summed over the masked tokens, their number, and what is logged.
+            The loss summed over the masked tokens, their number, and the logged values.
         """
         target = sample["target"]  # B×T
         net_input = sample["net_input"]
@@ -129,7 +129,7 @@ class BlockNatLoss(FairseqCriterion):
         return found.loss, sample_size, logging
 
     def glancing_ratio(self, num_updates: int) -> float:
-        """Return the glancing ratio after so many updates."""
+        """Return the glancing ratio after ``num_updates`` updates."""
         first, last = self.ratio
         return first + (last - first) * min(num_updates / self.glancing_updates, 1.0)
 
@@ -138,11 +138,11 @@ class BlockNatLoss(FairseqCriterion):
 
         Args:
             target: B×T, padded at the end.
-            training: validation draws the same ones each time.
+            training: False (validation): draw the same lengths each time.
 
         Returns:
-            starts: B×J prefix lengths, J the most that a sentence of the batch is to have.
-            drawn: B×J, False where a sentence is to have fewer, or is too short for so many.
+            starts: B×J prefix lengths, where J is the batch's largest number per sentence.
+            drawn: B×J, False where a sentence has fewer prefixes.
         """
         real = target.ne(self.padding_idx)  # position t is real if and only if t <= n
         most, wanted = self.prefixes, None
@@ -163,28 +163,28 @@ class BlockNatLoss(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log loss and accuracies; sums over batches and processes come in.
+        """Log loss and accuracies of sums over batches and processes.
 
         ``acc_i`` is the accuracy at block position i, counted from 1; ``accepted``, in validation,
-        the number of right tokens before a block's first wrong one.
+        is the mean number of right tokens before a block's first wrong one.
         """
         log_blocks(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Everything that is logged is a sum."""
+        """Return True: every logged value is a sum."""
         return True
 
 
 def blocks(target: Tensor, starts: Tensor, drawn: Tensor, size: int, pad: int) -> Tensor:
-    """Cut the blocks' true tokens out of targets.
+    """Gather the blocks' true tokens from targets.
 
     Args:
         target: B×T, padded at the end.
-        starts: B×J where the blocks begin.
-        drawn: B×J; the other blocks are empty.
+        starts: B×J, the first position of each block.
+        drawn: B×J; blocks that are False are empty.
         size: K.
-        pad: what stands after ``</s>``, where nothing is to be learned.
+        pad: the filling after ``</s>``, where there is no loss.
 
     Returns:
         B×J×K tokens.

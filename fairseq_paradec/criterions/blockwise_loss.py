@@ -1,7 +1,7 @@
-"""The loss of blockwise heads: each predicts the token that many places ahead (Stern et al. 2018).
+"""The loss of blockwise heads: head i predicts the token i places ahead (Stern et al. 2018).
 
-Section 6: for every mini-batch one of the k losses is drawn uniformly, an unbiased estimate of
-their mean; ``--heads-per-update all`` takes the mean itself.
+Section 6: each mini-batch trains one of the k losses, drawn uniformly, an unbiased estimate of
+their mean; ``--heads-per-update all`` trains the mean itself.
 """
 
 # No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
@@ -29,15 +29,15 @@ class BlockwiseLossConfig(FairseqDataclass):
     heads_per_update: str = field(
         default="one",
         metadata={
-            "help": "the heads that learn from a mini-batch: one (the paper's): one of them, drawn "
-            "uniformly; all: the mean of their losses, in more memory and time"
+            "help": "the heads trained on a mini-batch. one (the paper's): one head, drawn "
+            "uniformly; all: the mean of all losses, with more memory and time"
         },
     )
 
 
 @register_criterion("blockwise_loss", dataclass=BlockwiseLossConfig)
 class BlockwiseLoss(FairseqCriterion):
-    """Label-smoothed cross entropy of heads that look ahead."""
+    """Label-smoothed cross entropy of prediction heads."""
 
     def __init__(self, task: Any, label_smoothing: float, heads_per_update: str) -> None:
         super().__init__(task)
@@ -54,17 +54,17 @@ class BlockwiseLoss(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of a batch.
 
-        In validation it is the mean over all heads, head 0 included.
+        In validation it is the mean over all heads, with head 0.
 
         Returns:
-            The loss, summed over the tokens; their number; and what is logged.
+            The loss, summed over the tokens; their number; and the logged values.
         """
         target = sample["target"]  # B×T
         count = model.block_heads.block_size
         heads = self.draw_heads(model.trained_heads) if model.training else list(range(count))
         output: HeadsOutput = model(**sample["net_input"], heads=heads)
         truths = [ahead(target, head, self.padding_idx) for head in heads]  # B×T each
-        # Sums weigh each head alike, whatever the number of tokens it has.
+        # All heads have equal weight, independent of their number of tokens.
         reals = [truth.ne(self.padding_idx) for truth in truths]
         sizes = [int(real.sum()) for real in reals]
         sample_size = sizes[0]
@@ -96,31 +96,31 @@ class BlockwiseLoss(FairseqCriterion):
         return loss, sample_size, logging
 
     def draw_heads(self, trained: list[int]) -> list[int]:
-        """Choose the heads that learn from a mini-batch, of those that can."""
+        """Choose the heads that a mini-batch trains, among the trainable ones."""
         if self.heads_per_update == "all":
             return trained
         return [trained[int(torch.randint(len(trained), ()))]]
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log loss and accuracies; sums over batches and processes come in.
+        """Log loss and accuracies of sums over batches and processes.
 
-        ``acc_i`` is the accuracy of head i, counted from 1; ``accepted``, in validation, the number
-        of heads before the first wrong one.
+        ``acc_i`` is the accuracy of head i, counted from 1; ``accepted``, in validation, is the
+        mean number of heads before the first wrong one.
         """
         log_blocks(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Everything that is logged is a sum."""
+        """Return True: every logged value is a sum."""
         return True
 
 
 def ahead(target: Tensor, head: int, pad: int) -> Tensor:
-    """Shift targets to what a head is to predict: B×T -> B×T, ``<pad>`` where there is nothing.
+    """Shift targets to a head's targets: B×T -> B×T, ``<pad>`` after the last token.
 
     Args:
-        target: B×T; column t is what head 0 predicts at t. Padded at the end.
+        target: B×T, head 0's targets, padded at the end.
         head: from 0.
         pad: ``<pad>``.
     """

@@ -1,7 +1,7 @@
-"""Cross entropy of a projection to the vocabulary, without ever holding all of its logits.
+"""Cross entropy of a projection to the vocabulary, without all of its logits in memory at once.
 
-The N×V logits of many masked positions take more memory and time than the rest of a small model;
-here they exist for a few rows at a time, and the gradient is found while they are there.
+The N×V logits of many masked positions take more memory and time than the rest of a small model.
+This loss computes them for a few rows at a time, together with the gradient.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-# Rows whose logits are held at a time, by kind of device: on a CPU they are to stay in its cache.
+# Rows whose logits are computed at a time, by kind of device; on a CPU they fit into its cache.
 CHUNK = {"cpu": 64, "cuda": 4096}
 
 
 class ProjectedLoss(NamedTuple):
-    """What ``projected_cross_entropy`` found.
+    """The result of ``projected_cross_entropy``.
 
     Attributes:
         loss: label-smoothed negative log-likelihood, summed.
@@ -41,13 +41,13 @@ def projected_cross_entropy(
         answers: N tokens.
         smoothing: label smoothing, spread over the V-1 other tokens.
     """
-    if not torch.is_grad_enabled():  # else a parameter asks for its gradient in validation, too
+    if not torch.is_grad_enabled():  # ctx.needs_input_grad is True for parameters in validation too
         weight = weight.detach()
     return ProjectedLoss(*_ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Loss and gradient in one go over the rows."""
+    """Loss and gradient in one loop over the rows."""
 
     @staticmethod
     def forward(
@@ -56,10 +56,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         device = hidden.device.type
         wants_gradient, weight_learns = any(ctx.needs_input_grad), ctx.needs_input_grad[1]
         precise = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        other = smoothing / (weight.size(0) - 1)  # each wrong token's share
-        rest = 1 - smoothing - other  # what the answer has more
+        other = smoothing / (weight.size(0) - 1)  # the target share of each wrong token
+        rest = 1 - smoothing - other  # the answer's target share above that
         weight_sum = weight.sum(dim=0, dtype=precise)  # D
-        # No views of one tensor: fairseq multiplies a loss that is not to count by 0 in place.
+        # Separate tensors, no views: fairseq multiplies an ignored loss by 0 in place.
         loss = torch.zeros((), dtype=precise, device=hidden.device)
         nll_loss = torch.zeros_like(loss)
         right = torch.empty_like(answers, dtype=torch.bool)
@@ -71,18 +71,18 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             answer = answers[rows, None]  # n×1
             logits = hidden[rows] @ weight.T  # n×V
             probs = logits.softmax(dim=-1, dtype=precise)
-            # 1. The loss, from the logits' log-sum-exp: the largest probability is never tiny.
+            # 1. The loss, from the logits' log-sum-exp; the largest probability is at least 1/V.
             best = logits.amax(dim=-1, keepdim=True)
             log_sum = best.to(precise) - probs.amax(dim=-1, keepdim=True).log()
             chosen = logits.gather(1, answer)
             nll = (log_sum - chosen).sum()
             nll_loss += nll
-            with torch.autocast(device, enabled=False):  # --amp: in fp16 it would be too large
+            with torch.autocast(device, enabled=False):  # --amp: the sum exceeds the range of fp16
                 sum_logits = (hidden[rows].to(precise) @ weight_sum).sum()
             sum_log_probs = sum_logits - weight.size(0) * log_sum.sum()
             loss += rest * nll - other * sum_log_probs
             right[rows] = (chosen == best).squeeze(1)
-            # 2. Its gradient: probabilities - smoothed target; what all tokens share comes below.
+            # 2. Its gradient: probabilities - smoothed target; the share of all tokens comes below.
             if wants_gradient:
                 grad = probs.scatter_add_(1, answer, probs.new_full((), -rest).expand_as(answer))
                 grad = grad.to(hidden.dtype)
@@ -101,7 +101,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
-        # Scaled before they are rounded: in half precision the loss scale keeps them above zero.
+        # Scale before rounding: in half precision the loss scale keeps gradients above zero.
         return (
             (grad_hidden * grad_loss).to(hidden_dtype),
             (grad_weight * grad_loss).to(weight_dtype) if ctx.needs_input_grad[1] else None,
@@ -111,7 +111,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 def log_blocks(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log what losses of blocks have in common.
+    """Log the values common to the losses of blocks and heads.
 
     Args:
         logging_outputs: sums over batches and processes: ``loss``, ``nll_loss``, ``sample_size``,

@@ -1,8 +1,8 @@
-"""Blockwise parallel decoding's model: heads that look ahead, on a Transformer (Stern et al. 2018).
+"""Blockwise parallel decoding's model: a Transformer with prediction heads (Stern et al. 2018).
 
-One feed-forward layer after the last decoder layer makes k outputs of each state, each with a
-residual from the state, and the Transformer's own projection makes logits of each (section 6,
-Figure 3). Head i predicts the i-th next token.
+One feed-forward layer after the last decoder layer computes k outputs of each state, each with a
+residual from the state, and the Transformer's own projection maps each to logits (section 6,
+Figure 3). Head i, from 0, predicts token i+1 after the state's position.
 
 | paper                                 | here                                              |
 |---------------------------------------|---------------------------------------------------|
@@ -46,11 +46,11 @@ DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
 
 
 class HeadsOutput(NamedTuple):
-    """What some heads say about a batch.
+    """The outputs of some heads for a batch.
 
     Attributes:
         hidden: B×T×N×D, for N heads.
-        projection: V×D, which makes logits of them.
+        projection: V×D, the output projection.
     """
 
     hidden: Tensor
@@ -62,9 +62,9 @@ class BlockHeads(nn.Module):
 
     Args:
         block_size: k.
-        dim: D, of the decoder's states.
-        hidden: of the layer's hidden units, per head that it has.
-        layer: ``dense`` (each output is made of all hidden units) or ``per_head`` (of its own).
+        dim: D, the dimension of the decoder's states.
+        hidden: hidden units per learned head.
+        layer: ``dense`` (each output reads all hidden units) or ``per_head`` (only its own).
         first: whether head 0 is learned; else it is the identity, and the layer has k-1 outputs.
         activation: fairseq's name of the activation function.
         dropout: of the outputs, before the residual.
@@ -90,10 +90,10 @@ class BlockHeads(nn.Module):
             self.inner = nn.Linear(dim, count * hidden)
             nn.init.xavier_uniform_(self.inner.weight)
             nn.init.zeros_(self.inner.bias)
-        else:  # torch warns of a layer without outputs that it is to initialise
+        else:  # torch warns when it initialises a layer without outputs
             self.inner = nn.utils.skip_init(nn.Linear, dim, 0)
         width = count * hidden if layer == "dense" else hidden
-        self.outer = nn.Parameter(torch.zeros(count, dim, width))  # at first all heads are head 0
+        self.outer = nn.Parameter(torch.zeros(count, dim, width))  # all heads start as identities
         self.bias = nn.Parameter(torch.zeros(count, dim))
         self.is_dense = layer == "dense"
         self.activation = utils.get_activation_fn(activation)
@@ -101,11 +101,11 @@ class BlockHeads(nn.Module):
         self.activation_dropout = nn.Dropout(activation_dropout)
 
     def forward(self, states: Tensor, heads: Sequence[int]) -> Tensor:
-        """Look ahead from a decoder's states, as some of the heads do.
+        """Compute some heads' outputs from a decoder's states.
 
         Args:
             states: ...×D.
-            heads: N of 0..k-1, in rising order.
+            heads: N of 0..k-1, in ascending order.
 
         Returns:
             ...×N×D, for the decoder's projection.
@@ -133,16 +133,16 @@ class BlockHeads(nn.Module):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
     def first(self, states: Tensor) -> Tensor:
-        """Apply head 0, that of the next token: ...×D -> ...×D."""
+        """Apply head 0, the head of the next token: ...×D -> ...×D."""
         return states if self.learned[:1] != [0] else self(states, [0]).squeeze(-2)
 
     def _hidden(self, x: Tensor) -> Tensor:
-        """Finish the hidden units."""
+        """Apply activation and dropout to the hidden units."""
         return self.activation_dropout(self.activation(x))
 
 
 class BlockwiseDecoder(TransformerDecoder):
-    """fairseq's Transformer decoder, with heads; by itself it is p_1, the scoring model.
+    """fairseq's Transformer decoder with heads; its own output is that of p_1, the scoring model.
 
     Args:
         args: the model's options.
@@ -155,13 +155,13 @@ class BlockwiseDecoder(TransformerDecoder):
         self.heads = build_heads(args, self.output_projection.weight.size(1))
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Project what head 0 makes of the features to the vocabulary."""
+        """Project head 0's output of the features to the vocabulary."""
         logits: Tensor = super().output_layer(self.heads.first(features))
         return logits
 
 
 def build_heads(args: Any, dim: int) -> BlockHeads:
-    """Build the heads that a model's options ask for, over states of this dimension."""
+    """Build the heads of a model's options, for states of dimension ``dim``."""
     return BlockHeads(
         args.block_size, dim, args.decoder_ffn_embed_dim, args.head_layer, args.train_first_head,
         args.activation_fn, args.dropout, getattr(args, "activation_dropout", 0.0),
@@ -170,15 +170,15 @@ def build_heads(args: Any, dim: int) -> BlockHeads:
 
 @register_model("blockwise_transformer")
 class BlockwiseTransformer(TransformerModel):
-    """A Transformer with heads that look ahead."""
+    """A Transformer with prediction heads."""
 
     decoder: BlockwiseDecoder
 
-    #: What a base's encoder and decoder may be: these types, for others may compute something else.
+    #: The allowed types of a base's encoder and decoder.
     base_parts: ClassVar[tuple[type, ...]] = (
         TransformerEncoder, TransformerEncoderBase, TransformerDecoder, TransformerDecoderBase,
     )  # fmt: skip
-    #: And how errors call such a base.
+    #: The name of such a base in errors.
     base_kind: ClassVar[str] = "fairseq's own Transformer"
 
     def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
@@ -195,7 +195,7 @@ class BlockwiseTransformer(TransformerModel):
 
     @property
     def trained_heads(self) -> list[int]:
-        """The heads whose loss has a gradient: an identity on a frozen base has none."""
+        """The heads whose loss has a gradient; the identity on a frozen base has none."""
         return self.block_heads.learned if self.is_frozen else list(range(self.args.block_size))
 
     @classmethod
@@ -205,45 +205,45 @@ class BlockwiseTransformer(TransformerModel):
         add = parser.add_argument
         add(
             "--block-size", type=int, metavar="K",
-            help="how many tokens are predicted from each state: the next one and K-1 more "
+            help="number of tokens predicted from each state: the next one and K-1 more "
             f"(default {DEFAULT_BLOCK_SIZE})",
         )  # fmt: skip
         add(
             "--base-path", metavar="TRANSFORMER",
-            help="start from this checkpoint, a trained Transformer; what is not said by flags or "
-            "by the architecture's name (sizes, activation, norms, ...) is as it is there",
+            help="start from this checkpoint, a trained Transformer; settings that neither flags "
+            "nor the architecture's name give (sizes, activation, norms, ...) are the checkpoint's",
         )  # fmt: skip
         add(
             "--fine-tune-base", action="store_true",
-            help="train the base as well: longer blocks, another translation. Without, the base is "
-            "frozen, and what is decoded is its greedy output",
+            help="train the base too: longer blocks, and other translations. Without, the base is "
+            "frozen, and the decoder's output is the base's greedy output",
         )  # fmt: skip
         add(
             "--head-layer", metavar="L",
             help="the heads' feed-forward layer: " + " or ".join(HEAD_LAYERS) + ". dense (the "
-            "paper's, default): each head reads the hidden units of all; per_head: its own, with K "
-            "times fewer weights",
+            "paper's, default): each head reads the hidden units of all heads; per_head: its own "
+            "only, with K times fewer weights",
         )  # fmt: skip
         add(
             "--train-first-head", action="store_true",
-            help="learn the head of the next token, too (the paper's); without it is the identity, "
-            "so that a frozen base keeps its output",
+            help="also learn the head of the next token (as in the paper); without this flag it is "
+            "the identity, so that a frozen base keeps its output",
         )  # fmt: skip
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockwiseTransformer:
-        """Build the model, with the base's weights in it if it is a new one.
+        """Build the model; a new one gets the base's weights.
 
         Raises:
-            UsageError: options that contradict each other, or a wrong base.
+            UsageError: options contradict each other, or the base does not fit.
         """
-        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
             args = Namespace(**OmegaConf.to_container(args))
         _check_options(args)
         model: BlockwiseTransformer = super().build_model(args, task)
         if args.base_path and not getattr(args, "base_copied", False):
             _copy_base(model, args.base_path, task)
-            args.base_copied = True  # a finished checkpoint has its weights in itself
+            args.base_copied = True  # the checkpoint will have these weights
         return model
 
     @classmethod
@@ -252,7 +252,7 @@ class BlockwiseTransformer(TransformerModel):
         return BlockwiseDecoder(args, tgt_dict, embed_tokens)
 
     def train(self, mode: bool = True) -> BlockwiseTransformer:
-        """As torch; a frozen base stays without dropout, as in decoding."""
+        """As torch; a frozen base stays in evaluation mode, as in decoding."""
         super().train(mode)
         if self.is_frozen:
             self.encoder.eval()
@@ -274,11 +274,11 @@ class BlockwiseTransformer(TransformerModel):
             src_tokens: B×S.
             src_lengths: B.
             prev_output_tokens: B×T.
-            heads: those wanted, in rising order; without, the model is p_1 alone.
+            heads: the heads to compute, in ascending order; None: the model computes p_1 only.
             kwargs: fairseq's, without ``heads``.
 
         Returns:
-            HeadsOutput; without ``heads`` what fairseq's Transformer returns.
+            HeadsOutput; without ``heads`` the output of fairseq's Transformer.
         """
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
@@ -293,7 +293,7 @@ class BlockwiseTransformer(TransformerModel):
         """As fairseq.
 
         Raises:
-            UsageError: the checkpoint holds the heads alone.
+            UsageError: the checkpoint holds heads without their base.
         """
         if not any(name.startswith("encoder.") for name in state_dict):
             raise UsageError(
@@ -307,7 +307,7 @@ class BlockwiseTransformer(TransformerModel):
 
 
 def _check_options(args: Any) -> None:
-    """Refuse options that cannot be, or not together."""
+    """Refuse wrong options, and options that contradict each other."""
     if type(args.block_size) is not int or args.block_size < 1:
         raise option_error("--block-size", args.block_size, "a whole number from 1 up")
     if args.head_layer not in HEAD_LAYERS:
@@ -330,22 +330,22 @@ def _check_options(args: Any) -> None:
             raise option_error(flag, given, "--arch blockwise_transformer and a base without it")
 
 
-#: What a base's training had, and this one may have otherwise.
+#: Parts of the names of settings that may differ from those of the base's training.
 _FREE = ("positions", "activations", "min_params_to_wrap", "drop")
 
 
 def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int]) -> None:
-    """Give the model what its base is built with.
+    """Set the model's settings to its base's.
 
     Args:
         args: the model's options.
-        model: its name; with the suffix that of the architecture.
+        model: its name; name and suffix are the architecture.
         suffix: of a size.
-        sizes: what the architecture's name says of them.
+        sizes: the sizes that the architecture's name gives.
 
     Raises:
-        UsageError: the base is another kind of model, or flags, or the architecture's name, ask for
-            something else.
+        UsageError: the base is another kind of model, or contradicts flags or the architecture's
+            name.
     """
     path = args.base_path
     settings = transformer_settings(path, "--base-path")
@@ -361,7 +361,7 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
                 "--base-path", f"{path} with {name} {value}",
                 f"{sizes[name]} with --arch {model}{suffix}; --arch {model} takes the base's",
             )  # fmt: skip
-        if given is None or (given is False and not free):  # a switch that was not given
+        if given is None or (given is False and not free):  # False: the switch is not given
             setattr(args, name, value)
         elif given != value and not free:
             flag = "--" + name.replace("_", "-")
@@ -400,7 +400,7 @@ def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
 
 
 def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave of a model's weights its heads, and enough of the base to know it again.
+    """Select a model's heads, and enough of its base's weights to identify the base.
 
     Args:
         weights: a model's ``state_dict``.
@@ -422,7 +422,7 @@ def load_heads(path: str, base: Any) -> BlockHeads:
         base: the Transformer that they were trained on.
 
     Raises:
-        UsageError: the checkpoint is none of these, or was trained on another base.
+        UsageError: the checkpoint has no heads, or was trained on another base.
     """
     flag = "--drafter-path"
     with named(flag):
@@ -444,7 +444,7 @@ def load_heads(path: str, base: Any) -> BlockHeads:
     own = base.state_dict()
     prefix = "decoder.heads."
     others = {name: w for name, w in weights.items() if not name.startswith(prefix)}
-    # Files in half precision are the same base.
+    # The tolerance admits files in half precision.
     same = others and all(
         name in own
         and own[name].shape == w.shape
@@ -484,7 +484,7 @@ def _register(model: str, suffix: str) -> None:
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
         if args.base_path and not getattr(args, "base_copied", False):
-            # The plain name stands for any size; a flag has a message of its own.
+            # The name without a suffix fits any size; contradicting flags raise their own error.
             meant = {n: v for n, v in sizes.items() if suffix and not hasattr(args, n)}
             _take_base_settings(args, model, suffix, meant)
         set_sizes(args, suffix)

@@ -1,14 +1,14 @@
 """The image Transformer: super-resolution with local attention (Stern et al. 2018, section 7.2).
 
 An image is a sequence of intensities (see ``images``). The decoder's self-attention is the 1-D
-local attention of Parmar et al. (2018, section 3.3): positions fall into query blocks of l_q, and a
-position sees those before it in its own block and the l_m positions before the block. The encoder
-is a Transformer's own, for its input is small.
+local attention of Parmar et al. (2018, section 3.3): positions form query blocks of l_q, and a
+position attends to those before it in its own block and to the l_m positions before the block. The
+encoder has the Transformer's full attention, since its input is small.
 
 | paper                                    | here                                              |
 |------------------------------------------|---------------------------------------------------|
 | l_q, the query block's length            | ``--attention-block``                             |
-| l_m, what a memory block has beyond it   | ``--attention-memory``                            |
+| l_m, the memory before the query block   | ``--attention-memory``                            |
 | positions by row and by column           | ``ImagePositions``                                |
 | p_2 .. p_k (Stern et al.)                | the heads of ``blockwise_image_transformer``      |
 """
@@ -38,12 +38,12 @@ from .blockwise_transformer import BlockwiseDecoder, BlockwiseTransformer, regis
 from .building import SIZES, set_sizes
 from .reordered_transformer import sinusoids
 
-#: What both flags are without being given, or the number of intensities if that is less.
+#: The default of both flags, or the number of intensities if that is less.
 DEFAULT_SPAN = 256
 
 
 class Window(NamedTuple):
-    """Which positions a position sees: itself, and those before it from ``first`` on.
+    """The window of a position: itself, and the positions before it from ``first`` on.
 
     Attributes:
         block: l_q, from 1 up; 1 makes a sliding window.
@@ -54,7 +54,7 @@ class Window(NamedTuple):
     memory: int
 
     def first(self, position: Any) -> Any:
-        """Return the first position that one sees; below 0 where it sees all before it.
+        """Return the first position of the window; below 0 if it has all positions before it.
 
         Args:
             position: a whole number, or a tensor of them.
@@ -63,13 +63,13 @@ class Window(NamedTuple):
 
 
 class LocalSelfAttention(MultiheadAttention):
-    """fairseq's attention, of a decoder to itself, over a window (Parmar et al. 2018, 3.3).
+    """fairseq's self-attention of a decoder over a window (Parmar et al. 2018, section 3.3).
 
-    It is causal by itself: masks that are given are not needed. Padding is at the end, where no
-    token sees it.
+    The window makes it causal, so it ignores given masks. Padding is at the end, where no token
+    attends to it.
 
     Args:
-        window: who sees whom.
+        window: the window.
         args: of MultiheadAttention.
         kwargs: of MultiheadAttention.
     """
@@ -98,11 +98,11 @@ class LocalSelfAttention(MultiheadAttention):
             value: the same.
             key_padding_mask: B×T; only fairseq's code reads it.
             incremental_state: fairseq's cache, of all positions so far.
-            need_weights: only fairseq's code returns any.
+            need_weights: only fairseq's code returns weights.
             kwargs: fairseq's; a mask is replaced.
 
         Returns:
-            The output, and attention's weights or None.
+            The output, and the attention weights or None.
         """
         if incremental_state is None:
             return self._by_blocks(query), None
@@ -113,17 +113,17 @@ class LocalSelfAttention(MultiheadAttention):
         if hidden > 0:
             mask = query.new_zeros(1, here + 1)
             mask[:, :hidden] = float("-inf")
-        found: tuple[Tensor, Tensor | None] = super().forward(
+        result: tuple[Tensor, Tensor | None] = super().forward(
             query, key, value, key_padding_mask, incremental_state, need_weights,
             **(kwargs | {"attn_mask": mask}),
         )  # fmt: skip
-        return found
+        return result
 
     def _by_blocks(self, x: Tensor) -> Tensor:
         """Attend from all positions at once, T×B×D -> T×B×D, without a T×T matrix."""
         length, batch, dim = x.shape
         block, memory = self.window
-        # 1. As many whole blocks together as the memory is long: each key is read about twice.
+        # 1. Join whole blocks up to the memory's length, so that each key is read about twice.
         size = min(block * max(1, memory // block), length)
         memory = min(memory, length)
         count = -(-length // size)
@@ -132,7 +132,7 @@ class LocalSelfAttention(MultiheadAttention):
             project(x).view(length, batch * self.num_heads, self.head_dim).transpose(0, 1)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )  # BH×T×Dh
-        # 2. The queries of N parts, BH×N×S×Dh, and the W = memory + S keys that each may see.
+        # 2. The queries of N parts, BH×N×S×Dh, and the W = memory + S keys of each part.
         parts = F.pad(query, (0, 0, 0, filler)).unflatten(1, (count, size))
         keys, values = (
             F.pad(y, (0, 0, memory, filler)).unfold(1, memory + size, size).transpose(2, 3)
@@ -141,7 +141,7 @@ class LocalSelfAttention(MultiheadAttention):
         own = torch.arange(count * size, device=x.device).view(count, size, 1)
         others = own[:, :1] - memory + torch.arange(memory + size, device=x.device)  # N×1×W
         seen = (others >= self.window.first(own).clamp(min=0)) & (others <= own)  # N×S×W
-        # 3. Attend, and put the parts together.
+        # 3. Attend, and join the parts.
         drops = self.training or self.dropout_module.apply_during_inference
         out = F.scaled_dot_product_attention(
             parts, keys, values, attn_mask=seen[None],
@@ -155,14 +155,14 @@ class LocalSelfAttention(MultiheadAttention):
 class ImagePositions(nn.Module):
     """Vectors of an image's rows: sinusoids of the pixel's place, and the channel's own vector.
 
-    As in Parmar et al. (2018, section 3.1), half the dimensions tell the row and half the column.
-    Both are measured in pixels of the output, so that an input's pixel and the output's pixels
-    under it have similar vectors. In the decoder, row t has the vector of the intensity that it
-    predicts; the row of ``</s>`` lies below the image.
+    As in Parmar et al. (2018, section 3.1), half the dimensions encode the row and half the column.
+    Both are measured in pixels of the output, so that a pixel of the input and the output's pixels
+    at the same place have similar vectors. In the decoder, vector t is that of the intensity that
+    row t predicts; that of ``</s>`` is the place below the image.
 
     Args:
-        size: of the image.
-        output: of the image that the model writes.
+        size: the size of the image.
+        output: the size of the output image.
         dim: D.
     """
 
@@ -185,14 +185,14 @@ class ImagePositions(nn.Module):
         self.register_buffer("channel", index % size.channels, persistent=False)
 
     def table(self, size: int) -> Tensor:
-        """Return the vectors of all rows, T×D, however many are asked for."""
+        """Return the vectors of all rows, T×D, for any ``size``."""
         if self.channels is None:
             return self.pixels
         vectors: Tensor = self.pixels + self.channels(self.channel)
         return vectors
 
     def forward(self, tokens: Tensor, incremental_state: Any = None) -> Tensor:
-        """Return the vectors of B×T tokens, 1×T×D: they are the same for all images."""
+        """Return the vectors of B×T tokens, 1×T×D, the same for all images."""
         return self.table(tokens.size(1))[None, : tokens.size(1)]
 
 
@@ -215,8 +215,8 @@ class ImageEncoder(TransformerEncoder):
 class ImageDecoder(TransformerDecoder):
     """fairseq's Transformer decoder with local self-attention and the positions of an image.
 
-    fairseq's ``full_context_alignment``, which would let it see what it is to predict, changes
-    nothing here; only models that are trained to align ask for it.
+    It ignores fairseq's ``full_context_alignment``, which unmasks the predicted tokens; only models
+    with alignment training use that option.
 
     Args:
         args: the model's options.
@@ -243,12 +243,12 @@ class ImageDecoder(TransformerDecoder):
         return layer
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """Return no mask: the attention is causal by itself, and T×T is much for an image."""
+        """Return no mask: the window is causal, and a T×T mask is large for an image."""
 
 
 @register_model("image_transformer")
 class ImageTransformer(TransformerModel):
-    """A Transformer that writes a large image for a small one."""
+    """A Transformer from a small image to a large one."""
 
     decoder: ImageDecoder
 
@@ -264,8 +264,8 @@ class ImageTransformer(TransformerModel):
         fewer = f"(default {DEFAULT_SPAN}, or the output's intensities if these are fewer)"
         parser.add_argument(
             "--attention-block", type=int, metavar="L",
-            help="local self-attention in the decoder: positions fall into blocks of L, and each "
-            f"sees those before it in its own block {fewer}",
+            help="local self-attention in the decoder: positions form blocks of L, and each "
+            f"attends to those before it in its own block {fewer}",
         )  # fmt: skip
         parser.add_argument(
             "--attention-memory",
@@ -276,12 +276,12 @@ class ImageTransformer(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> ImageTransformer:
-        """Build the model, for images of the task's sizes if it is a new one.
+        """Build the model; a new one is for images of the task's sizes.
 
         Raises:
-            UsageError: another task, or options that this model cannot honour.
+            UsageError: the task is another, or the model does not support an option.
         """
-        if OmegaConf.is_config(args):  # of a checkpoint whose configuration is plain data
+        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
             args = Namespace(**OmegaConf.to_container(args))
         if not hasattr(task, "image_sizes"):
             names = (name for name, kind in TASK_REGISTRY.items() if kind is type(task))
@@ -294,7 +294,7 @@ class ImageTransformer(TransformerModel):
             args.low_size = [low.height, low.width, low.channels]
             args.high_size = [high.height, high.width, high.channels]
         _check_options(args)
-        # An image of another size is no shorter or longer sentence.
+        # All images have one size, so positions are exactly those of an image.
         low, high = sizes_of(args)
         args.max_source_positions = low.num_tokens + 1
         args.max_target_positions = high.num_tokens + 1
@@ -318,7 +318,7 @@ def sizes_of(args: Any) -> tuple[Size, Size]:
 
 
 def _check_options(args: Any) -> None:
-    """Give local attention's flags their defaults, and refuse options that cannot be honoured."""
+    """Set the defaults of local attention's flags, and refuse options without support."""
     most = sizes_of(args)[1].num_tokens
     for name, least in (("attention_block", 1), ("attention_memory", 0)):
         given = getattr(args, name, None)
@@ -342,14 +342,14 @@ def _check_options(args: Any) -> None:
 
 
 class BlockwiseImageDecoder(BlockwiseDecoder, ImageDecoder):
-    """The image Transformer's decoder, with heads; by itself it is p_1."""
+    """The image Transformer's decoder with heads; its own output is that of p_1."""
 
     known_to_local_scorer: ClassVar[bool] = True
 
 
 @register_model("blockwise_image_transformer")
 class BlockwiseImageTransformer(BlockwiseTransformer, ImageTransformer):
-    """An image Transformer with heads that look ahead."""
+    """An image Transformer with prediction heads."""
 
     decoder: BlockwiseImageDecoder
 
