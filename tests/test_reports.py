@@ -30,44 +30,15 @@ from fairseq_paradec.methods.greedy import GreedyDrafter
 from fairseq_paradec.methods.registry import METHODS
 
 LENGTHS = [8, 5, 3]
-BASE = {
-    "schema",
-    "version",
-    "decoding",
-    "flags",
-    "source",
-    "output",
-    "score",
-    "positional_scores",
-    "num_tokens",
-    "decoder_passes",
-    "mean_accepted",
-    "num_drafted",
-    "num_accepted",
-    "audit",
-    "lossless",
-    "engine",
-    "engine_dtype",
-    "compiled",
-    "model",
-    "drafter",
-    "versions",
-    "id",
-    "batch_size",
-    "batch_seconds",
-}
-PASS = {
-    "start",
-    "num_accepted",
-    "num_committed",
-    "draft",
-    "verifier",
-    "log_probs",
-    "runner_up",
-    "runner_up_log_probs",
-    "draft_log_probs",
-    "draft_ranks",
-}
+BASE = set(
+    """schema version decoding flags source output score positional_scores num_tokens decoder_passes
+    mean_accepted num_drafted num_accepted audit lossless engine engine_dtype compiled model drafter
+    versions id batch_size batch_seconds""".split()
+)
+PASS = set(
+    """start num_accepted num_committed draft verifier log_probs runner_up runner_up_log_probs
+    draft_log_probs draft_ranks""".split()
+)
 
 
 def read(path):
@@ -126,9 +97,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         ({"decoding": "gad"}, True, "fp64"),
         ({"decoding": "gad_pp"}, False, "fp64"),
         ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
-        ({"decoding": "gad_pp", "accept_margin": 0.0}, True, "fp64"),
         ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
-        ({"decoding": "nat"}, False, "fp64"),
     ],
 )
 def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossless, dtype):
@@ -139,7 +108,6 @@ def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossl
         assert (record["engine"], record["compiled"]) == ("torch", False)
         assert record["model"] == weights_hash(model)
         assert (record["drafter"] is not None) == drafts and record["drafter"] != record["model"]
-        assert set(record["versions"]) == {"fairseq_paradec", "torch", "fairseq"}
 
 
 def test_a_hash_is_of_every_weight_and_dtype():
@@ -153,13 +121,12 @@ def test_a_hash_is_of_every_weight_and_dtype():
     assert len(found) == 6 and all(len(one) == 16 for one in found)
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_a_trace_in_another_order_says_what_the_model_does(tmp_path, beam):
+def test_a_trace_in_another_order_says_what_the_model_does(tmp_path):
     """Against the model's full forward over what was written: tokens, scores, runners-up."""
     task, _ = built("default")
     model = tiny_reordered(task, "ibdecoder", seed=8, dtype=torch.float32)
     path = tmp_path / "trace.jsonl"
-    flags = {"decoding": "multiword_beam", "trace_file": str(path), "beam": beam}
+    flags = {"decoding": "multiword_beam", "trace_file": str(path), "beam": 3}
     sample, words = batch(task, LENGTHS), task.target_dictionary
     decode(task, [model], sample, Limits(max_len_b=12), **flags)
     encoded = model.encoder.forward_torchscript(sample["net_input"])
@@ -181,21 +148,10 @@ def test_a_trace_in_another_order_says_what_the_model_does(tmp_path, beam):
         with torch.no_grad():
             logits, _ = model.decoder(inputs[:, : len(slots) + len(slots) % 2], mine)
         table = logits[0].log_softmax(dim=-1)
-        told = [
-            facts
-            for p in passes
-            for facts in zip(
-                p["verifier"], p["log_probs"], p["runner_up"], p["runner_up_log_probs"],
-                strict=True,
-            )
-        ]  # fmt: skip
-        for slot, (token, score, other, other_score) in enumerate(told):
-            allowed = table[slot].clone()
-            allowed[words.pad()] = -torch.inf
-            if slot == 0:
-                allowed[words.eos()] = -torch.inf
-            if slot >= 12:
-                continue  # at the limit only </s> is left
+        names = ("verifier", "log_probs", "runner_up", "runner_up_log_probs")
+        told = [facts for p in passes for facts in zip(*(p[name] for name in names), strict=True)]
+        for slot, (token, score, other, other_score) in enumerate(told[:12]):
+            allowed = rules_at(table[slot], words, slot)
             assert score == pytest.approx(float(allowed[words.index(token)]), abs=1e-4)
             allowed[words.index(token)] = -torch.inf
             assert other_score == pytest.approx(float(allowed.max()), abs=1e-4)
@@ -217,11 +173,8 @@ def rules_at(log_probs, words, position):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"decoding": "greedy"},
-        {"decoding": "pgj", "block_size": 4},
         {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "jacobi_init": "ngram"},
         {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"},
-        {"decoding": "gad", "block_size": 4},
         {"decoding": "gad_pp", "block_size": 4, "accept_topk": 20, "accept_margin": 9.0},
     ],
 )
@@ -240,23 +193,19 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
             chunk = [words.index(w) for w in [*output, *one["draft"]]]
             chunk = chunk[: one["start"] + len(one["verifier"]) - 1]
             log_probs = full_log_probs(model, source_rows(sample)[row], chunk)[one["start"] :]
+            each = [rules_at(one_.double(), words, one["start"] + j)
+                    for j, one_ in enumerate(log_probs)]  # fmt: skip
             for j, token in enumerate(one["verifier"]):
-                at_limit = one["start"] + j == Limits().max_len_b
-                allowed = rules_at(log_probs[j].double(), words, one["start"] + j)
-                if not at_limit:
-                    best = allowed.topk(2)
-                    assert words[int(best.indices[0])] == token
-                    assert one["log_probs"][j] == pytest.approx(float(best.values[0]), abs=1e-4)
-                    assert words[int(best.indices[1])] == one["runner_up"][j]
-                    assert one["runner_up_log_probs"][j] == pytest.approx(
-                        float(best.values[1]), abs=1e-4
-                    )
-                else:
+                if one["start"] + j == Limits().max_len_b:
                     assert (token, one["runner_up"][j]) == ("</s>", None)
-            for word, score, rank, j in zip(
-                one["draft"], one["draft_log_probs"], one["draft_ranks"], range(99), strict=False
+                    continue
+                best = each[j].topk(2)
+                assert [words[int(i)] for i in best.indices] == [token, one["runner_up"][j]]
+                told = [one["log_probs"][j], one["runner_up_log_probs"][j]]
+                assert told == pytest.approx(best.values.tolist(), abs=1e-4)
+            for allowed, word, score, rank in zip(
+                each, one["draft"], one["draft_log_probs"], one["draft_ranks"], strict=False
             ):
-                allowed = rules_at(log_probs[j].double(), words, one["start"] + j)
                 own = float(allowed[words.index(word)])
                 assert score is None if own == -torch.inf else score == pytest.approx(own, abs=1e-4)
                 assert rank == int(allowed.gt(own).sum())
@@ -267,37 +216,26 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
         assert output == trace["output"]
 
 
-def test_reports_of_one_process_go_on(tmp_path):
+def test_reports_of_one_process_go_on(tmp_path, caplog):
     """A hub user builds a generator per call: the second must not wipe out the first's lines."""
     task, model = built("share_all")
     path = tmp_path / "stats.jsonl"
     path.write_text('{"schema": "fairseq_paradec.decoding"}\n')
     for seed in (1, 2):
         sample = batch(task, LENGTHS, seed=seed)
-        decode(task, [model], sample, Limits(), decoding="greedy", stats_file=str(path))
+        flags = {"decoding": "pgj", "stats_file": str(path), "retain_iter_history": True}
+        with caplog.at_level(logging.INFO):
+            hypos = decode(task, [model], sample, Limits(), **flags)
     assert len(read(path)) == 2 * len(LENGTHS)
-
-
-def test_history_for_retain_iter_history():
-    task, model = built("share_all")
-    flags = {"decoding": "pgj", "block_size": 4, "retain_iter_history": True}
-    for hypo in decode(task, [model], batch(task, LENGTHS), Limits(), **flags):
-        assert len(hypo["history"]) == hypo["steps"]
-        last = hypo["history"][-1]["tokens"].tolist()
-        assert last[: len(hypo["tokens"])] == hypo["tokens"].tolist()
-
-
-def test_closing_line(caplog):
-    task, model = built("share_all")
-    with caplog.at_level(logging.INFO):
-        hypos = decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")
     tokens = sum(len(h["tokens"]) for h in hypos)
     passes = sum(h["steps"] for h in hypos)
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("pgj:")]
-    assert len(lines) == 1
     wanted = f"pgj: 3 sentences, {tokens} tokens, {passes} passes, {tokens / passes:.2f} tokens"
-    assert lines[0].startswith(wanted)
-    assert lines[0].endswith("seconds")
+    assert len(lines) == 2 and lines[1].startswith(wanted)
+    for hypo in hypos:
+        assert len(hypo["history"]) == hypo["steps"]
+        last = hypo["history"][-1]["tokens"].tolist()
+        assert last[: len(hypo["tokens"])] == hypo["tokens"].tolist()
 
 
 def test_audit_passes_what_is_right(tmp_path, caplog):
