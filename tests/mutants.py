@@ -156,8 +156,7 @@ MUTANTS = [
     m("drafter", JACOBI, "guess.tokens = predicted[num_final:]",
       "guess.tokens = predicted[num_final + 1 :]"),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
-    m("drafter", JACOBI, "if last is not None and done >= last:",
-      "if last is not None and done > last:"),
+    m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
     m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # scores
