@@ -1,7 +1,7 @@
-"""The decoding dependency graph of a sentence: which tokens had to wait for which (DDGviz).
+"""The decoding dependency graph of a sentence: which tokens depend on which (DDGviz).
 
 Source: Santilli et al. 2023, section 3.5 and Figures 4 and 6. A Jacobi decoder predicts every
-position of a block anew in each pass. A token that is right in an early pass, and stays right, did
+position of a block again in each pass. A token that is right in an early pass, and stays right, did
 not need the tokens before it that were still wrong then; tokens that become right in the same pass
 are decoded in parallel. The paper compares each iterate with greedy search's output, and so does
 this module: the output of these decoders is greedy search's.
@@ -31,7 +31,7 @@ DECODINGS = ("greedy", "pj", "pgj", "hgj")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model said of one position in one pass.
+    """The model's prediction at one position in one pass.
 
     Attributes:
         token: its choice.

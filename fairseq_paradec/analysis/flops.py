@@ -96,7 +96,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model decides how much it computes.
+    """The sizes of a model that determine its number of operations.
 
     Attributes:
         encoder: its layers.

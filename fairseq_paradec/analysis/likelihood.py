@@ -1,4 +1,4 @@
-"""What the scores of given targets tell: perplexity, mutual information, contrastive accuracy.
+"""Measures from the scores of given targets: perplexity, mutual information, contrastive accuracy.
 
 Scores are what ``fairseq-generate --score-reference`` prints after ``P-``: log-probabilities of a
 target's tokens, to base 2.

@@ -1,4 +1,4 @@
-"""What n-grams tell of translations: what is said too often, and how good their two ends are.
+"""N-gram measures of translations: over-translation, and precision at the two ends.
 
 Pure functions of tokens. One list of tokens per sentence, one reference per translation.
 """
@@ -26,7 +26,7 @@ def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class OverTranslation:
-    """How much of a corpus was translated too often.
+    """Over-translation of a corpus.
 
     Attributes:
         rates: of n = 1..4, the share of the translations' n-grams that are surplus.
@@ -54,7 +54,7 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
     """Measure over-translation: OTEM (Yang et al. 2018), with one reference.
 
     Surplus of an n-gram that a translation has k times and its reference r times: k - max(r, 1), or
-    0 if that is below 0. So what is wrong, but said once, is no surplus. rate(n) = surplus n-grams
+    0 if that is below 0. A wrong n-gram that occurs once is no surplus. rate(n) = surplus n-grams
     over all n-grams of the translations; OTEM = LP · (rate(1) · ... · rate(N))^(1/N). LP is
     exp(1 - R/T) where the T tokens of the translations are more than the R of the references, else
     1. This is what the authors' script metric.py (DeepLearnXMU/Otem-Utem) computes, with N = 2.
@@ -80,7 +80,7 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
 def repeated_tokens(tokens: Sequence[str], longest: int = ORDERS) -> int:
     """Count the tokens that belong to an n-gram (n = 1..longest) directly behind an equal one.
 
-    What an n-gram de-duplication (zhang2020, Figure 4) drops: 1 in ``a a b``, 2 in ``a b a b``.
+    N-gram de-duplication (zhang2020, Figure 4) drops these: 1 in ``a a b``, 2 in ``a b a b``.
     """
     dropped: set[int] = set()
     for n in range(1, longest + 1):
@@ -131,14 +131,14 @@ def edge_precision(
     """Return the clipped n-gram precision of one end of translations (imamura2020, section 5.1).
 
     Matches are clipped within a sentence by the counts in the whole reference, as in BLEU. (The
-    paper does not say what it divides by; here, by the n-grams of the end.)
+    paper does not define the divisor; here it is the number of n-grams of the end.)
 
     Args:
         translations: tokens of each.
         references: tokens of each.
         n: length of the n-grams.
-        left: only the first so many tokens of each translation.
-        right: only the last so many; neither of the two: all tokens.
+        left: use the first ``left`` tokens of each translation only.
+        right: use the last ``right`` tokens only; without both: all tokens.
 
     Returns:
         Between 0 and 1; None without any n-gram.

@@ -1,4 +1,4 @@
-"""What every HTML page of this package is made of: a head, data for its scripts, a tail.
+"""The common parts of this package's HTML pages: a head, data for scripts, a tail.
 
 A page needs no other file and no network: styles, scripts, pictures and data lie in it, and its
 Content-Security-Policy allows nothing else. Styles and scripts are allowed by their hashes, so a

@@ -1,4 +1,4 @@
-"""What a pass costs, how little it could cost, and what a sentence would: paradec passes' tables.
+"""The tables of paradec passes: the cost of a pass, its lower bound, and the cost of a sentence.
 
 A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r, repetition i.
 
@@ -101,7 +101,7 @@ def tables(document: Row) -> list[Row]:
 
 
 def _machine_table(document: Row) -> Row:
-    """What the machine can do."""
+    """The machine's peak bandwidth and compute."""
     rows = []
     for one in document["bandwidth"]:
         what = "a large tensor" if one["name"] == "large" else f"a pass's weights, {one['name']}"

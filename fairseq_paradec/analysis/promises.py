@@ -1,4 +1,4 @@
-"""What is promised of an output, in words: the labels of benchmarks, reports and pages."""
+"""Labels of outputs in benchmarks, reports and pages: exact, other dtype, relaxed, ..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_RECORDED = "not recorded"
 
 
 def promise_of(record: Mapping[str, Any]) -> str:
-    """Return what was promised of a record's output, by the fields that docs/trace.md describes."""
+    """Return the label of a record's output, by the fields that docs/trace.md describes."""
     lossless, dtype = record.get("lossless"), record.get("engine_dtype")
     if lossless is None or dtype is None:
         return NOT_RECORDED
@@ -29,7 +29,7 @@ def promise_of(record: Mapping[str, Any]) -> str:
 
 
 def engine_of(record: Mapping[str, Any]) -> str:
-    """Return what computed a record's passes, for a reader: ``torch, bf16, compiled``."""
+    """Return the engine of a record's passes in words: ``torch, bf16, compiled``."""
     if record.get("engine") is None:
         return NOT_RECORDED
     parts = [str(record["engine"]), str(record.get("engine_dtype", NOT_RECORDED))]

@@ -103,8 +103,8 @@ def overview(
     newest = f" The newest result is of {max(dates)}." if dates else ""
     files: list[Document | Tally] = [*documents, *tallies]
     counts = Counter(KINDS[one.kind].lower() for one in files)
-    told = "; ".join(f"{kind}: {count}" for kind, count in counts.items()).capitalize()
-    parts = [f'<p class="about">{page.text(told)}.{page.text(newest)}</p>\n']
+    summary = "; ".join(f"{kind}: {count}" for kind, count in counts.items()).capitalize()
+    parts = [f'<p class="about">{page.text(summary)}.{page.text(newest)}</p>\n']
     worries = "".join(
         f"<li>{prose(what)}\n<ul>\n{_items(lines)}</ul></li>\n"
         for what, lines in warnings(documents, tallies)
@@ -145,8 +145,8 @@ def _contents(files: Sequence[Document | Tally], ids: Mapping[str, str]) -> str:
 
 def _link(anchor: str, what: str, file: str = "") -> str:
     """Return an item of the contents."""
-    told = f' <span class="faint">{page.text(file)}</span>' if file else ""
-    return f'<li><a href="#{anchor}">{page.text(what)}</a>{told}</li>\n'
+    name = f' <span class="faint">{page.text(file)}</span>' if file else ""
+    return f'<li><a href="#{anchor}">{page.text(what)}</a>{name}</li>\n'
 
 
 def _title(one: Document | Tally) -> str:
@@ -195,12 +195,12 @@ def warnings(
         ("signatures", "Not all {} scores are of one kind; those of two must not be compared."),
     ):
         for name in dict.fromkeys(name for d in documents for name in d.content.get(kind, {})):
-            told = [
+            pairs = [
                 (d.name, f"{name} {d.content[kind][name]}")
                 for d in documents
                 if name in d.content.get(kind, {})
             ]
-            found.append((what.format(name), _parted(told)))
+            found.append((what.format(name), _parted(pairs)))
     found = [(what, parts) for what, parts in found if len(parts) > 1]
     false = [
         f"{one.name}: {system['label']} is {label(system)}"
@@ -235,10 +235,10 @@ def _machine(one: Document) -> str:
     )
 
 
-def _parted(told: Iterable[tuple[str, str]]) -> list[str]:
+def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Say which files are of which kind, a line for each kind."""
     where: dict[str, list[str]] = {}
-    for name, kind in told:
+    for name, kind in pairs:
         where.setdefault(kind, []).append(name)
     return [f"{kind}: {', '.join(names)}" for kind, names in where.items()]
 

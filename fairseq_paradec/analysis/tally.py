@@ -1,4 +1,4 @@
-"""What the sentences of one trace, or of one file of statistics, add up to."""
+"""Totals over the sentences of one trace, or of one file of statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERDICTS = (IDENTICAL, TIES, OTHER_DTYPE, BEYOND)
 
 @dataclass
 class Tally:
-    """What the sentences of a trace or of statistics add up to.
+    """Totals over the sentences of a trace or of statistics.
 
     Attributes:
         name: of the file.

@@ -1,4 +1,4 @@
-"""What raw times say: medians with their spread, and ratios within a round.
+"""Statistics of raw times: medians with their spread, and ratios within a round.
 
 All functions take seconds as ``rounds[r][i]``: round r, item i (a sentence, or a batch). Decoders
 that are compared were timed in the same rounds, item by item in turn, so that a busy moment of the

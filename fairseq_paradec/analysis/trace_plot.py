@@ -1,9 +1,9 @@
-"""One picture of a sentence that several methods decoded: who wrote which token, and when.
+"""A picture of a sentence that several methods decoded: the pass and the origin of each token.
 
-Side by side, as far as there is room, a strip per method: passes from top to bottom, the output's
-positions from left to right. The cell in which a token was committed says where it came from, by
-colour and by a mark; the states are those of ``trace_view``, so that terminal, page and picture say
-the same.
+Each method has a strip, side by side as far as there is room: passes from top to bottom, the
+output's positions from left to right. The cell in which a token is committed shows the token's
+origin by colour and by a mark; the states are those of ``trace_view``, so that terminal, page and
+picture agree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .trace_view import (
     Sentence,
 )
 
-#: Where a committed token came from; told apart by the colour-blind, too (Okabe and Ito).
+#: Colours of the origins of committed tokens, distinct for colour-blind readers (Okabe and Ito).
 COLOURS = {ACCEPTED: "#56b4e9", RESCUED: "#0072b2", BIFURCATION: "#d55e00", BONUS: "#009e73"}
 #: Other cells, pale.
 PALE = {PREVIOUS: "#f7f0d4", DISCARDED: "#dfdfdf", PENDING: "#cde6ea"}
@@ -62,7 +62,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
     Args:
         sentences: as each method decoded it; at least one.
         path: a PNG or SVG file.
-        files: where they come from, told where two have the same method.
+        files: their files, shown if two sentences have the same method.
     """
     if files:
         decodings = [one.decoding for one in sentences]

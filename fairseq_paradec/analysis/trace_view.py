@@ -48,7 +48,7 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One token of a D or V line. What the trace does not tell is None.
+    """One token of a D or V line. Values that the trace lacks are None.
 
     Attributes:
         token: as in the dictionary.
@@ -74,7 +74,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one token of the output comes from. What the trace does not tell is None.
+    """The origin of one token of the output. Values that the trace lacks are None.
 
     Attributes:
         pass_number: the pass that committed it, from 1.
@@ -102,12 +102,12 @@ class Pass:
 
     Attributes:
         number: from 1.
-        start: how many tokens earlier passes committed; so many cells of each line are theirs.
+        start: the number of tokens that earlier passes committed, the first cells of each line.
         draft: the D line, from position 0 on.
         verifier: the V line, from position 0 on; the two may differ in length.
         committed: the tokens that the pass added to the output, as they were written.
         places: their positions in the output.
-        accepted: how many drafted tokens it let pass.
+        accepted: the number of accepted drafted tokens.
     """
 
     number: int
@@ -126,7 +126,7 @@ class Sentence:
     Attributes:
         name: ``sentence`` and its number, as far as it is known.
         decoding: the method, as the record calls it.
-        source: its tokens; None if the record does not tell them.
+        source: its tokens; None if the record lacks them.
         output: its translation's tokens.
         passes: one by one.
         origins: of each token of the output.

@@ -80,7 +80,7 @@ def sentence(
     Args:
         sentences: as read by ``trace_view.read_sentence``, one per method, of the same source.
         records: what they were read from.
-        files: where they come from, told where two have the same method.
+        files: their files, shown if two sentences have the same method.
         missing: files that do not have the sentence.
     """
     words = Words()
@@ -163,15 +163,15 @@ def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {name: values for name, values in columns.items() if any(v is not None for v in values)}
 
 
-def _facts(told: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
+def _columns(tokens: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
     """Return what is known of tokens column by column; columns of nothing are left out."""
     return _without_unknown(
         {
-            "log_prob": [_number(one.log_prob) for one in told],
-            "rank": [one.rank for one in told],
-            "runner_up": words.numbers(one.runner_up for one in told),
-            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in told],
-            "direction": [_direction(one.direction) for one in told],
+            "log_prob": [_number(one.log_prob) for one in tokens],
+            "rank": [one.rank for one in tokens],
+            "runner_up": words.numbers(one.runner_up for one in tokens),
+            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in tokens],
+            "direction": [_direction(one.direction) for one in tokens],
         }
     )
 
@@ -181,7 +181,7 @@ def _origins(origins: Sequence[Origin], words: Words) -> dict[str, Any]:
     return {
         "pass": [one.pass_number for one in origins],
         "by": [STATES.index(one.by) for one in origins],
-    } | _facts(origins, words)
+    } | _columns(origins, words)
 
 
 def _direction(name: str | None) -> str | None:
@@ -205,7 +205,7 @@ def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
         "position": [cell.position for cell in cells],
         "token": words.numbers(cell.token for cell in cells),
         "state": [STATES.index(cell.state) for cell in cells],
-    } | _facts(cells, words)
+    } | _columns(cells, words)
 
 
 def _steps(one: Sentence) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""Count how much of what a drafter drafts its verifier accepts, in every combination of settings.
+"""Measure the share of drafted tokens that a verifier accepts, in every combination of settings.
 
-For each --path a row for greedy search, then one for each combination of --decoding with the flags
-that it reads. fairseq's own beam-1 search says which outputs are greedy's. Nothing is timed, so it
-may run beside other work. A finished row is kept at once; given again, the command makes only rows
+Each --path has a row for greedy search, then one for each combination of --decoding with the flags
+that it reads. Outputs are compared with those of fairseq's own beam-1 search. There are no times,
+so the machine may be busy. Finished rows are saved at once; the same command then makes only rows
 that are missing, or whose checkpoints, data, flags, plugin or machine have changed.
 """
 

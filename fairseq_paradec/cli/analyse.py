@@ -1,13 +1,13 @@
-"""What translations, scores, benchmarks and traces tell of a decoder.
+"""Analyse translations, scores, benchmarks and traces of decoders.
 
-Of texts and scores, the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
-xia2022 (repetition), and ROUGE of summaries; of benchmarks, speed-ups by batch, beam, length and
-threads, sentence by sentence, and by stern2018's mean accepted block; of traces, acceptance by
-position, and FLOPs as santilli2023 compares them.
+Texts and scores: the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
+xia2022 (repetition), and ROUGE of summaries. Benchmarks: speed-ups by batch, beam, length and
+threads, by sentence, and by stern2018's mean accepted block. Traces: acceptance by position, and
+FLOPs as in santilli2023.
 
-Texts are a sentence a line, or what fairseq-generate printed: of translations its lines D- (or H-),
-of references T-, of sources S-. Tokens are what spaces separate: give tokenised texts where words
-are counted.
+Texts have one sentence per line, or are outputs of fairseq-generate: lines D- (or H-) for
+translations, T- for references, S- for sources. Spaces separate tokens, so analyses that count
+words need tokenised texts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table and what it means; write it if asked for."""
+    """Print a table and its notes; also write it to ``--out``."""
     rows, notes, *more = args.analysis(args)
     text = "\n\n".join([aligned(rows), "\n".join(notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything

@@ -27,7 +27,7 @@ TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "block
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint tells of sizes and training; nothing of it is run.
+    """Sizes and training options of a checkpoint; the model is not built.
 
     Attributes:
         kind: one of the kinds above.
@@ -95,7 +95,7 @@ def _options(part: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Models:
-    """What the traces were made with.
+    """The models of the traces.
 
     Attributes:
         base: of ``--path``.
@@ -173,7 +173,7 @@ class Models:
 
 
 def _steps(record: Mapping[str, Any], size: int) -> bool:
-    """Say whether a beam search's passes write ``size`` tokens each, as far as the output goes."""
+    """Return whether a beam search's passes write ``size`` tokens each, up to the output's end."""
     count = len(record["output"])
     starts = [min(number * size, count) for number in range(len(record["trace"]))]
     return all(
@@ -204,7 +204,7 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
             needed = models.needs(record, path)
             method, length = record["decoding"], len(record["output"])
             count = METHODS[method].flops
-            assert count is not None  # or ``needs`` would have refused it
+            assert count is not None  # ``needs`` raises an error otherwise
             total += count(record, **needed)
             plain += flops.greedy(needed["shape"], len(record["source"]), length)
             sentences, tokens = sentences + 1, tokens + length

@@ -224,7 +224,7 @@ def pmi(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how much each system says too often."""
+    """Measure each system's over-translation."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
     rows = []
@@ -245,7 +245,7 @@ def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def repetition(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how often a token stands directly behind itself."""
+    """Measure how often a token directly repeats."""
     texts = translations(args.hyp)
     if args.ref is not None:
         references = sentences("--ref", args.ref, REFERENCE)
@@ -271,8 +271,8 @@ def repetition(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how much of the references summaries have, and the other way round."""
-    from ..analysis import rouge as scored  # it takes a second, of which no other analysis has use
+    """Compute ROUGE of summaries."""
+    from ..analysis import rouge as scored  # the import takes a second
 
     texts, mark = translations(args.hyp), args.sentence_mark
     references = sentences("--ref", args.ref, REFERENCE)
@@ -306,7 +306,7 @@ def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
-    """Say what the columns of ``rouge`` mean and how they were computed.
+    """Return the notes of ``rouge``: the columns and their computation.
 
     Args:
         count: of summaries.
@@ -442,7 +442,7 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Say how often a model prefers the right target."""
+    """Measure how often a model prefers the right target."""
     right, wrong = scores("SCORES_RIGHT", args.right), scores("SCORES_WRONG", args.wrong)
     likelihood.check_same_sentences(right, wrong, (args.right, args.wrong))
     preferred = likelihood.prefers_right(right, wrong)
@@ -540,7 +540,7 @@ def declare(command: Callable[..., Any]) -> None:
     )  # fmt: skip
     add(
         "--edges", type=number, nargs="+", default=[5, 10, 15], metavar="N",
-        help="so many tokens of each end (default: 5 10 15)",
+        help="number of tokens of each end (default: 5 10 15)",
     )  # fmt: skip
     add(
         "--min-length", type=number, default=31, metavar="N",

@@ -1,4 +1,4 @@
-"""What the parsers share: types of arguments, and how a command ends."""
+"""Common parts of the parsers: types of arguments, and the end of a command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""paradec: one command for all that this package does beside fairseq's own commands.
+"""paradec: the command of this package, in addition to fairseq's own commands.
 
 A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
 imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
-``args.argv`` are the words behind ``paradec``. ``parser.set_defaults(plugin=False)`` says that a
-command needs nothing of the package to be registered with fairseq; ``set_defaults(flags=[])`` asks
-for the words behind ``--`` as ``args.flags``.
+``args.argv`` are the words after ``paradec``. ``parser.set_defaults(plugin=False)`` declares that a
+command does not need the package's tasks and models; ``set_defaults(flags=[])`` requests the words
+after ``--`` as ``args.flags``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from .. import __version__, register
 from . import arguments
 
-#: The subcommands, by what people want to do.
+#: The subcommands by purpose.
 GROUPS: dict[str, dict[str, str]] = {
     "decode and check": {
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
@@ -25,7 +25,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "measure": {
         "benchmark": "time and judge any decoders on a test set",
-        "acceptance": "what drafts are worth, over all combinations of settings",
+        "acceptance": "share of accepted drafted tokens, over all combinations of settings",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
