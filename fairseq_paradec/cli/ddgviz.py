@@ -288,7 +288,7 @@ def _dataset(lines: Sequence[str], encoding: dict[str, str], task: Any) -> Any:
     languages = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
     given = argparse.Namespace(**languages, **encoding)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # what is wrong is said below
+        with contextlib.redirect_stderr(io.StringIO()):  # the error is raised below
             made = [encoders.build_tokenizer(given), encoders.build_bpe(given)]
     except ImportError as error:
         raise UsageError(f"--sentencepiece-model: {error}") from error

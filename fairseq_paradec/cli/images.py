@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """What a decoder's report tells of all images: decoder passes, and the paper's blocks."""
+    """A decoder's report on all images: decoder passes, and the paper's blocks."""
 
     passes: int
     blocks: list[int]
@@ -275,7 +275,7 @@ def table(
         pairs: the inputs and the truth, one per number.
         numbers: which images are compared.
         size: of an output.
-        reports: what decoders' reports tell, by system.
+        reports: the decoders' reports by system.
     """
     quality = ImageQuality([_text(pair.large) for pair in pairs], size)
     outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}

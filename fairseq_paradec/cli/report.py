@@ -320,7 +320,7 @@ def write(file: TextIO, folder: Folder, title: str, limit: int) -> None:
 
 
 def pictures(document: report.Document) -> list[tuple[bytes, str]]:
-    """Draw what there is to draw of a document; return SVG files and their descriptions."""
+    """Draw a document's pictures; return SVG files and their descriptions."""
     if document.kind != "benchmark":
         return []
     from ..analysis import benchmark_plot, speed_plot  # matplotlib takes a second to load

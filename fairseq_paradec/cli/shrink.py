@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
     torch.serialization.add_safe_globals([argparse.Namespace])
     try:
         state = torch.load(args.source, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that is no checkpoint makes of the reader
+    except Exception as error:  # the reader's errors for a file that is no checkpoint vary
         raise option_error("SOURCE", str(args.source), "a checkpoint that is whole") from error
     if args.heads_only:
         state = heads_alone(state, args.source)

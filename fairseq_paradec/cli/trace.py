@@ -292,7 +292,7 @@ def wants_color(choice: str) -> bool:
 
 
 def show(text: str) -> bool:
-    """Print at once; return False if nobody reads on (``| head``), and be silent from then on."""
+    """Print at once; return False, and print nothing more, after the pipe closes (``| head``)."""
     try:
         print(text, flush=True)
         return True
@@ -334,7 +334,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the sentences; a page is written to its end even if nobody reads the terminal."""
+    """Show the sentences; a page is completed even if the terminal's pipe closes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     color = wants_color(args.color)

@@ -1,4 +1,4 @@
-"""What outputs are worth: against fairseq's greedy search, and against references."""
+"""Comparison of outputs with fairseq's greedy search and with references."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ import torch
 from .. import __version__
 from ..errors import UsageError
 
-# Cores that others may use before a timed round: a desktop's rest, not a training.
+# Cores that other processes may use before a timed round.
 BUSY_CORES = 0.25
-# How long to watch, and how often before giving up.
+# Seconds of a check of the load, and the number of checks.
 WATCH_SECONDS, ATTEMPTS = 0.5, 20
 
 MIB = 2**20

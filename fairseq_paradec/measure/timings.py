@@ -92,7 +92,7 @@ class Benchmark:
             best = found
 
     def observe(self, system: System, size: int) -> None:
-        """Translate everything once, untimed: what comes out, in how many passes and MiB."""
+        """Translate everything once, untimed, for outputs, passes and peak MiB."""
         key = f"outputs/{size}/{system.label}"
         if key in self.journal.entries:
             return
