@@ -157,7 +157,8 @@ MUTANTS = [
       "guess.tokens = predicted[num_final + 1 :]"),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
-    m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :"),
+    m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :",
+      "test_pass_counts.py"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # scores
     m("score", ENSEMBLE, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
