@@ -24,7 +24,7 @@ from support.builders import (
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
-from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION, PassDetails
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
 from fairseq_paradec.methods.registry import METHODS
@@ -214,6 +214,13 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
             if "</s>" in output:
                 output = output[: output.index("</s>") + 1]
         assert output == trace["output"]
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+def test_the_runner_up_of_a_tie_is_the_other_token(choice):
+    log_probs = torch.tensor([[[-0.5, -0.5, -2.0]]])
+    details = PassDetails(log_probs, torch.tensor([[-0.5]]), torch.tensor([[choice]]))
+    assert details.of_row(0, [choice], [choice]).runner_up == [1 - choice]
 
 
 def test_reports_of_one_process_go_on(tmp_path, caplog):
