@@ -338,7 +338,8 @@ def test_oracle_lengths_are_labelled_and_not_timed(caplog, monkeypatch, tmp_path
     assert all(r["batch_seconds"] == 0 for r in read(path))
 
 
-def test_audit_knows_a_tie():
+@pytest.mark.parametrize(("nudge", "tie"), [(0.0, True), (0.01, False)])
+def test_audit_knows_a_tie(nudge, tie):
     """Two words with one embedding tie exactly; choosing the other is no divergence."""
     task, model = built("share_decoder")
     sample = batch(task, [6])
@@ -349,7 +350,7 @@ def test_audit_knows_a_tie():
     weight = model.decoder.output_projection.weight
     kept = weight[twin].clone()
     with torch.no_grad():
-        weight[twin] = weight[token]
+        weight[twin] = weight[token] * (1 + nudge)
         args = argparse.Namespace(**Limits().flags(), decoding="greedy")
         generator = task.build_generator([model], args)
         hypos = task.inference_step(generator, [model], sample)
@@ -359,9 +360,20 @@ def test_audit_knows_a_tie():
         tokens[position] = twin if chosen == token else token
         (verdict,) = audit.compare(sample, hypos)
         weight[twin] = kept
-    assert verdict["tie"]
-    assert verdict["gap"] < 1e-6
-    assert audit.ties == 1
+    assert verdict["tie"] == tie
+    assert verdict["gap"] < (1e-6 if tie else 1)
+    assert audit.ties == tie
+
+
+def test_seconds_add_up(tmp_path):
+    task, model = built("share_all")
+    path = tmp_path / "stats.jsonl"
+    args = argparse.Namespace(**Limits().flags(), decoding="greedy", stats_file=str(path))
+    generator = task.build_generator([model], args)
+    for seed in (1, 2):
+        task.inference_step(generator, [model], batch(task, [6], seed=seed))
+    one, two = (record["batch_seconds"] for record in read(path))
+    assert generator.reports.stats.seconds == pytest.approx(one + two)
 
 
 def test_nan_is_refused():
