@@ -29,28 +29,27 @@ inline void normalise(const Norm& norm, const float* x, int rows, int size, floa
     }
 }
 
-// Which slots of a cache a query sees: those from `from` to `until`; if there is a mask, of these
-// the ones where it is not 0.
+// Which slots of a cache a query sees: the first `until`; if there is a mask, of these the ones where
+// it is not 0.
 struct Seen {
-    int from, until;
+    int until;
     const uint8_t* mask;  // slots, or null
 };
 
 // Attention of one head's query; keys lie slot beside slot, size x slots, values slots x size.
 inline void attend(const float* query, const float* keys, const float* values, int slots, int size,
                    float scale, const Seen& seen, float* scores, float* out) {
-    const int first = seen.from / LANES * LANES, last = std::min(slots, padded(seen.until));
+    const int last = std::min(slots, padded(seen.until));
     vfloat best = splat(-INFINITY);
-    for (int t = first; t < last; t += LANES) {
+    for (int t = 0; t < last; t += LANES) {
         vfloat score{};
         const float* key = keys + t;
         for (int d = 0; d < size; ++d, key += slots) score += query[d] * load(key);
         score *= scale;
-        if (t < seen.from || t + LANES > seen.until || seen.mask != nullptr) {
+        if (t + LANES > seen.until || seen.mask != nullptr) {
             for (int i = 0; i < LANES; ++i) {
                 const int slot = t + i;
-                const bool sees = slot >= seen.from && slot < seen.until &&
-                                  (seen.mask == nullptr || seen.mask[slot] != 0);
+                const bool sees = slot < seen.until && (seen.mask == nullptr || seen.mask[slot] != 0);
                 if (!sees) score[i] = -INFINITY;
             }
         }
@@ -59,7 +58,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
     }
     const float peak = largest(best);
     vfloat total{};
-    for (int t = first; t < last; t += LANES) {
+    for (int t = 0; t < last; t += LANES) {
         const vfloat score = load(scores + t);
         vfloat weight = exp(score - peak);
         weight = score == splat(-INFINITY) ? vfloat{} : weight;
@@ -69,7 +68,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
     const float inverse = 1 / sum(total);
     for (int d = 0; d < size; d += LANES) {
         vfloat mixed{};
-        for (int t = seen.from; t < seen.until; ++t) mixed += scores[t] * load(values + (size_t)t * size + d);
+        for (int t = 0; t < seen.until; ++t) mixed += scores[t] * load(values + (size_t)t * size + d);
         store(out + d, mixed * inverse);
     }
 }

@@ -4,7 +4,7 @@
 // built once for each instruction set; Python loads the one that the processor has.
 #include <new>
 
-#include "choose.h"
+#include "stack.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -105,20 +105,11 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
     return 1;
 }
 
-// One pass: embed the chunk unless states are given, run the layers; states: N x padded(dim).
+// One pass: embed the chunk, run the layers; states: N x padded(dim).
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
-                     int embeds, float* states, Workspace* work) try {
-    if (embeds) embed(*stack, *chunk, states);
+                     float* states, Workspace* work) try {
+    embed(*stack, *chunk, states);
     run(*stack, *chunk, *own, source, states, *work);
-    return 0;
-} catch (const std::bad_alloc&) {
-    return 1;
-}
-
-// What is chosen from states, N x stride.
-API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices,
-                       const float* states, int stride, int rows, Workspace* work) try {
-    choose(*projection, *rules, *choices, states, stride, rows, *work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

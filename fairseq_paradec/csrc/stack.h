@@ -26,7 +26,7 @@ struct Chunk {
     const int64_t* tokens;       // N
     const int32_t* row;          // N, whose token
     const int32_t* place;        // N, its slot in the cache, and its position
-    const int32_t* until;        // N, see Seen; it sees from slot 0 on
+    const int32_t* until;        // N, see Seen
     const uint8_t* mask;         // N x slots, see Seen; null: none
     int mask_stride;
 };
@@ -43,7 +43,7 @@ struct Store {
 
 // What a pass computes in; kept by each thread of the caller, for it is as large in every pass.
 struct Workspace {
-    std::vector<float> states, normed, wide, mixed, logits;
+    std::vector<float> normed, wide, mixed;
     Inputs inputs;
 };
 
@@ -105,7 +105,7 @@ inline void run(const Stack& stack, const Chunk& chunk, const Store& own, const 
         }
         attend_all(stack, chunk, own, (int)index, wide, 3 * all, mixed, [&](int i) {
             const uint8_t* mask = chunk.mask == nullptr ? nullptr : chunk.mask + (size_t)i * chunk.mask_stride;
-            return Seen{0, chunk.until[i], mask};
+            return Seen{chunk.until[i], mask};
         });
         multiply(layer.self_out, mixed, all, rows, {x, stride, x}, work);
         after(layer, layer.self_norm);
@@ -114,7 +114,7 @@ inline void run(const Stack& stack, const Chunk& chunk, const Store& own, const 
             wide = grown(work.wide, (size_t)rows * all);
             multiply(layer.cross_query, before(layer, layer.cross_norm), stride, rows, {wide, all}, work);
             attend_all(stack, chunk, *source, (int)index, wide, all, mixed,
-                       [&](int i) { return Seen{0, source->length[chunk.row[i]], nullptr}; });
+                       [&](int i) { return Seen{source->length[chunk.row[i]], nullptr}; });
             multiply(layer.cross_out, mixed, all, rows, {x, stride, x}, work);
             after(layer, layer.cross_norm);
         }

@@ -57,7 +57,7 @@ int main() {
             std::vector<float> states((size_t)count * padded(dim));
             Chunk chunk{count, tokens.data(), row.data(), place.data(), until.data(),
                         turn % 4 == 3 ? mask.data() : nullptr, slots};
-            paradec_pass(stack, &chunk, &own_store, turn % 3 ? &source_store : nullptr, 1, states.data(), work);
+            paradec_pass(stack, &chunk, &own_store, turn % 3 ? &source_store : nullptr, states.data(), work);
             const auto weight = numbers((size_t)words * dim);
             Linear* map = paradec_map_new(weight.data(), nullptr, words, dim, form);
             std::vector<float> scores((size_t)count * words);

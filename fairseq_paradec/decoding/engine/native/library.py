@@ -76,7 +76,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_workspace_free": (None, [c_void_p]),
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
     "paradec_pass": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p]
+        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]
     ),
 }  # fmt: skip
 

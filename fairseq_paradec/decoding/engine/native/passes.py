@@ -222,7 +222,7 @@ def _run(
     """Call the library."""
     status = library().paradec_pass(
         stack.address, ctypes.byref(chunk), ctypes.byref(own),
-        None if source is None else ctypes.byref(source), 1, states.data_ptr(), workspace.address,
+        None if source is None else ctypes.byref(source), states.data_ptr(), workspace.address,
     )  # fmt: skip
     if status != 0:
         raise MemoryError("no room for a native pass")
