@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import sys
 
 import pytest
 import torch
@@ -39,6 +40,9 @@ from fairseq_paradec.decoding.engine.weights import (
     compiles,
 )
 from fairseq_paradec.errors import UsageError
+
+#: torch.compile calls the C++ compiler with the interpreter's folder, unquoted.
+no_space = pytest.mark.skipif(" " in sys.prefix, reason="torch.compile cannot take spaces")
 
 COMPILE = Engine(compile=True)
 DEMO_DRAFTER = "data-bin/demo.en-de/drafter.pt"
@@ -119,6 +123,7 @@ def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
 # ---- compiled indeed ---------------------------------------------------------------------------
 
 
+@no_space
 @pytest.mark.slow
 def test_compiled_passes_over_many_batches(exact_softmax):
     """One scorer: a cache that grows, long sources, rows that leave, another model beside it."""
@@ -189,6 +194,7 @@ def of_every_method(task, model):
     ]
 
 
+@no_space
 @pytest.mark.slow
 def test_every_method_is_greedy_when_compiled(monkeypatch, caplog):
     """One sentence at a time, against fairseq's beam 1, float64."""
