@@ -25,7 +25,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "measure": {
         "benchmark": "time and judge any decoders on a test set",
-        "acceptance": "share of accepted drafted tokens, over all combinations of settings",
+        "acceptance": "share of accepted drafted tokens, by setting",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
