@@ -20,9 +20,6 @@ CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in ran
 OTHERS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
 
 
-# ---- over-translation --------------------------------------------------------------------------
-
-
 def test_otem_by_hand():
     """``the`` 3 times for 1: 2 surplus; ``x``, not in the reference, twice: 1 surplus.
 
@@ -39,8 +36,7 @@ def test_otem_by_hand():
 
 
 def test_otem_of_references_is_0_and_shorter_ones_have_no_penalty():
-    same = ngrams.over_translation(CORPUS, CORPUS)
-    assert same.rates == (0, 0, 0, 0) and same.otem() == same.otem(1) == 0
+    assert ngrams.over_translation(CORPUS, CORPUS).rates == (0, 0, 0, 0)
     shorter = ngrams.over_translation([["a", "a"]], [["b", "c", "d"]])
     assert shorter.length_penalty == 1 and shorter.otem(1) == 0.5
     assert ngrams.over_translation([[]], [["a"]]).otem() == 0
@@ -55,18 +51,12 @@ def test_repeated_tokens(text, count):
     assert ngrams.repeated_tokens(text.split()) == count
 
 
-# ---- repetition --------------------------------------------------------------------------------
-
-
 def test_repetition_by_hand():
     """``the the the``: 2; ``a b a b``: none behind itself; across sentences: none. 2 of 8."""
     found = ngrams.repetition([["the", "the", "the"], list("abab"), ["b"]])
     assert found == ngrams.Repetition(tokens=8, repeated=2, sentences=1)
     assert found.rate == 2 / 8
     assert ngrams.repetition([[], []]).rate == 0
-
-
-# ---- precision of the ends ---------------------------------------------------------------------
 
 
 def test_precision_of_ends_by_hand():
@@ -84,18 +74,13 @@ def test_precision_of_ends_by_hand():
 def test_precision_mirrors_and_long_ends_are_all(n):
     """The last tokens are the first of the mirrored sentences; all is what sacreBLEU counts."""
     mirrored = [[one[::-1] for one in corpus] for corpus in (CORPUS, OTHERS)]
-    for edge in (1, 3, 5):
-        right = ngrams.edge_precision(CORPUS, OTHERS, n, right=edge)
-        assert right == ngrams.edge_precision(*mirrored, n, left=edge)
+    right = ngrams.edge_precision(CORPUS, OTHERS, n, right=3)
+    assert right == ngrams.edge_precision(*mirrored, n, left=3)
     whole = ngrams.edge_precision(CORPUS, OTHERS, n)
     assert whole == ngrams.edge_precision(CORPUS, OTHERS, n, left=99)
-    assert whole == ngrams.edge_precision(CORPUS, OTHERS, n, right=99)
     texts = [[" ".join(one) for one in corpus] for corpus in (CORPUS, OTHERS)]
     bleu = by_length.BLEU(tokenize="none", force=True).corpus_score(texts[0], [texts[1]])
-    assert whole is not None and 100 * whole == pytest.approx(bleu.precisions[n - 1])
-
-
-# ---- by length ---------------------------------------------------------------------------------
+    assert 100 * whole == pytest.approx(bleu.precisions[n - 1])
 
 
 def test_bins_have_equal_counts_in_order():
@@ -107,9 +92,6 @@ def test_bins_have_equal_counts_in_order():
         assert {len(one) - len(CORPUS) // count for one in bins} <= {0, 1}
         ranked = [lengths[i] for one in bins for i in one]
         assert ranked == sorted(lengths)
-
-
-# ---- scores ------------------------------------------------------------------------------------
 
 
 def test_pmi_by_hand():
@@ -132,26 +114,15 @@ def test_contrastive_accuracy_by_hand():
     assert groups == {"all": (3, 1 / 3), "2": (2, 1 / 2), ">15": (1, 0)}
 
 
-# ---- contrastive pairs -------------------------------------------------------------------------
-
-
 def test_pairs_by_hand():
-    lines = [
-        "Ein Mann steht auf einer Leiter .",
-        "Zwei Kinder am See spielen Ball .",
-        "Ein kleiner Boston Terrier läuft .",
-    ]
-    assert contrastive_pairs(lines) == [
-        Pair(0, lines[0], "Ein Mann stehen auf einer Leiter .", 1),
-        Pair(1, lines[1], "Zwei Kinder am See spielt Ball .", 3),
-        Pair(2, lines[2], "Ein kleiner Boston Terrier laufen .", 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
+    """The wrong number is that of the other verb form; what is unsure is left out."""
+    for line, wrong, distance in (
+        ("Ein Mann steht auf einer Leiter .", "Ein Mann stehen auf einer Leiter .", 1),
+        ("Zwei Kinder am See spielen Ball .", "Zwei Kinder am See spielt Ball .", 3),
+        ("Ein kleiner Boston Terrier läuft .", "Ein kleiner Boston Terrier laufen .", 1),
+    ):
+        assert contrastive_pairs(["", line]) == [Pair(1, line, wrong, distance)]
+    for line in (
         "Die Frau steht .",  # tells no number
         "Kinder spielen .",
         "Ein Mann und eine Frau stehen .",
@@ -160,10 +131,8 @@ def test_pairs_by_hand():
         "Eine Gruppe von Menschen steht da .",  # also: stehen
         "Ein Mann beim Kochen .",
         "Ein Mann jongliert .",
-    ],
-)
-def test_what_is_unsure_is_left_out(line):
-    assert contrastive_pairs([line]) == []
+    ):
+        assert contrastive_pairs([line]) == []
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -178,10 +147,6 @@ def test_ngram_precision_of_long_sentences(tmp_path, capsys):
         ["left 2", "100.0", "100.0 (+0.0)", "100.0", "100.0 (+0.0)"],
         ["right 2", "50.0", "50.0 (+0.0)", "0.0", "0.0 (+0.0)"],
     ]
-    assert paradec(["analyse", "ngram-precision", one, ref]) == 2
-    assert "--min-length: got 31; allowed: no more than the longest reference, 4 tokens" in (
-        capsys.readouterr().err
-    )
 
 
 def stats(number, seconds, batch=1):
@@ -204,9 +169,6 @@ def test_length_bins_with_times(tmp_path, capsys):
         ["1500.0", "500.0", "3.0"], ["3500.0", "500.0", "7.0"], ["2500.0", "500.0", "5.0"],
     ]  # fmt: skip
     assert rows[2][:2] == ["all", "4"]
-    write(tmp_path / "slow", stats(0, 1.0, batch=4))
-    assert paradec(["analyse", "length-bins", one, ref, src, "--bins", "2", "--stats", slow]) == 2
-    assert f"{slow}, line 1: got a batch of 4; allowed: --batch-size 1" in capsys.readouterr().err
 
 
 def test_contrastive_make_writes_pairs(tmp_path, capsys):
@@ -227,43 +189,36 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     assert "REF: got" in capsys.readouterr().err
 
 
-MISTAKES = {
-    "none": ("over-translation no ref", "HYP: got 'no'; allowed: a file that can be read (No such"),
-    "empty": ("over-translation empty ref", "HYP: got 'empty'; allowed: a file with sentences"),
-    "latin": ("over-translation latin ref", "HYP: got 'latin'; allowed: a file of UTF-8 text; byt"),
-    "count": ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
-    "twice": ("over-translation ref ref ref", "HYP: got 'ref ref'; allowed: each file once"),
-    "gap": ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
-    "nbest": ("over-translation nbest ref", "nbest: got two lines H-0; allowed: one run, without"),
-    "kind": ("over-translation ref nbest", "REF: got 'nbest'; allowed: fairseq-generate's output"),
-    "source": ("length-bins ref ref1 one", "one (SRC): got 1 sentences; allowed: 2, as in ref1"),
-    "bins": ("length-bins ref ref1 ref2", "--bins: got 10; allowed: no more than the 2 sentences"),
-    "times": ("length-bins ref ref1 ref2 --bins 1 --stats a b", "--stats: got 'a b'; allowed: one"),
-    "stats": ("length-bins ref ref1 ref2 --bins 1 --stats one", "one, line 1: allowed: a file th"),
-    "ppl": ("pmi 0.5 2", "MODEL: got '0.5'; allowed: a perplexity, from 1 up; or a file"),
-    "text": ("pmi 2 ref", "AR: got 'ref'; allowed: what fairseq-generate --score-r"),
-    "nan": ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
-    "words": ("pmi words.p two.p", "words.p: got a line P-0 with other than numbers"),
-    "tokens": ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
-    "ids": ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
-    "dist": ("contrastive two.p two.p --distances ref", "--distances: got 'ref'; allowed: a file"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_named(name, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("over-translation no ref", "HYP: got 'no'; allowed: a file that can be read (No such"),
+        ("over-translation latin ref", "HYP: got 'latin'; allowed: a file of UTF-8 text; byt"),
+        ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
+        ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
+        ("over-translation nbest ref", "nbest: got two lines H-0; allowed: one run, without"),
+        ("length-bins ref ref1 one", "one (SRC): got 1 sentences; allowed: 2, as in ref1"),
+        ("length-bins ref ref1 ref2", "--bins: got 10; allowed: no more than the 2 sentences"),
+        ("length-bins ref ref1 ref2 --bins 1 --stats one", "one, line 1: allowed: a file th"),
+        ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
+        ("pmi 0.5 2", "MODEL: got '0.5'; allowed: a perplexity, from 1 up; or a file"),
+        ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
+        ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
+        ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
+    ],
+)
+def test_mistakes_are_named(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for path in ("ref", "ref1", "ref2"):
         write(tmp_path / path, "a b", "c")
     write(tmp_path / "one", "a")
+    write(tmp_path / "four", stats(0, 1.0, batch=4))
     write(tmp_path / "gap", "H-1\t-0.1\ta", "H-2\t-0.1\tb")
     write(tmp_path / "nbest", "H-0\t-0.1\ta", "H-0\t-0.2\tb")
-    (tmp_path / "empty").write_text("\n")
     (tmp_path / "latin").write_bytes("läuft\nb\n".encode("latin-1"))
-    for path, line in (("two", "-1 -2"), ("three", "-1 -2 -3"), ("nan", "nan -1"), ("words", "a")):
+    for path, line in (("two", "-1 -2"), ("three", "-1 -2 -3"), ("nan", "nan -1")):
         write(tmp_path / f"{path}.p", f"P-0\t{line}")
     write(tmp_path / "more.p", "P-0\t-1", "P-1\t-1")
-    arguments, message = MISTAKES[name]
     assert paradec(["analyse", *arguments.split()]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"paradec analyse: error: {message}"), err
@@ -288,12 +243,3 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert analyse_texts.sentences("REF", str(path), analyse_texts.REFERENCE) == wanted
     rows = table(capsys, "length-bins", path, path, path, "--bins", 5)
     assert [float(row[2]) for row in rows] == [100] * 6
-
-
-def test_what_a_file_says_does_not_command_the_terminal(tmp_path, capsys):
-    for name in ("a\x1b[2Jb", "ref"):
-        (tmp_path / name).write_text("a a b\n", encoding="utf-8")
-    paths = [str(tmp_path / name) for name in ("a\x1b[2Jb", "ref")]
-    assert paradec(["analyse", "over-translation", *paths]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and "a\\x1b[2Jb" in out

@@ -62,17 +62,3 @@ def test_another_page_is_not_written_over(tmp_path: Path):
     with pytest.raises(gallery.UsageError, match="--out: got '.*report'; allowed: a folder beside"):
         gallery.make(tmp_path / "report")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md"]
-
-
-def test_commands_of_the_page_are_those_that_are_run():
-    page = (OUT.with_suffix(".md")).read_text("utf-8")
-    for one in gallery.PICTURES:
-        assert f"```\n{one.command.format(traces='', out='docs/gallery/')}\n```" in page
-    for name, flags in gallery.TRACES.items():
-        assert f"{gallery.GENERATE}{flags} --batch-size 1 --trace-file {name}.jsonl\n" in page
-
-
-def test_a_command_that_fails_is_named(capfd: pytest.CaptureFixture[str]):
-    with pytest.raises(gallery.UsageError, match="status 2 of: paradec order"):
-        gallery.execute("paradec order --length 0")
-    assert "--length" in capfd.readouterr().err

@@ -21,7 +21,7 @@ def test_the_first_page_is_short():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_links_of_a_page_exist(page: Path):
+def test_commands_and_links_of_a_page(page: Path):
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"(?:^|`)paradec(?: |-)([a-z][a-z-]*)", text, re.MULTILINE)
     assert set(named) <= set(COMMANDS)
@@ -29,12 +29,7 @@ def test_commands_and_links_of_a_page_exist(page: Path):
         assert (ROOT / script).exists(), script
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert "://" in link or (page.parent / link).exists(), link
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page_have_their_arguments(page: Path):
-    """They are parsed as typed; nothing is run."""
-    text = page.read_text(encoding="utf-8")
+    # Its commands are parsed as typed; nothing is run.
     for line in re.findall(r"^paradec .*|(?<=\| )paradec .*", text, re.MULTILINE):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
         lexer.whitespace_split = True
