@@ -1,8 +1,9 @@
-"""Blockwise parallel decoding on one sentence, step by step as the paper has it. Slow.
+"""Blockwise parallel decoding and its heads' loss, step by step as the paper has it. Slow.
 
-Stern et al. 2018, sections 3 and 5. No cache, no batch, nothing merged: Predict is a full forward
-over the prefix, Verify another over prefix and predictions, Accept comes after. The passes that the
-merged substeps of section 4 would take are counted beside.
+Stern et al. 2018. Decoding is sections 3 and 5, without cache or batch, nothing merged: Predict is
+a full forward over the prefix, Verify another over prefix and predictions, Accept comes after; the
+passes that the merged substeps of section 4 would take are counted beside. Training is section 6:
+one head of one position of one sentence at a time. Encoder and decoder are fairseq's own.
 """
 
 from __future__ import annotations
@@ -58,14 +59,11 @@ class Block:
     Attributes:
         start: how many tokens were written before it.
         predicted: what p_1 and the heads said; as far as it is of use.
-        verified: p_1's own tokens behind the first prediction: one for each further prediction,
-            and the one behind the last, if that is not `</s>`.
         size: k-hat, how many predictions were accepted.
     """
 
     start: int
     predicted: tuple[int, ...]
-    verified: tuple[int, ...]
     size: int
 
 
@@ -179,10 +177,78 @@ def blockwise(network: Network, rules: Rules, k: int, criterion: Criterion) -> R
             size += 1
         size = max(size, min(criterion.least, len(predicted)))
         # Accept.
-        verified = tuple(int(scores.argmax()) for scores in p_1[1:])
-        result.blocks.append(Block(j, tuple(predicted), verified, size))
+        result.blocks.append(Block(j, tuple(predicted), size))
         result.scores += [float(p_1[i][token]) for i, token in enumerate(predicted[:size])]
         y += predicted[:size]
         if predicted[0] != rules.eos:
             result.passes += 1
     return result
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+@dataclass
+class HeadLoss:
+    """What one head's loss is, over some sentences.
+
+    Attributes:
+        loss: label-smoothed, summed over the tokens that the head has to predict.
+        nll_loss: without smoothing.
+        scored: their number.
+        right: how many it predicts rightly.
+    """
+
+    loss: Any = 0.0
+    nll_loss: float = 0.0
+    scored: int = 0
+    right: int = 0
+
+
+def logits_of(model: Any, source: Sequence[int], inputs: Sequence[int]) -> Tensor:
+    """What all heads say at each position of one sentence, T×k×V, with a gradient."""
+    encoded = model.encoder(torch.tensor([list(source)]), src_lengths=torch.tensor([len(source)]))
+    states, _ = model.decoder(torch.tensor([list(inputs)]), encoder_out=encoded, features_only=True)
+    heads, size = heads_of(model.block_heads, model.args.activation_fn), model.args.block_size
+    rows = [torch.stack([heads(state, i) for i in range(size)]) for state in states[0]]
+    return torch.stack(rows) @ model.decoder.output_projection.weight.T
+
+
+def losses_of(
+    model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], smoothing: float
+) -> tuple[list[HeadLoss], list[int]]:
+    """Every head's loss over some sentences, with a gradient.
+
+    Args:
+        model: of --arch blockwise_transformer, without dropout.
+        pairs: sources and targets, `</s>` included.
+        smoothing: what of the probability goes to all other tokens together.
+
+    Returns:
+        The heads' losses; for each position of each sentence, heads that are right before the
+        first wrong.
+    """
+    losses = [HeadLoss() for _ in range(model.args.block_size)]
+    accepted = []
+    for source, target in pairs:
+        log_probs = logits_of(model, source, [target[-1], *target[:-1]]).log_softmax(dim=-1)
+        for t in range(len(target)):
+            unbroken = 0
+            for i, head in enumerate(losses):
+                if t + i >= len(target):  # after </s> there is nothing to predict
+                    break
+                answer, row = target[t + i], log_probs[t, i]
+                others = (row.sum() - row[answer]) / (len(row) - 1)
+                head.loss = head.loss - (1 - smoothing) * row[answer] - smoothing * others
+                head.nll_loss -= row[answer].item()
+                head.scored += 1
+                is_right = int(row.argmax()) == answer
+                head.right += is_right
+                unbroken += is_right and unbroken == i
+            accepted.append(unbroken)
+    return losses, accepted
+
+
+def mean(losses: Sequence[HeadLoss], heads: Sequence[int]) -> Any:
+    """The mean of some heads' mean losses; a head without any token has a loss of zero."""
+    return sum(losses[i].loss / max(losses[i].scored, 1) for i in heads) / len(heads)

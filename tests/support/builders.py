@@ -337,15 +337,21 @@ def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNa
 
 
 def save_drafter(
-    task: ParallelTranslationTask, drafter: BlockNatModel, path: Path, **languages: str
+    task: ParallelTranslationTask,
+    model: Any,
+    path: Path,
+    arch: str = "block_nat",
+    weights: Mapping[str, torch.Tensor] | None = None,
+    **languages: str,
 ) -> str:
-    """Write a drafter to a checkpoint as fairseq-train does, for --drafter-path."""
+    """Write a model, or some weights of it, to a checkpoint as fairseq-train does."""
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
     cfg["task"] = {**options, "_name": "translation", **languages}
-    cfg["model"] = argparse.Namespace(**vars(drafter.flags), arch="block_nat")
-    state = {"args": None, "cfg": cfg, "model": drafter.state_dict()}
-    history = {"criterion_name": "BlockNatLoss", "lr_scheduler_state": {}, "num_updates": 1}
+    named = {"arch": arch, "task": "translation"}
+    cfg["model"] = argparse.Namespace(**vars(model.flags) | named)
+    state = {"args": None, "cfg": cfg, "model": weights or model.state_dict()}
+    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
     torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
     return str(path)
 

@@ -1,0 +1,182 @@
+"""fairseq-train with the losses of drafters and heads: what fits, what is learned, going on."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.builders import DEMO, tiny_blockwise, tiny_drafter, tiny_model, tiny_task
+from support.commands import PLUGIN, run_python, succeed
+
+from fairseq_paradec.errors import UsageError
+
+
+def test_models_losses_and_settings_that_do_not_fit_are_refused() -> None:
+    task = tiny_task()
+    heads, drafter, stock = tiny_blockwise(task), tiny_drafter(task), tiny_model(task)
+    bidirectional = tiny_drafter(task, "bidirectional")
+    wrong = "--criterion: got 'LabelSmoothedCrossEntropyCriterion'; allowed:"
+    for model, criterion, settings, message in (
+        (heads, "label_smoothed_cross_entropy", {}, f"{wrong} blockwise_loss with --arch"),
+        (drafter, "label_smoothed_cross_entropy", {}, f"{wrong} block_nat_loss with --arch"),
+        (stock, "blockwise_loss", {}, "--criterion: got 'blockwise_loss'.*--arch blockwise_tr"),
+        (stock, "block_nat_loss", {}, "--criterion: got 'block_nat_loss'.*--arch block_nat"),
+        (heads, "blockwise_loss", {"left_pad_target": True}, "--left-pad-target: got True"),
+        (drafter, "block_nat_loss", {"left_pad_target": True}, "--left-pad-target: got True"),
+        (bidirectional, "block_nat_loss", {"tokens_per_prefix": 3}, "--tokens-per-prefix: got 3"),
+        (stock, "label_smoothed_cross_entropy", {"block_size": 3}, "--block-size: got 3; .*own se"),
+    ):
+        task = tiny_task()
+        for name, value in settings.items():
+            if hasattr(task.cfg, name):
+                setattr(task.cfg, name, value)
+        task._model = model
+        given = Namespace(criterion=criterion, label_smoothing=0.1, **settings)
+        with pytest.raises(UsageError, match=f"^{message}"):
+            task.build_criterion(given)
+
+
+#: Runs fairseq-train several times in one process; prints the heads that are drawn, and the ratios.
+TRAIN = """
+import json, sys
+from fairseq_cli import train  # first: it says where to log
+from fairseq.utils import import_user_module
+from argparse import Namespace
+commands = json.loads(sys.argv[1])
+import_user_module(Namespace(user_dir=commands[0][-1]))
+from fairseq_paradec.criterions import block_nat_loss, blockwise_loss
+def spy(cls, name):
+    original = getattr(cls, name)
+    def function(self, given):
+        result = original(self, given)
+        print("DREW", json.dumps([given, result]), flush=True)
+        return result
+    setattr(cls, name, function)
+spy(blockwise_loss.BlockwiseLoss, "draw_heads")
+spy(block_nat_loss.BlockNatLoss, "glancing_ratio")
+for command in commands:
+    print("COMMAND", flush=True)
+    sys.argv = ["fairseq-train", *command]
+    train.cli_main()
+"""
+
+COMMON = (
+    "--optimizer adam --max-tokens 400 --no-epoch-checkpoints --no-progress-bar --log-format json "
+    "--log-interval 1 --num-workers 0 --cpu --seed 3 --train-subset test --valid-subset test"
+).split()
+HEADS = (
+    "--arch blockwise_transformer_tiny --criterion blockwise_loss --lr 0.001 --block-size 3 "
+    f"--base-path {DEMO}/model.pt"
+).split()
+DRAFTER = (
+    "--arch block_nat --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 "
+    "--decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
+    "--encoder-attention-heads 2 --decoder-attention-heads 2 --soft-copy --lr 0.01 "
+    "--criterion block_nat_loss --glancing-updates 30 --drafter-block-size 4 "
+    "--drafter-attention prefix_causal --prefixes-per-sentence 3 --disable-validation"
+).split()
+TUNED = "--fine-tune-base --train-first-head --heads-per-update all --head-layer per_head".split()
+QUICK = ["--disable-validation"]
+
+
+@dataclass
+class Runs:
+    """The folder of all models, and what each command printed."""
+
+    folder: Path
+    printed: Mapping[str, str]
+
+    def drawn(self, name: str) -> list[Any]:
+        """What was drawn of what, in each update."""
+        return [json.loads(m) for m in re.findall(r"^DREW (.*)$", self.printed[name], re.MULTILINE)]
+
+    def updates(self, name: str) -> dict[int, dict[str, str]]:
+        """What was logged in training, by number of updates."""
+        lines = [json.loads(m) for m in re.findall(r"train_inner \| (.*)", self.printed[name])]
+        return {int(line["num_updates"]): line for line in lines}
+
+    def state(self, name: str) -> dict[str, Any]:
+        """The last checkpoint of a training."""
+        path = self.folder / name / "checkpoint_last.pt"
+        return torch.load(path, map_location="cpu", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("runs")
+
+    def train(to: str, updates: int, *options: str) -> Sequence[object]:
+        where = ["--save-dir", folder / to, "--max-update", updates, "--user-dir", PLUGIN]
+        return [*map(str, [DEMO, *COMMON, *options, *where])]
+
+    commands = {
+        "heads": train("heads", 5, *HEADS),
+        "half heads": train("other heads", 3, *HEADS, *QUICK),
+        "other heads": train("other heads", 5, *HEADS, *QUICK),
+        "tuned": train("tuned", 1, *HEADS, *TUNED, *QUICK),
+        "drafter": train("drafter", 12, *DRAFTER),
+        "half a drafter": train("other drafter", 7, *DRAFTER),
+        "other drafter": train("other drafter", 12, *DRAFTER),
+    }
+    result = succeed(run_python(TRAIN, json.dumps([*commands.values()]), cwd=folder))
+    parts = re.split(r"^COMMAND$", result.stdout, flags=re.MULTILINE)[1:]
+    return Runs(folder, dict(zip(commands, parts, strict=True)))
+
+
+@pytest.mark.slow
+def test_training_draws_a_head_for_every_update(runs: Runs) -> None:
+    """By the update's number, so that going on draws what would have been drawn."""
+    want = []
+    for update in range(5):
+        torch.manual_seed(3 + update)
+        want.append([[1, 2], [1 + int(torch.randint(2, ()))]])
+    assert runs.drawn("heads") == runs.drawn("half heads") + runs.drawn("other heads") == want
+    assert want[0] in want[1:] and want.count(want[0]) < 5
+    assert [*runs.updates("half heads")] == [1, 2, 3] and [*runs.updates("other heads")] == [4, 5]
+    for update, (_, (head,)) in enumerate(want, start=1):
+        line = runs.updates("heads")[update]
+        known = [name for name in line if name.startswith("acc_") and line[name] is not None]
+        assert known == [f"acc_{head + 1}"]
+    for name in ("accepted", "acc_1", "acc_2", "acc_3"):  # of the subset that is called test
+        assert f'"test_{name}": ' in runs.printed["heads"]
+    assert runs.drawn("tuned") == [[[0, 1, 2], [0, 1, 2]]]
+
+
+@pytest.mark.slow
+def test_the_optimizer_has_the_heads_alone(runs: Runs) -> None:
+    base = torch.load(DEMO / "model.pt", weights_only=True)["model"]
+    for name in ("heads", "other heads"):
+        state = runs.state(name)
+        assert state["optimizer_history"][-1]["num_updates"] == 5
+        moments = state["last_optimizer_state"]["state"].values()
+        heads = [w for n, w in state["model"].items() if n.startswith("decoder.heads.")]
+        assert sorted(one["exp_avg"].shape for one in moments) == sorted(w.shape for w in heads)
+        assert all(int(one["step"]) == 5 for one in moments)
+        assert all(weight.abs().max() > 0 for weight in heads), "each was moved"
+        for key, weight in base.items():
+            assert state["model"][key].equal(weight.float()), key
+    weight = "encoder.layers.0.fc1.weight"
+    assert not runs.state("tuned")["model"][weight].equal(base[weight].float())
+
+
+@pytest.mark.slow
+def test_glancing_and_losses_go_on_where_they_stopped(runs: Runs) -> None:
+    """fairseq deals out other batches, so that losses are near, not equal."""
+    straight, half, resumed = (
+        {number: float(line["loss"]) for number, line in runs.updates(name).items()}
+        for name in ("drafter", "half a drafter", "other drafter")
+    )
+    assert [*half] == [*range(1, 8)] and [*resumed] == [*range(8, 13)]
+    assert half == {number: straight[number] for number in half}
+    assert resumed == pytest.approx({number: straight[number] for number in resumed}, abs=0.15)
+    want = {number: pytest.approx(0.5 - 0.2 * number / 30) for number in range(12)}
+    assert dict(runs.drawn("drafter")) == want
+    assert dict(runs.drawn("half a drafter") + runs.drawn("other drafter")) == want
+    assert [number for number, _ in runs.drawn("other drafter")] == [*range(7, 12)]
