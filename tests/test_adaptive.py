@@ -15,16 +15,7 @@ from reference.greedy import rules_for
 from reference.jacobi import sentence
 from support.adaptive import gad_twin, heads_twin
 from support.blockwise import numbers
-from support.builders import (
-    DEMO,
-    DEMO_DRAFTER,
-    Limits,
-    batch,
-    built,
-    collate,
-    demo,
-    source_rows,
-)
+from support.builders import DEMO, DEMO_DRAFTER, Limits, batch, built, collate, demo, source_rows
 from support.exact import PREFIXES, RAGGED, Decoded, check, watched
 from support.gad import greedy_of, never_ends, noisy, pair, perfect, run, wrong
 

@@ -12,14 +12,7 @@ import torch
 from reference import double_token_beam as paper
 from reference.multiword_beam import Hypothesis, Output, asker
 from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
-from support.multiword import (
-    LIMITS,
-    PREFIXES,
-    RAGGED,
-    assert_same,
-    ranking,
-    rules_of,
-)
+from support.multiword import LIMITS, PREFIXES, RAGGED, assert_same, ranking, rules_of
 from support.multiword import reordered as multiword_model
 from support.multiword import run as run_search
 from support.orders import spec_of

@@ -11,19 +11,8 @@ import itertools
 import pytest
 import torch
 from fairseq.modules.quant_noise import quant_noise
-from support.builders import (
-    VARIANTS,
-    batch,
-    built,
-    collate,
-    demo,
-    task_for,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_reordered,
-    tiny_task,
-)
+from support import builders
+from support.builders import VARIANTS, batch, built, collate, task_for, tiny_drafter, tiny_model
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -92,14 +81,14 @@ def test_other_shapes_and_activations(options):
 @pytest.mark.parametrize(
     "build",
     [
-        tiny_blockwise,
-        tiny_reordered,
+        builders.tiny_blockwise,
+        builders.tiny_reordered,
         lambda task: tiny_drafter(task, soft_copy=True),
         lambda task: tiny_drafter(task, verifier=tiny_model(task, "learned_positions")),
     ],
 )
 def test_this_packages_own_models(build):
-    task = tiny_task()
+    task = builders.tiny_task()
     assert difference(*both(build(task), batch(task, [9, 5, 1])["net_input"])) < TOLERANCE
 
 
@@ -234,7 +223,7 @@ def test_low_precision_on_a_trained_model(dtype, form):
         pytest.skip("no bfloat16 kernels on this processor")
     if form == "int8" and "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("no 8-bit kernels on this processor")
-    task, model, sentences = demo()
+    task, model, sentences = builders.demo()
     low = copy.deepcopy(model).to(dtype)
     lean = lean_encoder(low, form)
     wrong = lean_encoder(low, form)

@@ -10,54 +10,23 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from support.builders import (
-    VARIANTS,
-    Limits,
-    batch,
-    built,
-    collate,
-    demo,
-    lend,
-    lend_heads,
-    task_for,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-)
+from support import builders
+from support.builders import Limits, batch, built, collate, demo, task_for, tiny_drafter, tiny_model
 from support.exact import METHODS, check, name
-from support.forward import TOKENS, difference, full_forward, inputs_for
+from support.forward import TOKENS, difference, full_forward, inputs_for, run_chunks, walk
 
 from fairseq_paradec.decoding.engine import compiled, weights
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
 from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.engine.weights import (
-    Int8Linear,
-    Linear,
-    PackedLinear,
-    best_form,
-    compiles,
-)
 from fairseq_paradec.errors import UsageError
 
 #: torch.compile calls the C++ compiler with the interpreter's folder, unquoted.
 no_space = pytest.mark.skipif(" " in sys.prefix, reason="torch.compile cannot take spaces")
 
 COMPILE = Engine(compile=True)
-DEMO_DRAFTER = "data-bin/demo.en-de/drafter.pt"
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
-
-
-def run_chunks(scorer, sample, inputs, widths):
-    """Log-probs of all inputs, in chunks of these widths, B×T×V."""
-    scorer.encode(sample["net_input"])
-    done, parts = 0, []
-    for width in widths:
-        parts.append(scorer.log_probs(scorer.step(inputs[:, done : done + width])))
-        done += width
-        scorer.keep([done] * len(inputs))
-    return torch.cat(parts, dim=1)
 
 
 # ---- buckets -----------------------------------------------------------------------------------
@@ -69,7 +38,7 @@ def test_buckets():
     assert list(CHUNKS) == sorted(set(CHUNKS))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", builders.VARIANTS)
 def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_softmax):
     """All kinds of models, through what torch.compile is given."""
     task, model = built(variant)
@@ -111,7 +80,7 @@ def test_drafter_on_filled_up_chunks(attention, uncompiled):
 
 def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
     task, model = built("default")
-    inputs = torch.randint(4, 20, (1, CHUNKS[-1] + 1))
+    inputs = inputs_for(task, length=CHUNKS[-1] + 1)[:1]
     sample, widths = batch(task, [5]), (inputs.size(1),)
     with torch.inference_mode():
         got = run_chunks(ChunkScorer(model, COMPILE), sample, inputs, widths)
@@ -138,16 +107,10 @@ def test_compiled_passes_over_many_batches(exact_softmax):
             for each, its in ((scorer, model), (beside, other)):
                 got = run_chunks(each, sample, inputs[:1], (4,) * 13)
                 assert difference(got, full_forward(its, sample, inputs[:1])) < 1e-9
-        # A ragged batch of which the last row is left, in what was its own part of the cache.
+        # A ragged batch of which the last row is left.
         sample = batch(task, [9, 4, 7])
-        scorer.encode(sample["net_input"])
-        scorer.step(inputs[:, :4])
-        scorer.keep([3, 1, 4])
-        scorer.reorder([1])
-        got = scorer.log_probs(scorer.step(inputs[1:2, 1:5]))
-        want = full_forward(model, sample, inputs)[1:2, 1:5]
+        walk(scorer, sample, inputs, full_forward(model, sample, inputs), 4)
     assert not COMPILE.compiling.failed and len(scorer._pass.run._compiled) >= 3
-    assert difference(got, want) < 1e-9
 
 
 def test_what_is_not_compiled_is_said(caplog):
@@ -179,9 +142,12 @@ def test_autocast_and_changed_forms_are_told_apart(uncompiled):
 def of_every_method(task, model):
     """Flags of every method that is lossless, with what it drafts by."""
     dtype = next(model.parameters()).dtype
-    drafter, heads = tiny_drafter(task, dtype=dtype), tiny_blockwise(task, dtype=dtype).block_heads
-    gad = {"drafter_path": lend(task, model, drafter)}
-    blockwise = {"drafter_path": lend_heads(task, model, heads)}
+    drafter, heads = (
+        tiny_drafter(task, dtype=dtype),
+        builders.tiny_blockwise(task, dtype=dtype).block_heads,
+    )
+    gad = {"drafter_path": builders.lend(task, model, drafter)}
+    blockwise = {"drafter_path": builders.lend_heads(task, model, heads)}
     return [
         {"decoding": "greedy"},
         {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "adaptive_block": True},
@@ -237,40 +203,36 @@ def test_forms_compute_the_same(rows, bias):
     x = torch.randn(2, rows, 32, generator=generator)
     want = F.linear(x, weight, shift)
     columns = weights.make_map(weight, shift, "columns")
-    assert isinstance(columns, Linear) and columns.weight.stride() == (1, 48)
+    assert isinstance(columns, weights.Linear) and columns.weight.stride() == (1, 48)
     torch.testing.assert_close(columns(x), want, rtol=1e-5, atol=1e-5)
-    packed = PackedLinear(weight, shift)
+    packed = weights.PackedLinear(weight, shift)
     torch.testing.assert_close(packed(x), want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(packed(x[:1, :1]), want[:1, :1], rtol=1e-5, atol=1e-5)
-    whole = Int8Linear(weight, shift)(x)
+    whole = weights.Int8Linear(weight, shift)(x)
     error = (whole - want).norm() / want.norm()
     assert 1e-4 < error < 0.03, "8 bits, and no fewer"
-    assert (Int8Linear(weight.roll(1, 0), shift)(x) - want).norm() / want.norm() > 1
-
-
-def test_packed_bfloat16():
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this CPU has no bfloat16 products")
-    weight, x = torch.randn(48, 32).bfloat16(), torch.randn(1, 5, 32).bfloat16()
-    got, want = PackedLinear(weight, None)(x), F.linear(x.double(), weight.double())
-    assert (got - want).norm() / want.norm() < 0.01
+    assert (weights.Int8Linear(weight.roll(1, 0), shift)(x) - want).norm() / want.norm() > 1
 
 
 def test_what_compiles_and_the_best_form():
     """Of weights that a library laid out, only one row in fp32, which is served without it."""
     for form in ("plain", "columns"):
-        assert compiles(form, torch.float32, 11)
-    assert compiles("packed", torch.float32, 1) and not compiles("packed", torch.float32, 2)
-    assert not compiles("packed", torch.bfloat16, 1) and not compiles("int8", torch.float32, 1)
+        assert weights.compiles(form, torch.float32, 11)
+    assert weights.compiles("packed", torch.float32, 1) and not weights.compiles(
+        "packed", torch.float32, 2
+    )
+    assert not weights.compiles("packed", torch.bfloat16, 1) and not weights.compiles(
+        "int8", torch.float32, 1
+    )
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
-    assert best_form(torch.float32, cpu, True, 10) == "columns"
-    assert best_form(torch.float64, cpu, True, large) == "columns"
-    assert best_form(torch.float32, cpu, False, 10) == "plain"
-    assert best_form(torch.float16, cpu, True, 10) == "plain"
-    assert best_form(torch.float32, gpu, True, 10) == "plain"
+    assert weights.best_form(torch.float32, cpu, True, 10) == "columns"
+    assert weights.best_form(torch.float64, cpu, True, large) == "columns"
+    assert weights.best_form(torch.float32, cpu, False, 10) == "plain"
+    assert weights.best_form(torch.float16, cpu, True, 10) == "plain"
+    assert weights.best_form(torch.float32, gpu, True, 10) == "plain"
     if torch.backends.mkldnn.is_available():
-        assert best_form(torch.float32, cpu, True, large) == "packed"
+        assert weights.best_form(torch.float32, cpu, True, large) == "packed"
     with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
         Engine("int8").form(torch.float32, gpu, True, 10)
 
@@ -284,12 +246,12 @@ def test_large_models_are_exact(monkeypatch):
     for flags in (
         {"decoding": "greedy"},
         {"decoding": "hgj", "jacobi_window": "sliding"},
-        {"decoding": "gad", "drafter_path": DEMO_DRAFTER},
+        {"decoding": "gad", "drafter_path": str(builders.DEMO_DRAFTER)},
     ):
         check(task, [model], collate(task, sources[:3]), flags, Limits(max_len_b=60))
     scorer = ChunkScorer(model)
     scorer.encode(collate(task, sources[:1])["net_input"])
-    assert isinstance(scorer.weights.layers[0].attention.qkv, PackedLinear)
+    assert isinstance(scorer.weights.layers[0].attention.qkv, weights.PackedLinear)
 
 
 # ---- dtypes ------------------------------------------------------------------------------------
@@ -335,7 +297,7 @@ def test_one_copy_per_model_and_dtype():
 
 
 def test_copies_are_in_evaluation_mode_and_fresh():
-    """Made while the model trains, with layer drop; and once more when it has changed for good."""
+    """Made while the model trains, with layer drop; and anew when it has changed for good."""
     task = task_for("default")
     model = tiny_model(task, "default", dtype=torch.float32, decoder_layerdrop=0.9, dropout=0.5)
     sample, inputs = batch(task, [6]), inputs_for(task)[:1]

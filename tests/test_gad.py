@@ -14,39 +14,10 @@ import torch
 from fairseq import checkpoint_utils
 from reference.block_nat import block_logits
 from reference.greedy import stock_greedy
-from support.builders import (
-    DEMO,
-    DEMO_DRAFTER,
-    DRAFTER_BLOCK_SIZE,
-    DRAFTER_POSITIONS,
-    Limits,
-    batch,
-    built,
-    collate,
-    decode,
-    demo,
-    exact_gelu,
-    lend,
-    save_drafter,
-    source_rows,
-    task_for,
-    tiny_drafter,
-    tiny_model,
-    tiny_task,
-)
+from support import builders
+from support.builders import DEMO_DRAFTER, Limits, batch, built, lend, save_drafter, tiny_drafter
 from support.exact import RAGGED, check
-from support.gad import (
-    SEED,
-    Pair,
-    greedy_of,
-    lots,
-    pair,
-    perfect,
-    run,
-    same_as_twin,
-    twin,
-    wrong,
-)
+from support.gad import SEED, Pair, greedy_of, lots, pair, perfect, run, same_as_twin, twin, wrong
 from torch import Tensor
 
 from fairseq_paradec.compat import loading
@@ -73,13 +44,13 @@ def test_blocks_are_those_of_the_twin_and_of_a_scorer_without_cache(
     attention: str, copy_source: bool
 ) -> None:
     """Ragged prefixes, rows that leave, a cache that grows."""
-    task, left_pad = tiny_task(), copy_source == (attention == "bidirectional")
+    task, left_pad = builders.tiny_task(), copy_source == (attention == "bidirectional")
     model = tiny_drafter(
         task, attention, seed=SEED, soft_copy=copy_source, decoder_normalize_before=copy_source,
         no_scale_embedding=left_pad,
     )  # fmt: skip
     sample = batch(task, (9, 6, 3, 2), left_pad=left_pad)
-    net_input, rows = sample["net_input"], source_rows(sample)
+    net_input, rows = sample["net_input"], builders.source_rows(sample)
     words = torch.randint(4, 40, (4, 64), generator=lots("prefixes")).tolist()
     scorer, live, size = BlockScorer(model), [0, 1, 2, 3], 4
     with torch.inference_mode():
@@ -153,7 +124,7 @@ def test_a_generator_decodes_one_batch_after_another(decoding: str) -> None:
     for seed, lengths in enumerate([(3, 5, 9), (4,), (2, 1, 7, 6, 1)]):
         sample = batch(given.task, lengths, seed)
         got = given.task.inference_step(generator, models, sample)
-        for hypos, row in zip(got, source_rows(sample), strict=True):
+        for hypos, row in zip(got, builders.source_rows(sample), strict=True):
             alone = [2] if len(row) == 1 else twin(given, row, decoding=decoding, **own).tokens
             assert hypos[0]["tokens"].tolist() == alone
 
@@ -174,11 +145,11 @@ def test_gad_pp_at_its_strictest_takes_the_token_that_greedy_takes_among_equals(
         return scores
 
     monkeypatch.setattr(ChunkScorer, "log_probs", with_equals)
-    hypos = decode(given.task, given.models, sample, Limits(), decoding="greedy")
+    hypos = builders.decode(given.task, given.models, sample, Limits(), decoding="greedy")
     want = [hypo["tokens"].tolist() for hypo in hypos]
     assert sum(output.count(common) for output in want) > 3
     swapped = [[39 if token == common else token for token in output] for output in want]
-    told = perfect(dict(zip(map(tuple, source_rows(sample)), swapped, strict=True)))
+    told = perfect(dict(zip(map(tuple, builders.source_rows(sample)), swapped, strict=True)))
 
     def outputs(**flags: Any) -> list[list[int]]:
         return [one.tokens for one in run(given, sample, script=told, block_size=5, **flags)]
@@ -231,7 +202,7 @@ def test_blocks_are_as_long_as_in_training_unless_told(decoding: str | None) -> 
     """And a block model is decoded by nat."""
     given = pair("learned_positions", "causal")
     drafts = decoding in ("gad", "gad_pp")
-    for own, size in (({}, DRAFTER_BLOCK_SIZE), ({"block_size": 3}, 3)):
+    for own, size in (({}, builders.DRAFTER_BLOCK_SIZE), ({"block_size": 3}, 3)):
         args = argparse.Namespace(decoding=decoding, **own)
         args.drafter_path = given.path if drafts else None
         models = list(given.models) if drafts else [given.drafter]
@@ -245,8 +216,7 @@ def test_blocks_are_as_long_as_in_training_unless_told(decoding: str | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("variant", "kind"),
-    [("prenorm", "bidirectional-copy-shared"), ("mbart", "causal-copy-shared")],
+    ("variant", "kind"), [("prenorm", "bidirectional-copy-shared"), ("mbart", "causal-copy-shared")]
 )
 def test_a_shared_encoder_is_a_copy_of_it(
     variant: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -289,8 +259,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_drafter_is_loaded_once_for_each_precision(tmp_path: Path, loads: list[str]) -> None:
     """On the rounded verifier's encoder, too; generators leave each other's drafter as it is."""
-    task = task_for("default")
-    model = tiny_model(task, "default", torch.float32)
+    task = builders.task_for("default")
+    model = builders.tiny_model(task, "default", torch.float32)
     drafter = tiny_drafter(task, dtype=torch.float32, verifier=model)
     path = save_drafter(task, drafter, tmp_path / "drafter.pt")
     args = argparse.Namespace(decoding="gad", drafter_path=path, **Limits().flags())
@@ -313,12 +283,12 @@ def test_a_drafter_is_loaded_once_for_each_precision(tmp_path: Path, loads: list
 
 def test_a_verifier_may_be_validated_by_gad(tmp_path: Path, loads: list[str]) -> None:
     """--eval-bleu-args: its generator is built with the model, and loads the drafter once."""
-    task = task_for("default")
+    task = builders.task_for("default")
     drafter = tiny_drafter(task, dtype=torch.float32)
     path = save_drafter(task, drafter, tmp_path / "drafter.pt")
     task.cfg.eval_bleu = True
     task.cfg.eval_bleu_args = json.dumps({"decoding": "gad", "drafter_path": path, "max_len_b": 16})
-    flags = argparse.Namespace(**vars(tiny_model(task).flags), arch="transformer")
+    flags = argparse.Namespace(**vars(builders.tiny_model(task).flags), arch="transformer")
     model, sample = task.build_model(flags).eval(), batch(task, RAGGED)
     assert loads == [path]
     assert task.sequence_generator.config.decoding == "gad"
@@ -346,15 +316,20 @@ def refusals(folder: Path) -> list[tuple[Any, list[Any], dict[str, Any], list[st
     files = tiny_drafter(task, dtype=torch.float32)
     here = save_drafter(task, files, folder / "tiny.pt")
     french = save_drafter(task, files, folder / "fr.pt", source_lang="en", target_lang="fr")
-    german = tiny_task()
+    german = builders.tiny_task()
     german.cfg.source_lang, german.cfg.target_lang = "en", "de"
-    of_demo, demo_model, _ = demo()
-    long = {"block_size": DRAFTER_POSITIONS + 1}
+    of_demo, demo_model, _ = builders.demo()
+    long = {"block_size": builders.DRAFTER_POSITIONS + 1}
     drafters: list[tuple[Any, list[Any], Any, list[str]]] = [
         (task, [model], "/none.pt", ["/none.pt", "does not exist"]),
         (task, [model], str(folder), ["a folder"]),
         (task, [model], str(folder / "text.pt"), ["text.pt", "no checkpoint at all"]),
-        (of_demo, [demo_model], str(DEMO / "model.pt"), ["TransformerModel", "--arch block_nat"]),
+        (
+            of_demo,
+            [demo_model],
+            str(builders.DEMO / "model.pt"),
+            ["TransformerModel", "--arch block_nat"],
+        ),
         (of_demo, [demo_model], here, ["40 symbols", "dictionary"]),
         (german, [model], french, ["en-de", "en-fr"]),
         (task, [model], elsewhere, [elsewhere, "this verifier's encoder"]),
@@ -406,9 +381,9 @@ def test_probabilities_that_are_no_numbers_name_their_model() -> None:
 
 def test_the_shipped_pair_is_exact() -> None:
     """Real sentences in ragged batches, that end by themselves."""
-    task, model, rows = demo()
+    task, model, rows = builders.demo()
     for first in range(0, len(rows), 50):
-        sample = collate(task, rows[first : first + 50])
+        sample = builders.collate(task, rows[first : first + 50])
         want = stock_greedy(task, [model], sample, max_len_b=60)
         for own in ({}, {"block_size": 1}, {"block_size": 16}):
             flags = {"decoding": "gad", "drafter_path": str(DEMO_DRAFTER), **own}
@@ -417,11 +392,15 @@ def test_the_shipped_pair_is_exact() -> None:
 
 def test_the_shipped_pair_has_the_twins_passes() -> None:
     """Far fewer than tokens: drafts are accepted."""
-    task, model, rows = demo(torch.float64)
+    task, model, rows = builders.demo(torch.float64)
     drafter = task.drafters.load(str(DEMO_DRAFTER), BLOCK_NAT, [model])
-    exact_gelu(drafter)
+    builders.exact_gelu(drafter)
     given = Pair(task, (model,), drafter, str(DEMO_DRAFTER))
-    sample, limits, size = collate(task, rows[::10]), Limits(max_len_b=60), drafter.block_size
+    sample, limits, size = (
+        builders.collate(task, rows[::10]),
+        Limits(max_len_b=60),
+        drafter.block_size,
+    )
     how = {"accept_topk": 5, "accept_margin": 3.0, "block_size": size}
     found = same_as_twin(given, sample, limits, decoding="gad", block_size=size)
     loose = same_as_twin(given, sample, limits, decoding="gad_pp", **how)

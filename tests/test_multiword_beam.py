@@ -10,14 +10,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from reference import multiword_beam as paper
-from support.builders import (
-    Limits,
-    batch,
-    built,
-    source_rows,
-    tiny_reordered,
-    tiny_task,
-)
+from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
 from support.multiword import (
     MODELS,
     PREFIXES,

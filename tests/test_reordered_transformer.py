@@ -18,14 +18,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_scorer import SequenceScorer
 from omegaconf import OmegaConf
 from reference import target_order as paper
-from support.builders import (
-    MAX_POSITIONS,
-    batch,
-    source_rows,
-    tiny_model,
-    tiny_reordered,
-    tiny_task,
-)
+from support import builders
+from support.builders import MAX_POSITIONS, batch, source_rows, tiny_reordered, tiny_task
 from support.orders import spec_of
 
 from fairseq_paradec.decoding.engine.step import StepScorer
@@ -144,7 +138,7 @@ def save_plain(path: Path, **options: Any) -> Any:
     """A plain Transformer of tiny_reordered's sizes, and its checkpoint as fairseq-train does."""
     sizes = {"encoder_layers": 1, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32}
     task = tiny_task()
-    model = tiny_model(task, dtype=torch.float32, **{"seed": 3} | sizes | options)
+    model = builders.tiny_model(task, dtype=torch.float32, **{"seed": 3} | sizes | options)
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     cfg["task"] = {**asdict(task.cfg), "_name": "translation"}
     cfg["model"] = argparse.Namespace(**vars(model.flags), arch="transformer")

@@ -12,19 +12,9 @@ import torch
 from reference import blockwise as heads_paper
 from reference import gad as gad_paper
 from reference.greedy import rules_for
+from support import builders
 from support.blockwise import Given, criterion, numbers, whole
-from support.builders import (
-    DEMO,
-    DEMO_DRAFTER,
-    DRAFTER_BLOCK_SIZE,
-    VOCABULARY,
-    Limits,
-    batch,
-    built,
-    collate,
-    demo,
-    source_rows,
-)
+from support.builders import DEMO, DEMO_DRAFTER, VOCABULARY, Limits, batch, built, demo, source_rows
 from support.exact import PREFIXES, RAGGED, check, watched
 from support.gad import Pair, pair, said_by, twin_verifier
 from torch import Tensor
@@ -78,7 +68,7 @@ def gad_twin(
     """The paper's algorithm, its drafter's full scores cut."""
     words = given.task.target_dictionary
     rules = rules_for(words, given.models, len(source), prefix=prefix, **limits.reference())
-    said = said_by(given, tuple(source), DRAFTER_BLOCK_SIZE)
+    said = said_by(given, tuple(source), builders.DRAFTER_BLOCK_SIZE)
     verify = twin_verifier(given, tuple(source), limits.temperature)
     result = gad_paper.gad(verify, lambda y: cut(said(y), shortlist), rules, topk, math.inf)
     return result.tokens, [(p.start, p.draft, p.num_accepted) for p in result.passes]
@@ -211,7 +201,10 @@ def test_a_shortlist_has_words_and_lies_in_the_dictionary() -> None:
 def test_a_trained_pair_loses_few_passes(decoding: str, path: Any, more: float) -> None:
     """Half of the demo's dictionary: the same outputs, about as many passes."""
     task, model, rows = demo()
-    sample, flags = collate(task, rows[:30]), {"decoding": decoding, "drafter_path": str(path)}
+    sample, flags = (
+        builders.collate(task, rows[:30]),
+        {"decoding": decoding, "drafter_path": str(path)},
+    )
     free = found(task, model, sample, Limits(max_len_b=60), **flags)
     half = {"drafter_shortlist": len(task.target_dictionary) // 2}
     short = found(task, model, sample, Limits(max_len_b=60), **flags, **half)

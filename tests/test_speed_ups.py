@@ -7,17 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builders import (
-    Limits,
-    batch,
-    decode,
-    lend,
-    lend_heads,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_task,
-)
+from support import builders
+from support.builders import Limits, batch, decode, lend, lend_heads, tiny_blockwise, tiny_drafter
 from support.commands import ROOT
 
 from fairseq_paradec.analysis import acceptance_by_position, speed_ups
@@ -218,8 +209,8 @@ def test_acceptance_by_hand():
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Traces of tiny models by methods that draft, and by greedy search."""
     folder = tmp_path_factory.mktemp("traces")
-    task = tiny_task()
-    model, drafter, heads = tiny_model(task), tiny_drafter(task), tiny_blockwise(task)
+    task = builders.tiny_task()
+    model, drafter, heads = builders.tiny_model(task), tiny_drafter(task), tiny_blockwise(task)
     beside = {"drafter_path": lend(task, model, drafter)}
     heads_path = lend_heads(task, model, heads.block_heads)
     paths = {}

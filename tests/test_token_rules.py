@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.builders import (
-    HEADS_BLOCK_SIZE,
-    Limits,
-    batch,
-    built,
-    lend,
-    task_for,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_reordered,
-)
+from support import builders
+from support.builders import HEADS_BLOCK_SIZE, Limits, batch, built, lend, task_for, tiny_drafter
 
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
@@ -75,7 +65,7 @@ def favourites(hypos: list[list[dict[str, Any]]], count: int) -> list[int]:
 def model() -> tuple[Any, Any, str]:
     """A model with heads, its task, and a drafter for it."""
     task = task_for("default")
-    model = tiny_blockwise(task)
+    model = builders.tiny_blockwise(task)
     return task, model, lend(task, model, tiny_drafter(task))
 
 
@@ -122,7 +112,7 @@ def test_beam_search_suppresses_them_too(beam):
 @pytest.mark.parametrize("arch", ["ibdecoder_tiny", "double_token_tiny", "nat"])
 def test_nor_do_models_with_another_order_write_them(arch):
     task = task_for("default")
-    model = tiny_drafter(task) if arch == "nat" else tiny_reordered(task, arch)
+    model = tiny_drafter(task) if arch == "nat" else builders.tiny_reordered(task, arch)
     sample = batch(task, RAGGED, seed=2)
     how = {"decoding": own_decoding([model]), "beam": 1 if arch == "nat" else 2}
     free = generate(task, model, sample, [], **how)
@@ -143,7 +133,7 @@ def test_relaxed_rules_accept_none(model, rule):
 
 def test_without_an_end_there_is_no_output():
     task = task_for("default")
-    model = tiny_model(task)
+    model = builders.tiny_model(task)
     with pytest.raises(UsageError, match="tokens_to_suppress: got '</s>'"):
         generate(task, model, batch(task, [3]), [task.target_dictionary.eos()], decoding="greedy")
 

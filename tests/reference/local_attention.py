@@ -25,11 +25,7 @@ def visible(position: int, block: int, memory: int) -> list[int]:
 
 
 def attend(
-    x: torch.Tensor,
-    weights: dict[str, torch.Tensor],
-    heads: int,
-    block: int,
-    memory: int,
+    x: torch.Tensor, weights: dict[str, torch.Tensor], heads: int, block: int, memory: int
 ) -> torch.Tensor:
     """What local attention makes of one sequence, T×D -> T×D.
 

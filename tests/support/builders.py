@@ -395,10 +395,7 @@ def collate(
 
 
 def batch(
-    task: ParallelTranslationTask,
-    lengths: Sequence[int],
-    seed: int = 0,
-    left_pad: bool = True,
+    task: ParallelTranslationTask, lengths: Sequence[int], seed: int = 0, left_pad: bool = True
 ) -> dict[str, Any]:
     """A fairseq batch of random sources (see `sources` and `collate`)."""
     return collate(task, sources(task, lengths, seed), left_pad)

@@ -18,15 +18,8 @@ from torch import Tensor
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import gather_projection
 from fairseq_paradec.models.block_nat import BlockNatModel
-from support.builders import (
-    DRAFTER_BLOCK_SIZE,
-    Limits,
-    built,
-    dictionary,
-    lend,
-    source_rows,
-    tiny_drafter,
-)
+from support import builders
+from support.builders import DRAFTER_BLOCK_SIZE, Limits, built, dictionary, lend, source_rows
 from support.exact import Decoded, outputs_of, watched
 
 SEED = 2  # of drafters whose outputs have many lengths
@@ -57,7 +50,7 @@ def pair(variant: str, kind: str = "causal", dtype: torch.dtype = torch.float64)
     task, model = built(variant, dtype)
     options = dict(KINDS[kind])
     verifier = model if options.pop("shared", False) else None
-    drafter = tiny_drafter(task, dtype=dtype, seed=SEED, verifier=verifier, **options)
+    drafter = builders.tiny_drafter(task, dtype=dtype, seed=SEED, verifier=verifier, **options)
     return Pair(task, (model,), drafter, lend(task, model, drafter))
 
 

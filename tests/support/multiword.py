@@ -12,12 +12,7 @@ import torch
 from reference import multiword_beam as paper
 from reference.greedy import Rules
 
-from support.builders import (
-    MAX_POSITIONS,
-    Limits,
-    tiny_reordered,
-    tiny_task,
-)
+from support.builders import MAX_POSITIONS, Limits, tiny_reordered, tiny_task
 from support.orders import spec_of
 
 RAGGED = (3, 7, 5, 2)
