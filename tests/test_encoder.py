@@ -1,7 +1,4 @@
-"""LeanEncoder against fairseq's own encoder: every kind of Transformer, padding on either side.
-
-And in low precision, with bounds that a wrong layer breaks; and what is left to fairseq.
-"""
+"""LeanEncoder against fairseq's own encoder: every kind of Transformer, padding on either side."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ BATCHES = ([7], [1], [9, 6, 3, 1], [5, 5])
 
 
 def both(model, net_input, form="plain"):
-    """What fairseq's encoder and the lean one return."""
     lean = lean_encoder(model, form)
     assert isinstance(lean, LeanEncoder)
     return model.encoder.forward_torchscript(net_input), lean(net_input)
@@ -60,11 +56,8 @@ def test_equal_to_fairseq(variant):
 @pytest.mark.parametrize(
     "options",
     [
-        *(
-            {"activation_fn": name}
-            for name in ("relu", "relu_squared", "gelu_accurate", "tanh", "linear")
-        ),
-        {"encoder_layers": 5, "encoder_attention_heads": 8},
+        {"activation_fn": "relu_squared"},
+        {"activation_fn": "gelu_accurate", "encoder_layers": 5, "encoder_attention_heads": 8},
         {"encoder_layers": 0, "encoder_normalize_before": True},
         {"no_scale_embedding": True, "no_token_positional_embeddings": True},
         {"checkpoint_activations": True},
@@ -92,28 +85,7 @@ def test_this_packages_own_models(build):
     assert difference(*both(build(task), batch(task, [9, 5, 1])["net_input"])) < TOLERANCE
 
 
-def test_every_layer_counts():
-    """The bound is broken by a layer in the place of another, and by any one weight."""
-    task = task_for("default")
-    model = tiny_model(task, encoder_layers=3)
-    net_input = batch(task, [9, 6, 3, 1])["net_input"]
-    want = model.encoder.forward_torchscript(net_input)
-    lean = lean_encoder(model)
-    lean.stack = [lean.stack[i] for i in (0, 2, 1)]
-    assert difference(want, lean(net_input)) > 0.1
-    for name, weight in model.encoder.named_parameters():
-        kept = weight.clone()
-        weight.mul_(1.01).add_(0.01 * torch.randn_like(weight))
-        changed = lean_encoder(model)(net_input)
-        weight.copy_(kept)
-        real = ~want["encoder_padding_mask"][0].t()
-        gap = (changed["encoder_out"][0] - want["encoder_out"][0])[real].abs().max()
-        # Keys with a bias in common have the same softmax.
-        assert (gap > 1e-4) == (not name.endswith("k_proj.bias")), name
-
-
 def test_a_row_does_not_see_its_padding():
-    """Rows of a padded batch are what they are alone, whatever the vector of <pad>."""
     task = task_for("default")
     model = tiny_model(task)
     model.encoder.embed_tokens.weight[task.source_dictionary.pad()] = 100.0
@@ -169,7 +141,6 @@ def test_weights_are_gathered_again():
 
 
 def test_layerdrop_draws_no_random_numbers():
-    """fairseq's list of layers draws some for every pass, and drops layers while training."""
     task = task_for("layerdrop")
     model = tiny_model(task, "layerdrop", encoder_layerdrop=0.9)
     net_input = batch(task, [6, 4])["net_input"]
@@ -181,19 +152,6 @@ def test_layerdrop_draws_no_random_numbers():
     lean.gather("plain")
     model.eval()
     assert difference(model.encoder.forward_torchscript(net_input), lean(net_input)) < TOLERANCE
-
-
-@pytest.mark.slow
-def test_layers_are_a_function_of_tensors():
-    """torch.compile follows it in one piece, and so does its result at another length."""
-    task, model = built("default", torch.float32)
-    for form in ("plain", "columns"):
-        lean = lean_encoder(model, form)
-        layers = torch.compile(lean.layers, backend="eager", fullgraph=True, dynamic=True)
-        for lengths in ([7], [5], [6, 4], [9, 3]):
-            x, bias, *_ = lean.embed(batch(task, lengths)["net_input"]["src_tokens"])
-            assert (bias is None) == (len(lengths) == 1)
-            assert torch.allclose(layers(x, bias), lean.layers(x, bias), atol=1e-6)
 
 
 # ---- lower precision ---------------------------------------------------------------------------
@@ -225,8 +183,7 @@ def test_low_precision_on_a_trained_model(dtype, form):
         pytest.skip("no 8-bit kernels on this processor")
     task, model, sentences = builders.demo()
     low = copy.deepcopy(model).to(dtype)
-    lean = lean_encoder(low, form)
-    wrong = lean_encoder(low, form)
+    lean, wrong = lean_encoder(low, form), lean_encoder(low, form)
     wrong.stack = [wrong.stack[i] for i in (0, 2, 1, 3)]
     for rows in (sentences[:1], sentences[1:2], sentences[:8]):
         net_input = collate(task, rows)["net_input"]
@@ -241,8 +198,6 @@ def test_low_precision_on_a_trained_model(dtype, form):
 
 
 def subclass(name):
-    """Make a part one of a subclass of its class, as a plugin might."""
-
     def change(encoder):
         module = encoder.get_submodule(name)
         module.__class__ = type("Own", (type(module),), {})
@@ -251,8 +206,6 @@ def subclass(name):
 
 
 def put(name, value):
-    """Set something of a part."""
-
     def change(encoder):
         part, _, attribute = name.rpartition(".")
         setattr(encoder.get_submodule(part), attribute, value() if callable(value) else value)
@@ -270,27 +223,23 @@ def a_map():
     return torch.nn.Linear(16, 16)
 
 
-def ones(*shape):
-    return lambda: torch.nn.Parameter(torch.ones(*shape))
-
-
+PARTS = (
+    "", "layers.1", "layers", "layers.0.self_attn", "layers.0.self_attn.out_proj", "layers.1.fc1",
+    "layers.1.final_layer_norm", "embed_tokens", "embed_positions",
+)  # fmt: skip
 STRANGE = {
-    **{
-        f"own {name}": subclass(name)
-        for name in ("", "layers.1", "layers", "layers.0.self_attn", "layers.0.self_attn.out_proj",
-                     "layers.1.fc1", "layers.1.final_layer_norm", "embed_tokens", "embed_positions")
-    },
+    **{f"own {name}": subclass(name) for name in PARTS},
     "positions without padding": put("embed_positions", lambda: torch.nn.Embedding(64, 16)),
     "norm by a map": put("layers.1.final_layer_norm", a_map),
     "activation": put("layers.0.activation_fn", torch.nn.GELU),  # a module, with what it may hold
-    "normformer": put("layers.0.c_attn", ones(2)),
+    "normformer": put("layers.0.c_attn", lambda: torch.nn.Parameter(torch.ones(2))),
     "normformer's norm": put("layers.0.attn_ln", lambda: torch.nn.LayerNorm(16)),
     "adapter": put("layers.0.adapter", a_map),
     "part of the encoder": put("project_in", a_map),
     "quant noise": lambda encoder: quant_noise(encoder.layers[0].fc1, 0.1, 8),
     "return_fc": put("return_fc", True),
     "return_fc of a layer": put("layers.1.return_fc", True),
-    "extra keys": put("layers.0.self_attn.bias_k", ones(1, 1, 16)),
+    "extra keys": put("layers.0.self_attn.bias_k", lambda: torch.nn.Parameter(torch.ones(1))),
     "zero attention": put("layers.0.self_attn.add_zero_attn", True),
     "pruned heads": pruned_heads,
     "weight norm": lambda encoder: weight_norm(encoder.layers[0].fc2),
@@ -301,15 +250,12 @@ STRANGE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("spoil", STRANGE.values(), ids=STRANGE)
-def test_strange_encoders_are_left_to_fairseq(spoil):
-    model = tiny_model(task_for("default"))
-    assert lean_encoder(model) is not None
-    with torch.enable_grad():
-        spoil(model.encoder)
-    assert lean_encoder(model) is None
-
-
-def test_what_has_no_known_encoder_has_no_lean_one():
+def test_strange_encoders_are_left_to_fairseq():
     assert lean_encoder(built("quant_noise")[1]) is None
     assert lean_encoder(torch.nn.Linear(2, 2)) is None
+    for what, spoil in STRANGE.items():
+        model = tiny_model(task_for("default"))
+        assert lean_encoder(model) is not None
+        with torch.enable_grad():
+            spoil(model.encoder)
+        assert lean_encoder(model) is None, what

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from reference import gad as paper
 from reference.greedy import rules_for, stock_greedy
@@ -165,26 +164,6 @@ def twin(
     if decoding == "gad":
         return paper.gad(verify, draft, rules)
     return paper.gad(verify, draft, rules, accept_topk, accept_margin)
-
-
-def same_as_twin(
-    given: Pair,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-    script: Script | None = None,
-    **flags: Any,
-) -> list[paper.Result]:
-    """Check tokens, scores and every pass of every row against the twin, and return its results."""
-    found = []
-    got = run(given, sample, limits, None, script, **flags)
-    for ours, source in zip(got, source_rows(sample), strict=True):
-        want = twin(given, source, limits, script=script, **flags)
-        assert ours.tokens == want.tokens
-        assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
-        assert ours.hypo["steps"] == len(want.passes)
-        assert ours.passes == [(p.start, len(p.draft), p.num_accepted) for p in want.passes]
-        found.append(want)
-    return found
 
 
 def greedy_of(
