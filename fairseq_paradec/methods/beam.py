@@ -4,71 +4,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..decoding.engine.masks import Mask
+from ..decoding.beam import BeamSearch, Extension
 from ..decoding.engine.scorers import Scorer, build_scorer
 from ..decoding.engine.step import StepScorer
-from ..decoding.hypotheses import without_repetitions
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..decoding.trace import PassRecord, PassTokens
+from ..decoding.written import Results
 from ..errors import nan_error, option_error
 from ..target_order import order_of
 from .base import MethodGenerator
 
 
-class Candidates(NamedTuple):
-    """Hypotheses extended by one step; S sentences, C candidates each, z words per step.
-
-    Attributes:
-        scores: S×C, scores of whole hypotheses; -inf for no candidate.
-        parents: S×C, the hypothesis of the beam that each candidate extends.
-        words: S×C×z; words after a ``</s>`` are ignored.
-        word_scores: S×C×z, the words' log-probabilities.
-    """
-
-    scores: Tensor
-    parents: Tensor
-    words: Tensor
-    word_scores: Tensor
-
-
-class Extension(NamedTuple):
-    """The result of one step.
-
-    Attributes:
-        ended: candidates with a ``</s>``; those outside the best have the score -inf.
-        alive: the next beam.
-    """
-
-    ended: Candidates
-    alive: Candidates
-
-
-@dataclass
-class Written:
-    """A finished hypothesis, in the order of writing.
-
-    Attributes:
-        score: the sum of its words' log-probabilities, with that of ``</s>``.
-        words: n words, without ``</s>``.
-        word_scores: n + 1 log-probabilities; the last is that of ``</s>``.
-        runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
-    """
-
-    score: float
-    words: list[int]
-    word_scores: list[float]
-    runners_up: list[tuple[int, float]]
-
-
 class BeamGenerator(MethodGenerator):
-    """Beam search by steps of z words, vectorised over sentences and their hypotheses."""
+    """Beam search by steps of z words."""
 
     def __init__(self, models: Sequence[Any], *args: Any, **kwargs: Any) -> None:
         self.order = order_of(models[0])  # the task has checked that all models have this order
@@ -80,12 +32,7 @@ class BeamGenerator(MethodGenerator):
 
     @abc.abstractmethod
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
-        """Extend the beams by one step.
-
-        Args:
-            log_probs: S×W×z×V, -inf where a word is forbidden; may be written to.
-            scores: S×W, the hypotheses' scores so far; -inf for no hypothesis.
-        """
+        """Extend the beams by one step; see BeamSearch.extend."""
 
     def _decode(
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
@@ -95,228 +42,17 @@ class BeamGenerator(MethodGenerator):
             raise option_error(
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
             )
-        finished, passes = self._search(net_input, rows, rules)
-        return [self._results(row, finished[row.index], passes[row.index], rules) for row in rows]
-
-    @torch.inference_mode()
-    def _search(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
-    ) -> tuple[list[list[Written]], list[int]]:
-        """Extend the beams step by step until each sentence has its hypotheses.
-
-        Returns:
-            B lists of hypotheses, in the order in which they finish, and each sentence's number of
-            passes.
-        """
-        z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
-        self.scorer.encode(net_input)
-        finished: list[list[Written]] = [[] for _ in rows]
-        passes = [0] * len(rows)
-        live = list(rows)  # S sentences
-        # 1. One hypothesis per sentence: z start symbols, score 0.
-        start = self.order.start(self.tgt_dict.bos(), rules.start)
-        inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
-        scores = torch.zeros(len(live), 1, device=device)  # S×W
-        words = torch.zeros(len(live), 1, 0, dtype=torch.long, device=device)  # S×W×t
-        details = torch.zeros(len(live), 1, 0, 3, dtype=torch.float64, device=device)  # S×W×t×3
-        written = 0  # t
-        while live:
-            # 2. One pass predicts the words of all z slots, independently of each other.
-            width = scores.size(1)
-            hidden = self.scorer.step(inputs, mask=self._mask(written, device))
-            log_probs = self.scorer.log_probs(hidden, rules.temperature)  # (S·W)×z×V
-            repeated = [row for row in live for _ in range(width)]
-            rules.restrict(log_probs, repeated, [written] * len(repeated))
-            log_probs = log_probs.view(len(live), width, z, -1)
-            top: Any = log_probs.topk(2) if self.record_tokens else None  # S×W×z×2, twice
-            step = self.extend(log_probs, scores.to(log_probs.dtype))
-            written += z
-            for row in live:
-                passes[row.index] += 1
-            # 3. Ended hypotheses leave the beam. This is the pass's only copy to the host.
-            alive = step.alive
-            flags = torch.cat(
-                (step.ended.scores.isfinite(), alive.scores.isfinite().any(1, keepdim=True)), dim=1
-            )
-            on_host = torch.cat((flags.long(), alive.parents), dim=1).tolist()
-            count = step.ended.scores.size(1)
-            ends = [(s, e) for s, row in enumerate(on_host) for e in range(count) if row[e]]
-            if ends:
-                self._finish(ends, live, finished, step.ended, words, details, top)
-            # 4. The others are the next beam; finished sentences leave the batch.
-            stay = [
-                s for s, row in enumerate(live)
-                if len(finished[row.index]) < beam and written <= row.limit and on_host[s][count]
-            ]  # fmt: skip
-            if not stay:
-                break
-            index = [s * width + parent for s in stay for parent in on_host[s][count + 1 :]]
-            if len(stay) < len(live):
-                picked = torch.tensor(stay, device=device)
-                alive = Candidates(*(part.index_select(0, picked) for part in alive))
-                words, details = words.index_select(0, picked), details.index_select(0, picked)
-                top = None if top is None else tuple(part.index_select(0, picked) for part in top)
-            words, details = _append(alive, words, details, top)
-            scores, inputs = alive.scores, alive.words.flatten(0, 1)
-            self.scorer.keep([written] * (len(live) * width))
-            if index != list(range(len(live) * width)):
-                same = len(stay) == len(live) and scores.size(1) == width
-                self.scorer.reorder(index, same_source=same)
-            live = [live[s] for s in stay]
-        return finished, passes
-
-    def _mask(self, written: int, device: torch.device) -> Mask:
-        """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
-        order = self.order
-        if not order.vanilla_mask and not order.independent_directions:
-            return "all"
-        seen = order.step_mask(written + order.tokens_per_step)
-        return seen[written:].to(device)
-
-    def _finish(
-        self,
-        ends: list[tuple[int, int]],
-        live: Sequence[Row],
-        finished: list[list[Written]],
-        ended: Candidates,
-        words: Tensor,
-        details: Tensor,
-        top: Any,
-    ) -> None:
-        """Collect the best ended hypotheses of this step, up to the beam size per sentence.
-
-        Args:
-            ends: sentence and candidate of each ended hypothesis in ``ended``.
-            live: the sentences.
-            finished: the hypotheses of each row of the batch; appended to.
-            ended: the candidates.
-            words: S×W×t, the words of their parents.
-            details: S×W×t×3, see ``_append``.
-            top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
-        """
-        s, e = torch.tensor(ends, device=words.device).T
-        chosen = Candidates(*(part[s, e][:, None] for part in ended))
-        whole, known = _append(
-            chosen, words[s], details[s], None if top is None else tuple(part[s] for part in top)
-        )
-        totals = chosen.scores[:, 0].tolist()
-        before = words.size(2)
-        new: dict[int, list[Written]] = {}
-        for (sentence, _), score, slots, entries in zip(
-            ends, totals, whole[:, 0].tolist(), known[:, 0].tolist(), strict=True
-        ):
-            n = slots.index(self.eos, before)
-            runners_up = [(int(word), value) for _, word, value in entries[: n + 1]]
-            scores = [entry[0] for entry in entries[: n + 1]]
-            new.setdefault(live[sentence].index, []).append(
-                Written(score, slots[:n], scores, runners_up)
-            )
-        for index, hypos in new.items():
-            hypos.sort(key=self._rank, reverse=True)
-            finished[index] += hypos[: self.beam_size - len(finished[index])]
-
-    def _rank(self, hypo: Written) -> float:
-        """Return a hypothesis' score, normalised as in fairseq by its length with ``</s>``."""
-        if not self.normalize_scores:
-            return hypo.score
-        return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
-
-    def _results(
-        self, row: Row, finished: list[Written], passes: int, rules: TokenRules
-    ) -> list[dict[str, Any]]:
-        """Return a sentence's hypotheses in natural order, the best first, and fill in its row.
-
-        The passes are those of the sentence; some may extend other hypotheses than the best.
-        """
-        if not finished:
+        results = Results(
+            self.order, self.eos, self.normalize_scores, self.len_penalty,
+            self.config.deduplicate_ngrams, self.record_tokens,
+        )  # fmt: skip
+        search = BeamSearch(
+            self.scorer, self.order, self.tgt_dict.bos(), self.beam_size, self.extend,
+            results.rank, self.record_tokens,
+        )  # fmt: skip
+        finished, passes = search.run(net_input, rows, rules)
+        if not all(finished):
             raise nan_error("--path", self.model.models)
-
-        finished = sorted(finished, key=self._rank, reverse=True)
-        hypos = [self._hypothesis(hypo, passes, rules.device) for hypo in finished]
-        row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
-        row.passes = self._passes(finished[0], passes)
-        row.finished = True
-        return hypos
-
-    def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
-        """Turn a finished hypothesis into fairseq's, in natural order."""
-        places = self._places(len(hypo.words))
-        order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
-        kept, longest = order, self.config.deduplicate_ngrams
-        if longest is not None:
-            left = without_repetitions([hypo.words[t] for t in order], longest)
-            kept = [order[i] for i in left]
-        tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
-        scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
-        z = self.order.tokens_per_step
-        ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
-        states = [[hypo.words[t] for t in order if t < end] for end in ends]
-        history = [*(torch.tensor(state, device=device) for state in states), tokens]
-        return {
-            "tokens": tokens,
-            "score": torch.tensor(self._rank(hypo), device=device),
-            "positional_scores": torch.tensor(scores, device=device),
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
-            "steps": passes,
-            "history": [{"tokens": state} for state in history],
-        }
-
-    def _places(self, count: int) -> list[int]:
-        """Return the natural position of each of n words, in the order of writing."""
-        return self.order.sources(torch.tensor([count]), count)[0].tolist()
-
-    def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
-        """Return the passes that wrote a hypothesis, and empty ones for later passes."""
-        z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
-        places = [*self._places(len(hypo.words)), len(hypo.words)]
-        names: list[str] = []
-        if self.record_tokens:
-            numbers = self.order.directions_of(len(slots)).tolist()
-            names = [self.order.direction_name(number) for number in numbers]
-        passes = []
-        for start in range(0, count * z, z):
-            part = slice(start, start + z)
-            begin = min(start, len(slots))
-            record = PassRecord(begin, 0, 0, len(slots[part]), positions=places[part])
-            if self.record_tokens:
-                record.directions = names[part]
-                others = [None if value == -torch.inf else (w, value) for w, value in
-                          hypo.runners_up[part]]  # fmt: skip
-                record.tokens = PassTokens(
-                    [], slots[part], hypo.word_scores[part],
-                    [None if o is None else o[0] for o in others],
-                    [None if o is None else o[1] for o in others], [], [],
-                )  # fmt: skip
-            passes.append(record)
-        return passes
-
-
-def _append(more: Candidates, words: Tensor, details: Tensor, top: Any) -> tuple[Tensor, Tensor]:
-    """Append a step's words to their parents' words.
-
-    Args:
-        more: S×C candidates.
-        words: S×W×t, the parents' words.
-        details: S×W×t×3, for each word its log-probability, the runner-up, and the runner-up's
-            log-probability.
-        top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
-
-    Returns:
-        S×C×(t+z) words and S×C×(t+z)×3 details.
-    """
-    parents = more.parents[:, :, None]  # S×C×1
-    words = torch.cat((_pick(words, parents), more.words), dim=2)
-    new = torch.zeros(*more.words.shape, 3, dtype=details.dtype, device=details.device)
-    new[..., 0] = more.word_scores
-    if top is not None:
-        values, best = (_pick(part, parents[..., None]) for part in top)  # S×C×z×2
-        other = (best[..., 0] == more.words).long()[..., None]
-        new[..., 1] = best.gather(3, other).squeeze(3)
-        new[..., 2] = values.gather(3, other).squeeze(3)
-    return words, torch.cat((_pick(details, parents[..., None]), new), dim=2)
-
-
-def _pick(of_parents: Tensor, parents: Tensor) -> Tensor:
-    """Gather the parents' entries of a tensor over the beam: S×W×... -> S×C×..."""
-    return of_parents.gather(1, parents.expand(-1, -1, *of_parents.shape[2:]))
+        return [
+            results.fill(row, finished[row.index], passes[row.index], rules.device) for row in rows
+        ]

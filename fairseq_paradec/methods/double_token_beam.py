@@ -20,14 +20,15 @@ import math
 import torch
 from torch import Tensor
 
-from .beam import BeamGenerator, Candidates, Extension
+from ..decoding.beam import Candidates, Extension
+from .beam import BeamGenerator
 
 
 class DoubleTokenBeamGenerator(BeamGenerator):
     """``--decoding double_token_beam``: for models of ``--double-token``."""
 
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
-        """Extend the beams by one pair of words; see BeamGenerator.extend."""
+        """Extend the beams by one pair of words; see BeamSearch.extend."""
         count, width, _, vocabulary = log_probs.shape
         beam = self.beam_size
         left, right = log_probs.unbind(dim=2)  # S×W×V

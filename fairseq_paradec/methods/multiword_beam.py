@@ -26,14 +26,15 @@ import math
 import torch
 from torch import Tensor
 
-from .beam import BeamGenerator, Candidates, Extension
+from ..decoding.beam import Candidates, Extension
+from .beam import BeamGenerator
 
 
 class MultiwordBeamGenerator(BeamGenerator):
     """``--decoding multiword_beam``: for IBDecoder, IMDecoder, SA, R2L and plain Transformers."""
 
     def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
-        """Extend the beams by the z words of a step; see BeamGenerator.extend."""
+        """Extend the beams by the z words of a step; see BeamSearch.extend."""
         if self.beam_size == 1:
             return self._extend_greedily(log_probs, scores)
         count, width, z, vocabulary = log_probs.shape

@@ -1,0 +1,124 @@
+"""Finished hypotheses of a beam search, and what fairseq and the reports get of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..target_order import TargetOrder
+from .hypotheses import without_repetitions
+from .row import Row
+from .trace import PassRecord, PassTokens
+
+
+@dataclass
+class Written:
+    """A finished hypothesis, in the order of writing.
+
+    Attributes:
+        score: the sum of its words' log-probabilities, with that of ``</s>``.
+        words: n words, without ``</s>``.
+        word_scores: n + 1 log-probabilities; the last is that of ``</s>``.
+        runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
+    """
+
+    score: float
+    words: list[int]
+    word_scores: list[float]
+    runners_up: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Ranks finished hypotheses, and turns them into fairseq's and into passes, in natural order.
+
+    Attributes:
+        order: the models' target order.
+        eos: ``</s>``.
+        normalise: divide a score by length**len_penalty, as fairseq does by default.
+        len_penalty: fairseq's --lenpen.
+        longest: the longest n-grams whose immediate repetitions are dropped; None: none are.
+        record_tokens: keep each pass's tokens, for a trace.
+    """
+
+    order: TargetOrder
+    eos: int
+    normalise: bool
+    len_penalty: float
+    longest: int | None
+    record_tokens: bool
+
+    def rank(self, hypo: Written) -> float:
+        """Return a hypothesis' score, normalised as in fairseq by its length with ``</s>``."""
+        if not self.normalise:
+            return hypo.score
+        return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
+
+    def fill(
+        self, row: Row, finished: list[Written], passes: int, device: torch.device
+    ) -> list[dict[str, Any]]:
+        """Return a sentence's hypotheses, the best first, and fill in its row.
+
+        The passes are those of the sentence; some may extend other hypotheses than the best.
+        """
+        finished = sorted(finished, key=self.rank, reverse=True)
+        hypos = [self._hypothesis(hypo, passes, device) for hypo in finished]
+        row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
+        row.passes = self._passes(finished[0], passes)
+        row.finished = True
+        return hypos
+
+    def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
+        """Turn a finished hypothesis into fairseq's, in natural order."""
+        places = self._places(len(hypo.words))
+        order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
+        kept = order
+        if self.longest is not None:
+            left = without_repetitions([hypo.words[t] for t in order], self.longest)
+            kept = [order[i] for i in left]
+        tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
+        scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
+        z = self.order.tokens_per_step
+        ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
+        states = [[hypo.words[t] for t in order if t < end] for end in ends]
+        history = [*(torch.tensor(state, device=device) for state in states), tokens]
+        return {
+            "tokens": tokens,
+            "score": torch.tensor(self.rank(hypo), device=device),
+            "positional_scores": torch.tensor(scores, device=device),
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": passes,
+            "history": [{"tokens": state} for state in history],
+        }
+
+    def _places(self, count: int) -> list[int]:
+        """Return the natural position of each of n words, in the order of writing."""
+        return self.order.sources(torch.tensor([count]), count)[0].tolist()
+
+    def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
+        """Return the passes that wrote a hypothesis, and empty ones for later passes."""
+        z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
+        places = [*self._places(len(hypo.words)), len(hypo.words)]
+        names: list[str] = []
+        if self.record_tokens:
+            numbers = self.order.directions_of(len(slots)).tolist()
+            names = [self.order.direction_name(number) for number in numbers]
+        passes = []
+        for start in range(0, count * z, z):
+            part = slice(start, start + z)
+            begin = min(start, len(slots))
+            record = PassRecord(begin, 0, 0, len(slots[part]), positions=places[part])
+            if self.record_tokens:
+                record.directions = names[part]
+                others = [None if value == -torch.inf else (w, value) for w, value in
+                          hypo.runners_up[part]]  # fmt: skip
+                record.tokens = PassTokens(
+                    [], slots[part], hypo.word_scores[part],
+                    [None if o is None else o[0] for o in others],
+                    [None if o is None else o[1] for o in others], [], [],
+                )  # fmt: skip
+            passes.append(record)
+        return passes
