@@ -53,6 +53,7 @@ ENSEMBLE, PROJECTION = "decoding/engine/scorers.py", "decoding/engine/projection
 GATHER, BEAM = "decoding/engine/gather.py", "decoding/written.py"
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
+GUESSES = "decoding/guesses.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
@@ -79,7 +80,7 @@ MUTANTS = [
       "self.lengths = [self.lengths[i] for i in range(len(index))]"),
     m("rollback", CACHE, "self.source = self.source.index_select(2, picked)",
       "self.source = self.source[:, :, : len(index)]"),
-    m("rollback", HEADS, "self.states = self.states[list(stay)]",
+    m("rollback", DRAFTING, "self.states = self.states[list(stay)]",
       "self.states = self.states[: len(stay)]"),
     m("rollback", JACOBI, "self.guesses = [self.guesses[b] for b in stay]",
       "self.guesses = self.guesses[: len(stay)]"),
@@ -153,11 +154,11 @@ MUTANTS = [
       "self.heads(self.states, range(0, count))", "test_blockwise.py", *TABLE),
     m("drafter", HEADS, "sizes = BlockSizes(self.config.block_size - 1,",
       "sizes = BlockSizes(self.config.block_size,", "test_blockwise.py", *TABLE),
-    m("drafter", JACOBI, "guess.tokens = predicted[num_final:]",
-      "guess.tokens = predicted[num_final + 1 :]"),
+    m("drafter", GUESSES, "self.tokens = predicted[num_final:]",
+      "self.tokens = predicted[num_final + 1 :]"),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
-    m("drafter", JACOBI, "following = guess.seen[where + 1 :", "following = guess.seen[where :",
+    m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :",
       "test_pass_counts.py"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # scores

@@ -7,9 +7,12 @@ Rules are pure functions.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..errors import option_error
 
 
 class ExactMatch:
@@ -108,6 +111,7 @@ class Distance(ExactMatch):
     def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
         """Count the accepted tokens of each row; see ExactMatch."""
         choice = choice[:, : draft.size(1)]
+        self.numbers = self.numbers.to(draft.device)
         near = (self.numbers[draft] - self.numbers[choice]).abs() <= self.limit
         allowed = log_probs[:, : draft.size(1)].gather(2, draft[:, :, None]).squeeze(2) > -math.inf
         return _leading(draft.eq(choice) | (near & allowed))
@@ -134,6 +138,31 @@ class AtLeast(ExactMatch):
         """Count the accepted tokens of each row; see ExactMatch."""
         forced = draft[:, : self.least].ne(self.pad).sum(dim=1)
         return self.rule.accept(draft, choice, log_probs).maximum(forced)
+
+
+def numbers_of(words: Any, limit: int) -> Tensor:
+    """Return the number of each token of a dictionary, V; NaN for special symbols; see Distance.
+
+    Args:
+        words: the dictionary.
+        limit: ``--accept-distance``.
+
+    Raises:
+        UsageError: the dictionary has words that are no whole numbers.
+    """
+    special = words.nspecial
+    fillers = [word.startswith("madeupword") for word in words.symbols]  # fairseq-preprocess's
+    values = [float("nan")] * len(words)
+    for token in range(special, len(words)):
+        if fillers[token]:
+            continue
+        if not words[token].isdecimal():
+            raise option_error(
+                "--accept-distance", limit,
+                f"it with a dictionary of whole numbers; {words[token]!r} has no distance",
+            )  # fmt: skip
+        values[token] = float(words[token])
+    return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact
 
 
 def _leading(passes: Tensor) -> Tensor:

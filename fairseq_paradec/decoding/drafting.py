@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from .engine.projection import DraftProjection
 from .loop import Drafter, Proposal, Verdict, no_draft
 from .row import Row
 from .token_rules import TokenRules
@@ -102,3 +104,53 @@ class ScoredDrafter(Drafter):
     def drop(self, stay: Sequence[int]) -> None:
         """Keep the blocks of these rows."""
         self.sizes.drop(stay)
+
+
+class ModelDrafter(ScoredDrafter):
+    """Drafts from the hidden states of a model.
+
+    Args:
+        scorer: of the model whose projection is used.
+        projection: the draft projection, of all tokens or of a shortlist.
+        rules: which tokens are allowed at a position.
+        sizes: the number of drafted tokens of each row.
+    """
+
+    def __init__(
+        self, scorer: Any, projection: DraftProjection, rules: TokenRules, sizes: BlockSizes
+    ) -> None:
+        super().__init__(rules, sizes)
+        self.scorer = scorer
+        self.projection = projection
+
+    def logits(self, hidden: Tensor, whole: bool) -> Tensor:
+        """Project hidden states, B×K×D -> B×K×V."""
+        return self.projection.logits(self.scorer.projection, hidden, whole)
+
+
+class StateDrafter(ModelDrafter):
+    """Drafts from the verifier's state that predicted the last committed token."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.states: Tensor | None = None  # B×D after the first pass
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Draft tokens for each row; none before the first pass."""
+        return no_draft(len(rows)) if self.states is None else super().propose(rows)
+
+    def observe(self, verdict: Verdict) -> None:
+        """Keep the states after the accepted tokens, B×R×D -> B×D."""
+        if self.states is not None:  # the first pass has no draft
+            super().observe(verdict)
+        hidden: Tensor = verdict.hidden
+        # A row that ends with a drafted </s> may have no state after it, and needs none.
+        where = torch.tensor(verdict.num_accepted, device=hidden.device)
+        where = where.clamp(max=hidden.size(1) - 1)
+        self.states = hidden[torch.arange(hidden.size(0), device=hidden.device), where]
+
+    def drop(self, stay: Sequence[int]) -> None:
+        """Keep the block sizes and states of these rows."""
+        super().drop(stay)
+        assert self.states is not None  # rows finish in passes
+        self.states = self.states[list(stay)]

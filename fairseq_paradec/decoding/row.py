@@ -36,6 +36,10 @@ class Row:
         """The number of positions left to predict, with that of ``</s>``."""
         return self.limit + 1 - len(self.tokens)
 
+    def fresh(self) -> Row:
+        """Return a row of the same sentence without committed tokens."""
+        return Row(self.index, self.source, self.limit, self.prefix)
+
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
         """Append final tokens, up to the first ``</s>``."""
         if eos in tokens:

@@ -21,77 +21,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
-from ..decoding.drafting import BlockSizes, ScoredDrafter
+from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, numbers_of
+from ..decoding.drafting import BlockSizes, StateDrafter
 from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.projection import DraftProjection
-from ..decoding.loop import Proposal, Verdict, no_draft
+from ..decoding.helper import check_block_size, move_to
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error, option_error
 from .base import ParallelGenerator
 
 
-class HeadsDrafter(ScoredDrafter):
+class HeadsDrafter(StateDrafter):
     """Drafts the heads' best tokens, from the state that predicted the last committed token.
 
     Args:
         scorer: the verifier; the heads use its projection.
-        projection: the draft projection, of all tokens or of a shortlist.
         heads: ``heads(states, [1, 2, ...])`` returns states that predict later tokens; see
             BlockHeads.
-        rules: which tokens are allowed at a position.
-        sizes: the number of drafted tokens of each row, at most k-1: one token of a block of k is
-            the verifier's own.
+        args: see ModelDrafter. A block of k has at most k-1 drafted tokens: one token is the
+            verifier's own.
     """
 
-    def __init__(
-        self,
-        scorer: ChunkScorer,
-        projection: DraftProjection,
-        heads: Any,
-        rules: TokenRules,
-        sizes: BlockSizes,
-    ) -> None:
-        super().__init__(rules, sizes)
-        self.scorer = scorer
-        self.projection = projection
+    def __init__(self, scorer: ChunkScorer, heads: Any, *args: Any) -> None:
+        super().__init__(scorer, *args)
         self.heads = heads
-        self.states: Tensor | None = None  # B×D after the first pass
-
-    def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Draft up to k-1 tokens for each row; none before the first pass."""
-        return no_draft(len(rows)) if self.states is None else super().propose(rows)
 
     def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
         """Run the heads, B×K×V."""
         states = self.heads(self.states, range(1, count + 1))  # B×K×D
-        logits = self.projection.logits(self.scorer.projection, states, whole)
+        logits = self.logits(states, whole)
         return logits if self.rules.temperature == 1.0 else logits / self.rules.temperature
 
     def nan_error(self) -> UsageError:
         """Return an error that names the model with the heads."""
         flag = "--path" if hasattr(self.scorer.model, "block_heads") else "--drafter-path"
         return nan_error(flag, [self.heads])
-
-    def observe(self, verdict: Verdict) -> None:
-        """Keep the states after the accepted tokens, B×R×D -> B×D."""
-        if self.states is not None:  # the first pass has no draft
-            super().observe(verdict)
-        hidden: Tensor = verdict.hidden
-        # A row that ends with a drafted </s> may have no state after it, and needs none.
-        where = torch.tensor(verdict.num_accepted, device=hidden.device)
-        where = where.clamp(max=hidden.size(1) - 1)
-        self.states = hidden[torch.arange(hidden.size(0), device=hidden.device), where]
-
-    def drop(self, stay: Sequence[int]) -> None:
-        """Keep the block sizes and states of these rows."""
-        super().drop(stay)
-        assert self.states is not None  # rows finish in passes
-        self.states = self.states[list(stay)]
 
 
 class BlockwiseGenerator(ParallelGenerator):
@@ -114,17 +81,15 @@ class BlockwiseGenerator(ParallelGenerator):
         super().__init__(models, tgt_dict, config, **kwargs)
         self.helper = drafter
         self.heads = models[0].block_heads if drafter is None else drafter
-        if config.block_size > self.heads.block_size:
-            raise option_error(
-                "--block-size", config.block_size, f"at most {self.heads.block_size}, as trained"
-            )
+        check_block_size(config.block_size, self.heads.block_size, "as trained")
         if config.min_block > config.block_size:
             raise option_error(
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
-        self.numbers = None if config.accept_distance is None else _numbers(tgt_dict, config)
+        limit = config.accept_distance
+        self.near = None if limit is None else Distance(limit, numbers_of(tgt_dict, limit))
 
     def acceptance(self) -> ExactMatch:
         """Return the rule that the flags name; the default is the exact one of section 3.
@@ -134,8 +99,8 @@ class BlockwiseGenerator(ParallelGenerator):
         rule = ExactMatch()
         if self.config.accept_topk > 1:
             rule = TopKMargin(self.config.accept_topk)
-        if self.config.accept_distance and self.numbers is not None:
-            rule = Distance(self.config.accept_distance, self.numbers)
+        if self.near is not None and self.near.limit > 0:
+            rule = self.near
         if self.config.min_block > 1:
             rule = AtLeast(rule, self.config.min_block - 1, self.pad)
         return rule
@@ -145,34 +110,9 @@ class BlockwiseGenerator(ParallelGenerator):
     ) -> HeadsDrafter:
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
-        like = self.model.models[0].decoder.embed_tokens.weight
-        if self.heads.bias.dtype != like.dtype or self.heads.bias.device != like.device:
-            self.heads.to(dtype=like.dtype, device=like.device)
-        if self.numbers is not None:
-            self.numbers = self.numbers.to(like.device)
+        move_to(self.model.models, self.heads, self.heads.bias)
         heads = getattr(self.scorer.model, "block_heads", None)
         if heads is None:
-            heads = self.engine.model(self.heads).to(like.device)
+            heads = self.engine.model(self.heads).to(rules.device)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
-        return HeadsDrafter(self.scorer, self.projection, heads, rules, sizes)
-
-
-def _numbers(words: Any, config: Any) -> Tensor:
-    """Return the number of each token of a dictionary, V; NaN for special symbols.
-
-    Raises:
-        UsageError: the dictionary has words that are no whole numbers.
-    """
-    special = words.nspecial
-    fillers = [word.startswith("madeupword") for word in words.symbols]  # fairseq-preprocess's
-    values = [float("nan")] * len(words)
-    for token in range(special, len(words)):
-        if fillers[token]:
-            continue
-        if not words[token].isdecimal():
-            raise option_error(
-                "--accept-distance", config.accept_distance,
-                f"it with a dictionary of whole numbers; {words[token]!r} has no distance",
-            )  # fmt: skip
-        values[token] = float(words[token])
-    return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact
+        return HeadsDrafter(self.scorer, heads, self.projection, rules, sizes)

@@ -20,46 +20,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch, TopKMargin
-from ..decoding.drafting import BlockSizes, ScoredDrafter
+from ..decoding.drafting import BlockSizes, ModelDrafter
 from ..decoding.engine.block import BlockScorer
 from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.projection import DraftProjection
+from ..decoding.helper import check_block_size, check_shared_encoder, move_to
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..errors import UsageError, nan_error, option_error
+from ..errors import UsageError, nan_error
 from .base import ParallelGenerator
 
 
-class BlockDrafter(ScoredDrafter):
+class BlockDrafter(ModelDrafter):
     """Drafts the block model's most likely token at each of the next k positions.
 
-    Args:
-        scorer: the block model; its encoder has not run yet.
-        projection: the draft projection, of all tokens or of a shortlist.
-        rules: which tokens are allowed at a position.
-        sizes: the number of drafted tokens of each row, at most k.
+    The scorer is the block model's; its encoder has not run yet.
     """
-
-    def __init__(
-        self,
-        scorer: BlockScorer,
-        projection: DraftProjection,
-        rules: TokenRules,
-        sizes: BlockSizes,
-    ) -> None:
-        super().__init__(rules, sizes)
-        self.scorer = scorer
-        self.projection = projection
 
     def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
         """Fill a block after each row's prefix, B×K×V."""
         # Always k masks: they attend to each other, so fewer masks would change the draft.
         hidden = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
-        return self.projection.logits(self.scorer.projection, hidden[:, :count], whole)
+        return self.logits(hidden[:, :count], whole)
 
     def nan_error(self) -> UsageError:
         """Return an error that names the drafter."""
@@ -92,7 +77,7 @@ class GadGenerator(ParallelGenerator):
         drafter.eval()  # returns None for a model that is prepared for inference
         self.drafter = self.helper = drafter
         self.draft_scorer = BlockScorer(drafter, self.engine)
-        check_block_size(config.block_size, drafter)
+        check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")
         self.projection = DraftProjection(
             self.draft_scorer.model, config.drafter_shortlist, tgt_dict
         )
@@ -113,10 +98,7 @@ class GadGenerator(ParallelGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
-        like = self.model.models[0].decoder.embed_tokens.weight
-        own = self.drafter.decoder.embed_tokens.weight
-        if (own.dtype, own.device) != (like.dtype, like.device):
-            self.drafter.to(dtype=like.dtype, device=like.device)
+        move_to(self.model.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
         sizes = BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
         return BlockDrafter(self.draft_scorer, self.projection, rules, sizes)
 
@@ -133,35 +115,3 @@ class GadGenerator(ParallelGenerator):
             self.draft_scorer.start(self.scorer.encoder_out)
         else:
             self.draft_scorer.encode(net_input)
-
-
-def check_block_size(block_size: int, drafter: Any) -> None:
-    """Refuse a block size above the drafter's number of positions."""
-    positions = drafter.decoder.max_positions()
-    if block_size > positions:
-        raise option_error("--block-size", block_size, f"at most {positions}, its positions")
-
-
-def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:
-    """Refuse a drafter that was trained on another encoder than the verifier's.
-
-    The drafter's checkpoint holds a copy of the encoder. The tolerance admits copies in other
-    precisions.
-    """
-    if len(models) > 1:
-        raise option_error(
-            "--path", f"{len(models)} models",
-            f"one, the verifier on whose encoder --drafter-path {path} was trained",
-        )  # fmt: skip
-    own, other = drafter.encoder.state_dict(), models[0].encoder.state_dict()
-    same = own.keys() == other.keys() and all(
-        own[k].shape == other[k].shape
-        and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
-        for k in own
-    )
-    if not same:
-        raise option_error(
-            "--drafter-path", path,
-            "a drafter that was trained on this verifier's encoder (--share-verifier-encoder, "
-            "--encoder-from), or on one of its own",
-        )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..decoding.loop import Drafter, Proposal, no_draft
+from ..decoding.acceptance import ExactMatch
+from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from .base import ParallelGenerator
@@ -18,6 +19,13 @@ class GreedyDrafter(Drafter):
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose no tokens."""
         return no_draft(len(rows))
+
+
+def greedy_lengths(scorer: Verifier, rows: Sequence[Row], rules: TokenRules) -> list[int]:
+    """Return the lengths of greedy search's outputs, with ``</s>``; the scorer has encoded."""
+    twins = [row.fresh() for row in rows]
+    draft_and_verify(scorer, twins, GreedyDrafter(), ExactMatch(), rules)
+    return [len(twin.tokens) for twin in twins]
 
 
 class GreedyGenerator(ParallelGenerator):

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..decoding.acceptance import Unverified
 from ..decoding.engine.block import BlockScorer
+from ..decoding.helper import check_block_size
 from ..decoding.loop import Drafter, Proposal, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from .base import MethodGenerator
-from .gad import check_block_size
 
 
 class BlockFiller(Drafter):
@@ -67,7 +67,7 @@ class NatGenerator(MethodGenerator):
 
     def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
-        check_block_size(config.block_size, models[0])
+        check_block_size(config.block_size, models[0].decoder.max_positions(), "its positions")
 
     def make_scorer(self, models: Sequence[Any]) -> BlockScorer:
         """Return the scorer of the one model."""

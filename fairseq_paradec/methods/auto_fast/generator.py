@@ -17,8 +17,7 @@ All candidates use the dtype of ``--engine-dtype``, or the model's own.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,106 +28,38 @@ from ...decoding.provenance import FAIRSEQ
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig, flag
-from ..base import MethodGenerator
-from ..registry import BLOCK_NAT, HEADS, METHODS
-from .candidates import GREEDY, LOSSLESS, Drafter, candidates
-from .choose import LATER_LIMITS, Trial, Watch, choose
-from .profile import (
-    FLAG,
-    Bin,
-    Measured,
-    SpeedProfile,
-    bin_of,
-    fingerprint,
-    this_machine,
-)
+from .candidates import GREEDY, LOSSLESS
+from .choose import Trial, Watch, choose
+from .measuring import MeasuringGenerator, greedy_passes
+from .profile import FLAG, Bin, Measured, SpeedProfile, bin_of, fingerprint, this_machine
 from .stock_beam import StockBeam
-from .ties import gap, tie_gap
 
 logger = logging.getLogger(__name__)
 
 
-class AutoFastGenerator(MethodGenerator):
+class AutoFastGenerator(MeasuringGenerator):
     """``--decoding auto_fast``.
 
     Args:
         models: the model, or an ensemble.
         tgt_dict: the target dictionary.
         config: the options of decoding.
-        build: makes the generator of a candidate's config, on the same models and with the same
-            limits; with ``decoding`` "beam", fairseq's own search.
-        drafter: the BlockNatModel or BlockHeads of ``--drafter-path``.
-        kwargs: see MethodGenerator.
+        more: see MeasuringGenerator.
 
     Raises:
         UsageError: the profile is damaged, or a drafter does not fit the models.
     """
 
     def __init__(
-        self,
-        models: Sequence[Any],
-        tgt_dict: Any,
-        config: DecodingConfig,
-        build: Callable[[DecodingConfig], Any],
-        drafter: Any = None,
-        **kwargs: Any,
+        self, models: Sequence[Any], tgt_dict: Any, config: DecodingConfig, *args: Any, **more: Any
     ) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
-        self.timer: Callable[[], float] = time.perf_counter
-        own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
-        is_model = hasattr(drafter, "shares_encoder")
-        self.helper = drafter
-        self.drafter = drafter if is_model else None
-        self.heads = own_heads if is_model or drafter is None else drafter
-        drafters = {}
-        if self.drafter is not None:
-            drafters[BLOCK_NAT] = Drafter(self.drafter.block_size, config.drafter_path)
-        if self.heads is not None:
-            path = None if is_model else config.drafter_path
-            drafters[HEADS] = Drafter(self.heads.block_size, path)
-        offered = candidates(config, drafters, len(tgt_dict), self.beam_size)
-        self.candidates = {one.label: one for one in offered}
-        self.quality = {one.label: one.quality for one in offered}
+        super().__init__(models, tgt_dict, config, *args, **more)
         self.profile = None if config.speed_profile is None else SpeedProfile(config.speed_profile)
-        self._build = build
-        self._generators: dict[str, Any] = {}
-        # The candidates share scorers, since one of them decodes at a time.
-        self._scorers: dict[Any, Any] = {}
-        self.join(self._scorers, self.record_tokens)
-        self._warm: set[str] = set()
-        self._excluded: set[str] = set()  # candidates that failed or were not lossless
-        self._trials: dict[Bin, Trial] = {}
         self._known: dict[Bin, Measured] | None = None  # the profile's bins, after the first batch
         self._choices: dict[Bin, str] = {}
         self._chosen: str | None = None
         self._measured: dict[Bin, Measured] = {}
         self._watched: dict[Bin, Watch] = {}
-        self._generator(GREEDY)
-        for label, one in self.candidates.items():
-            method = METHODS.get(one.config.decoding)
-            if method is not None and method.drafter is not None:
-                self._generator(label)  # raises an error now if the drafter does not fit
-                break
-
-    # ---- candidates ----------------------------------------------------------------------------
-
-    def _generator(self, label: str) -> Any:
-        """Return a candidate's generator, built at its first use."""
-        if label not in self._generators:
-            config = self.candidates[label].config
-            built = self._build(config)
-            if config.decoding == "beam":
-                built = StockBeam(built, self.model.models)
-            else:
-                built.join(self._scorers, self.record_tokens)
-            self._generators[label] = built
-        return self._generators[label]
-
-    def compile_seconds(self) -> float:
-        """Return the seconds of compilation so far, with those of the candidates."""
-        engines = (getattr(built, "engine", None) for built in self._generators.values())
-        others = (engine.compiling.seconds for engine in engines if engine is not None)
-        return super().compile_seconds() + sum(others)
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -141,12 +72,15 @@ class AutoFastGenerator(MethodGenerator):
             self._look_up(where, rules.device)
         self._chosen = self._choices.get(where)
         if self._chosen is None:
-            return self._measure(where, net_input, rows, rules)
+            hypos = self._measure(where, net_input, rows, rules)
+            if self._trials[where].is_done:
+                self._settle(where, self._trials[where])
+            return hypos
         begin, compiling = self._now(rules.device), self.compile_seconds()
         hypos = self._decode_by(self._chosen, net_input, rows, rules)
         if self.quality[self._chosen] == LOSSLESS and self.lossless:
             taken = self._now(rules.device) - begin - (self.compile_seconds() - compiling)
-            self._keep_watch(where, self._chosen, taken, _greedy_passes(rows))
+            self._keep_watch(where, self._chosen, taken, greedy_passes(rows))
         return hypos
 
     def _keep_watch(self, where: Bin, label: str, seconds: float, passes: int) -> None:
@@ -171,15 +105,6 @@ class AutoFastGenerator(MethodGenerator):
         if self.profile is not None:
             self.profile.save({where: measured})
 
-    def _decode_by(
-        self, label: str, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
-    ) -> list[list[dict[str, Any]]]:
-        """Decode with one candidate."""
-        generator = self._generator(label)
-        prepared = generator._prepare(rows, net_input, rules)
-        hypos: list[list[dict[str, Any]]] = generator._decode(net_input, rows, rules, prepared)
-        return hypos
-
     def provenance(self) -> dict[str, Any]:
         """Return a record's fields of provenance for the last batch, with the chosen candidate."""
         decoded_by = super().provenance() | {"chosen": self._chosen}
@@ -189,110 +114,14 @@ class AutoFastGenerator(MethodGenerator):
             return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype, "compiled": False}
         return decoded_by | {"compiled": chosen.scorer.compiled}
 
-    # ---- measuring -----------------------------------------------------------------------------
-
-    def _measure(
-        self, where: Bin, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
-    ) -> list[list[dict[str, Any]]]:
-        """Decode one batch with every running candidate; return greedy search's output."""
-        trial = self._trials.get(where)
-        if trial is None:
-            plain = [c.label for c in self.candidates.values() if not c.config.compile]
-            if self.config.compile:
-                plain.append(f"{GREEDY} --compile")
-            trial = self._trials[where] = Trial(self._not_excluded(plain))
-        labels = list(dict.fromkeys((GREEDY, *trial.running)))
-        self._warm_up(labels, net_input, rows, rules)
-        labels = self._not_excluded(labels)
-        labels = trial.in_turn(labels)
-        outputs = {label: rows if label == GREEDY else _twins(rows) for label in labels}
-        seconds, hypos = {}, {}
-        for label in labels:
-            compiling, begin = self.compile_seconds(), self._now(rules.device)
-            hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
-            seconds[label] = self._now(rules.device) - begin - (self.compile_seconds() - compiling)
-        trial.add(seconds, len(rows), _greedy_passes(rows))
-        for label in labels:
-            if self.quality[label] == LOSSLESS:
-                self._compare(label, outputs[label], rows)
-        self._drop(trial)
-        if trial.is_done:
-            self._settle(where, trial)
-        return hypos[GREEDY]
-
-    def _warm_up(
-        self,
-        labels: Sequence[str],
-        net_input: dict[str, Tensor],
-        rows: Sequence[Row],
-        rules: TokenRules,
-    ) -> None:
-        """Decode the batch once, untimed, with every candidate that has not decoded yet."""
-        cold = [label for label in labels if label not in self._warm]
-        begin = self._now(rules.device)
-        for label in cold:
-            try:
-                self._decode_by(label, net_input, _twins(rows), rules)
-            except Exception as error:  # a drafter's, for example; greedy search still works
-                if label == GREEDY:
-                    raise
-                logger.warning("auto_fast: %s fails and is out of the run: %s", label, error)
-                self._exclude(label)
-        self._warm |= set(cold)
-        if cold:
-            seconds = self._now(rules.device) - begin
-            logger.info("auto_fast: warmed up %d decoders in %.1f s", len(cold), seconds)
-
-    def _now(self, device: torch.device) -> float:
-        """Return the clock's seconds after all work on the device is done."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return self.timer()
-
-    def _compare(self, label: str, ours: Sequence[Row], greedy: Sequence[Row]) -> None:
-        """Warn of outputs that differ from greedy search's; exclude the candidate unless a tie."""
-        dtype = next(self.model.models[0].parameters()).dtype
-        allowed = tie_gap(dtype, self.config.engine_dtype)
-        for row, other in zip(ours, greedy, strict=True):
-            if row.tokens == other.tokens:
-                continue
-            difference = gap(row, other)
-            tie = difference < allowed
-            logger.warning(
-                "auto_fast: %s differs from greedy in a sentence (gap of log-probabilities %.2e, "
-                "%s)", label, difference,
-                "a tie, as rounding makes them" if tie else "NOT a tie: no longer a candidate",
-            )  # fmt: skip
-            if not tie:
-                self._exclude(label)
-                return
+    # ---- deciding ------------------------------------------------------------------------------
 
     def _exclude(self, label: str) -> None:
         """Exclude a candidate from all bins, also where it is the choice."""
-        self._excluded |= {label, f"{label} --compile"}
-        for trial in self._trials.values():
-            trial.running = self._not_excluded(trial.running)
+        super()._exclude(label)
         for where, choice in list(self._choices.items()):
             if choice == label:
                 self._choices[where] = GREEDY
-
-    def _not_excluded(self, labels: Sequence[str]) -> list[str]:
-        """Return the labels without those of excluded candidates."""
-        return [label for label in labels if label not in self._excluded]
-
-    def _drop(self, trial: Trial) -> None:
-        """Drop slow candidates; then add the compiled variants of the best two."""
-        exact = [one for one in trial.running if self.quality[one] == LOSSLESS]
-        trial.drop(exact)
-        if self.config.compile and trial.batches == LATER_LIMITS[0][0]:
-            left = [one for one in exact if one in trial.running and GREEDY not in one.split()]
-            compiled = [f"{one} --compile" for one in sorted(left, key=trial.median)[:2]]
-            trial.running += self._not_excluded([one for one in compiled if one in self.candidates])
-            # They have no times yet; the bin is settled after they have.
-            for one in compiled:
-                trial.ratios.setdefault(one, [])
-
-    # ---- deciding ------------------------------------------------------------------------------
 
     def _look_up(self, where: Bin, device: torch.device) -> None:
         """Take a bin's choice from the profile, if it is there."""
@@ -342,13 +171,3 @@ class AutoFastGenerator(MethodGenerator):
         self._choices[where] = choice.label
         self._measured[where] = measured
         logger.info("auto_fast: %s: %s (%s)", where, choice.reason, source)
-
-
-def _greedy_passes(rows: Sequence[Row]) -> int:
-    """Return the number of passes of greedy search for these outputs."""
-    return max(len(row.tokens) for row in rows)
-
-
-def _twins(rows: Sequence[Row]) -> list[Row]:
-    """Return rows of the same sentences without committed tokens."""
-    return [Row(row.index, row.source, row.limit, row.prefix) for row in rows]

@@ -1,0 +1,54 @@
+"""The checkpoint of ``--drafter-path`` beside the models of ``--path``: what must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..errors import option_error
+
+
+def check_block_size(block_size: int, most: int, why: str) -> None:
+    """Refuse a block size above what a drafter can draft; ``why`` says what limits it."""
+    if block_size > most:
+        raise option_error("--block-size", block_size, f"at most {most}, {why}")
+
+
+def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
+    """Give a drafter the dtype and device of the models.
+
+    Args:
+        models: the models of ``--path``.
+        helper: the drafter, or heads.
+        weight: any of its weights.
+    """
+    like = models[0].decoder.embed_tokens.weight
+    if (weight.dtype, weight.device) != (like.dtype, like.device):
+        helper.to(dtype=like.dtype, device=like.device)
+
+
+def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:
+    """Refuse a drafter that was trained on another encoder than the verifier's.
+
+    The drafter's checkpoint holds a copy of the encoder. The tolerance admits copies in other
+    precisions.
+    """
+    if len(models) > 1:
+        raise option_error(
+            "--path", f"{len(models)} models",
+            f"one, the verifier on whose encoder --drafter-path {path} was trained",
+        )  # fmt: skip
+    own, other = drafter.encoder.state_dict(), models[0].encoder.state_dict()
+    same = own.keys() == other.keys() and all(
+        own[k].shape == other[k].shape
+        and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
+        for k in own
+    )
+    if not same:
+        raise option_error(
+            "--drafter-path", path,
+            "a drafter that was trained on this verifier's encoder (--share-verifier-encoder, "
+            "--encoder-from), or on one of its own",
+        )  # fmt: skip
