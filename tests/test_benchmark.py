@@ -218,10 +218,10 @@ def test_peers_have_a_table_of_their_own(run):
 )
 def test_a_doctored_file_is_refused(run, change, words):
     document = json.loads(json.dumps(run[0]))
-    documents.check_benchmark(document, "b.json")
+    documents.check(document, "b.json")
     change(document)
     with pytest.raises(UsageError, match=words):
-        documents.check_benchmark(document, "b.json")
+        documents.check(document, "b.json")
 
 
 # ---- what is timed -----------------------------------------------------------------------------

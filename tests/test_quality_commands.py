@@ -125,11 +125,11 @@ def test_summaries_have_rouge_and_images_psnr(
         for system in (document["systems"][0], document["systems"][-1]):
             kept = system["scores"].pop(metric)
             with pytest.raises(UsageError):
-                documents.check_benchmark(document, "a.json")
+                documents.check(document, "a.json")
             system["scores"][metric] = kept
         document["systems"][0]["scores"]["BLEU"] = 3.0
         with pytest.raises(UsageError, match="not of the metrics whose signatures"):
-            documents.check_benchmark(document, "a.json")
+            documents.check(document, "a.json")
 
 
 def test_what_has_no_use_for_images_is_refused(

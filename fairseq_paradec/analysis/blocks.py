@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: The method whose tokens come in these blocks, as ``--decoding`` names it.
-METHOD = "blockwise"
+#: The method whose tokens come in these blocks, and that whose blocks are single tokens, as
+#: ``--decoding`` names them; the blocks of other methods are not the paper's.
+METHOD, SINGLE_TOKENS = "blockwise", "greedy"
 
 
 def block_sizes(num_accepted: Sequence[int], num_tokens: int) -> list[int]:

@@ -22,7 +22,6 @@ from matplotlib.ticker import MaxNLocator
 from ..errors import UsageError, option_error
 from ..images import PEAK, Pixels, Size, image
 from . import fonts
-from .blocks import METHOD
 from .sheet import DPI
 from .symbols import printable
 from .trace_view import EOS, Sentence
@@ -36,7 +35,7 @@ COLOURS = ("viridis", "magma")
 
 def written_in(sentence: Sentence) -> list[int]:
     """Return of each token of the output the step that wrote it, from 1; see ``Sentence.steps``."""
-    if sentence.decoding != METHOD:
+    if not sentence.in_blocks:
         return [origin.pass_number for origin in sentence.origins]
     return [number for number, tokens in enumerate(sentence.steps, start=1) for _ in tokens]
 

@@ -171,6 +171,11 @@ class Sentence:
         )
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether its steps are the blocks of blockwise decoding, not passes."""
+        return self.decoding == METHOD
+
+    @property
     def steps(self) -> list[list[str]]:
         """Return the tokens of each step.
 
@@ -178,7 +183,7 @@ class Sentence:
         found in one pass, and the drafted ones that it let pass in the next. Of every other method
         it is a pass with the tokens that it committed, in the order in which they were written.
         """
-        if self.decoding != METHOD:
+        if not self.in_blocks:
             return [one.committed for one in self.passes]
         sizes = block_sizes([one.accepted for one in self.passes], len(self.output))
         ends = list(itertools.accumulate(sizes))

@@ -17,7 +17,6 @@ from typing import Any
 
 from ..errors import UsageError
 from . import ddg, page
-from .blocks import METHOD
 from .promises import engine_of, promise_of
 from .symbols import is_rtl, printable, typed
 from .trace_text import MARKS
@@ -214,7 +213,7 @@ def _steps(one: Sentence) -> list[dict[str, Any]]:
     A block of blockwise decoding ends with the pass that accepted its last token; every other
     step is a pass.
     """
-    if one.decoding != METHOD:
+    if not one.in_blocks:
         return [{"pass": each.number, "position": each.places} for each in one.passes]
     ends = list(itertools.accumulate(map(len, one.steps)))
     return [

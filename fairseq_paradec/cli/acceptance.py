@@ -75,19 +75,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")
     add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
     add("--dtype", choices=DTYPES, default="fp32", help="(default: fp32)")
-    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
+    arguments.declare_device(parser)
     add(
         "--smoke",
         action="store_true",
         help=f"a try-out: {SMOKE_SENTENCES} sentences, and of each --decoding the first row",
     )
-    add("--title", default="Acceptance", help="of the section in RESULTS.md")
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        help="the JSON; finished rows are kept beside it, in FILE.partial.jsonl",
-    )
+    out = "the JSON; finished rows are kept beside it, in FILE.partial.jsonl"
+    arguments.declare_table(parser, "Acceptance", out)
 
 
 def run(args: argparse.Namespace) -> int:

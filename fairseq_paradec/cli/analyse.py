@@ -13,32 +13,14 @@ words need tokenised texts.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..analysis.symbols import printable
+from ..analysis.text_table import table
 from ..measure import documents
 from . import analyse_flops, analyse_speed, analyse_texts
-from .analyse_texts import Row
-
-
-def aligned(rows: Sequence[Row]) -> str:
-    """Format a table for the terminal."""
-    columns = []
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        # As many digits in all rows.
-        digits = max(len(str(value).partition(".")[2]) for value in values)
-        cells = [f"{v:.{digits}f}" if type(v) is float else str(v) for v in values]
-        columns.append([name, *cells])
-    widths = [max(map(len, column)) for column in columns]
-    lines = []
-    for first, *rest in zip(*columns, strict=True):
-        numbers = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
-    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(lines)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -66,12 +48,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table and its notes; also write it to ``--out``."""
     rows, notes, *more = args.analysis(args)
-    text = "\n\n".join([aligned(rows), "\n".join(notes), *more])
+    text = "\n\n".join([table(rows), "\n".join(notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        from ..measure import machine
-
         title = args.title[0].upper() + args.title[1:]
-        made_by = machine.circumstances("analyse", args.argv[1:])
-        documents.save(args.out, title, notes, rows, made_by)
+        documents.save_made(args, "analyse", notes, rows, title)
     return 0

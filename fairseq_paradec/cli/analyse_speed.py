@@ -12,7 +12,7 @@ from ..analysis import acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, block_points
 from ..analysis.trace_view import read_sentence
 from ..errors import UsageError, option_error
-from ..measure.documents import BENCHMARK, check_benchmark
+from ..measure.documents import BENCHMARK, check
 from .analyse_texts import Row, named, read
 from .pages import check_picture
 from .trace import records
@@ -34,7 +34,7 @@ def read_benchmark(path: str) -> dict[str, Any]:
         raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
     if not isinstance(document, dict) or document.get("schema") != BENCHMARK:
         raise option_error("BENCHMARK", path, MEASURED)
-    check_benchmark(document, path)
+    check(document, path)
     return document
 
 

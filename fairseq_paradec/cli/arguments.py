@@ -9,6 +9,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from ..analysis.symbols import printable
 from ..errors import UsageError
@@ -43,6 +44,37 @@ def positive(text: str) -> float:
 def whole_numbers(text: str) -> list[int]:
     """Read an argument that is a list of whole numbers with commas between them."""
     return [whole_number(part) for part in text.split(",")]
+
+
+def declare_table(
+    parser: argparse.ArgumentParser,
+    title: str | None,
+    out: str = "JSON file to write",
+    required: bool = True,
+) -> None:
+    """Declare the flags of the table that a command writes.
+
+    Args:
+        parser: of the command.
+        title: the default of ``--title``.
+        out: the help of ``--out``.
+        required: whether the command needs ``--out``.
+    """
+    parser.add_argument("--title", default=title, help="of the section in RESULTS.md")
+    parser.add_argument("--out", type=Path, required=required, help=out)
+
+
+def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
+    """Declare the flags of commands that time work in rounds; ``rounds`` says what a round is."""
+    add = parser.add_argument
+    add("--rounds", type=whole_number, default=5, help=f"{rounds}(default: 5)")
+    add("--threads", type=whole_number, default=1, help="CPU threads (default: 1)")
+    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
+
+
+def declare_device(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--device``."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
 
 
 def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[str, str]) -> None:

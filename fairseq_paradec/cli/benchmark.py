@@ -54,7 +54,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "(default: 1)",
     )
     add("--dtype", choices=DTYPES, default="fp32", help="of all decoders (default: fp32)")
-    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
+    arguments.declare_device(parser)
     add("--max-len-a", type=arguments.positive, help="fairseq's, for all decoders")
     add("--max-len-b", type=number, help="fairseq's, for all decoders")
     add("--min-len", type=number, help="fairseq's, for all decoders")
@@ -62,8 +62,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=arguments.positive, help="fairseq's, for all decoders")
     add("--peers", action="store_true", help="CTranslate2 on the same checkpoint, too (CPU)")
     add("--busy", action="store_true", help="measure also while others use the machine")
-    add("--title", help="of the section in RESULTS.md")
-    add("--out", type=Path, required=True, help="FILE.json; FILE.md and FILE.png go beside it")
+    arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
 
 
 def run(args: argparse.Namespace) -> int:

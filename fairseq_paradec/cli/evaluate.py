@@ -45,13 +45,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "another (default: as -- FLAGS say)",
     )
     add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
-    add("--title", default="Quality", help="of the section in RESULTS.md")
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        help="the JSON; OUT.*.txt are the translations, OUT.*.made-of.txt checksums of their input",
-    )
+    out = "the JSON; OUT.*.txt are the translations, OUT.*.made-of.txt checksums of their input"
+    arguments.declare_table(parser, "Quality", out)
 
 
 def run(args: argparse.Namespace) -> int:

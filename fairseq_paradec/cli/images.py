@@ -22,14 +22,14 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from .. import images
-from ..analysis.blocks import METHOD, block_sizes
+from ..analysis import text_table
+from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Pixels, Size
 from ..measure import documents
 from . import arguments, pages
-from .analyse import aligned
 from .analyse_texts import printed, read
 
 Row = dict[str, Any]
@@ -125,14 +125,11 @@ def compare(args: argparse.Namespace) -> int:
         _write(picture, images.triple(small, first, more[0] if more else large, args.scale))
     notes = _notes(len(numbers), len(pairs), args.subset, shown[0], bool(reports))
     seen = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
-    print(f"{aligned(rows)}\n\n" + "\n".join(notes))
+    print(f"{text_table.table(rows)}\n\n" + "\n".join(notes))
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
-        from ..measure import machine
-
         title = "Super-resolution: quality of outputs"
-        made_by = machine.circumstances("images", args.argv[1:])
-        documents.save(args.json, title, notes, rows, made_by)
+        documents.save_made(args, "images", notes, rows, title, out=args.json)
     return 0
 
 
@@ -252,8 +249,7 @@ def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
             raise option_error(f"{path}, line {at}", f"image {number!r}", allowed)
         seen.add(number)
         passes += len(accepted)
-        # The blocks of other methods are not the paper's; those of greedy search are single tokens.
-        if decoding in (METHOD, "greedy"):
+        if decoding in (METHOD, SINGLE_TOKENS):
             blocks += block_sizes(accepted, count)
     if len(seen) < len(numbers):
         missing = next(number for number in numbers if number not in seen)

@@ -8,7 +8,6 @@ a little slower here than in ``paradec benchmark``, which is where speed is clai
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from . import arguments
 
@@ -24,12 +23,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--subset", default="test", help="(default: test)")
     add("--sentences", type=number, default=200, help="at most so many (default: 200)")
-    add("--rounds", type=number, default=5, help="(default: 5)")
-    add("--threads", type=number, default=1, help="CPU threads (default: 1)")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
-    add("--title", default="Time per module", help="of the table")
-    add("--out", type=Path, required=True, help="JSON file to write")
+    arguments.declare_timing(parser, "")
+    arguments.declare_device(parser)
+    arguments.declare_table(parser, "Time per module")
 
 
 def run(args: argparse.Namespace) -> int:

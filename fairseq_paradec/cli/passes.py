@@ -42,18 +42,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=number, default=1, help="sentences (default: 1)")
     add("--source-length", type=number, default=14, help="with </s> (default: 14)")
     add("--cached", type=number, default=10, help="tokens in front of a chunk (default: 10)")
-    add("--rounds", type=number, default=5, help="(default: 5)")
     add("--repetitions", type=number, default=20, help="of a pass in a round (default: 20)")
-    add("--threads", type=number, default=1, help="CPU threads (default: 1)")
     add("--memory-mib", type=number, default=1024, help="large tensor to be read (default: 1024)")
     add("--matrix", type=number, default=1024, help="size of matrices for peaks (default: 1024)")
     add(
         "--acceptance", type=Path, metavar="FILE",
         help="a benchmark's JSON: estimate sentences from its numbers of passes",
     )  # fmt: skip
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
-    add("--title", help="of the section in RESULTS.md")
-    add("--out", type=Path, help="JSON file to write, for paradec-results")
+    arguments.declare_timing(parser, "")
+    arguments.declare_table(parser, None, "JSON file to write, for paradec results", required=False)
 
 
 def run(args: argparse.Namespace) -> int:

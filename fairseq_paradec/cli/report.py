@@ -141,28 +141,21 @@ def read_json(path: Path, found: Folder) -> None:
             f"{path}: cannot be read as JSON, or only a part of it: {error}"
         ) from error
     schema = str(content.get("schema")) if isinstance(content, dict) else "None"
-    kinds = {
-        documents.BENCHMARK: documents.BENCHMARK_VERSIONS,
-        documents.PASSES: (1,),
-        documents.SCHEMA: (documents.VERSION,),
-    }
-    if schema not in kinds:
+    if schema not in documents.VERSIONS:
         found.skipped[path.name] = f"JSON of another kind (schema: {schema})"
         return
-    if content.get("version") not in kinds[schema]:
-        allowed = " or ".join(map(str, kinds[schema]))
+    if content.get("version") not in documents.VERSIONS[schema]:
+        allowed = " or ".join(map(str, documents.VERSIONS[schema]))
         raise UsageError(
             f"{path}: got {schema}, version {content.get('version')!r}; allowed: version {allowed}"
         )
+    documents.check(content, str(path))
     if schema == documents.BENCHMARK:
-        documents.check_benchmark(content, str(path))
         parts = [*tables(content), *speed_ups.tables(content)]
         document = report.Document(path.name, "benchmark", content, parts)
     elif schema == documents.PASSES:
-        documents.check_passes(content, str(path))
         document = report.Document(path.name, "passes", content, content["tables"])
     else:
-        documents.check_table(content, path)
         parts = [{"title": "", "notes": [], "rows": documents.columns(content["rows"])}]
         document = report.Document(path.name, "table", content, parts)
     found.documents.append(document)

@@ -7,7 +7,6 @@ fairseq's own task and label-smoothed criterion. (zhang2020, Table 1, column Tra
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from . import arguments
 
@@ -24,12 +23,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--max-tokens", type=number, default=4096, help="of a batch (default: 4096)")
     add("--batches", type=number, default=10, help="different ones (default: 10)")
-    add("--rounds", type=number, default=5, help="over the batches (default: 5)")
-    add("--threads", type=number, default=1, help="CPU threads (default: 1)")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
-    add("--title", default="Training speed", help="of the table")
-    add("--out", type=Path, required=True, help="JSON file to write")
+    arguments.declare_timing(parser, "over the batches ")
+    arguments.declare_device(parser)
+    arguments.declare_table(parser, "Training speed")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,9 +20,9 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
 
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
-        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_accepted``
-        (accepted drafted tokens of each pass), ``history`` (the output after each pass, if a trace
-        is kept).
+        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_drafted``
+        and ``num_accepted`` (drafted and accepted tokens of each pass), ``history`` (the output
+        after each pass, if a trace is kept).
     """
     positional_scores = torch.tensor(row.scores, device=device)
     score = positional_scores.sum()
@@ -35,6 +35,7 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
         "attention": torch.empty(0),
         "alignment": torch.empty(0),
         "steps": len(row.passes),
+        "num_drafted": [record.num_drafted for record in row.passes],
         "num_accepted": [record.num_accepted for record in row.passes],
         "history": history(row, device),
     }

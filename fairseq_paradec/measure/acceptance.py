@@ -12,24 +12,33 @@ import hashlib
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from ..analysis.blocks import block_sizes
+from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.quality import Quality
+from ..analysis.text_table import table
 from ..errors import option_error
-from ..methods.registry import METHODS
-from . import SMOKE_SENTENCES, documents, machine
+from ..methods.registry import HEADS, METHODS
+from . import SMOKE_SENTENCES, documents
 from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
 from .loading import check_inputs, choose
 from .rounds import check_device
 from .specs import spell
-from .systems import EXACT, OTHER_MODEL, RELAXED, FairseqSystem, Models, decode, same_greedy
+from .systems import (
+    EXACT,
+    OTHER_MODEL,
+    RELAXED,
+    FairseqSystem,
+    Models,
+    columns,
+    decode,
+    same_greedy,
+)
 from .text import holds_images, quality_of
 
 # The flags whose values are combined.
@@ -70,7 +79,7 @@ class Test(NamedTuple):
 
     def system(self, options: Options, **more: Any) -> FairseqSystem:
         """Return the decoder of a setting."""
-        if options["decoding"] == "nat":  # the drafter without a verifier
+        if _drafts_alone(options["decoding"]):
             options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
         return FairseqSystem(spell(options), self.models, self.path, self.limits | more)
 
@@ -100,7 +109,7 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
             continue
         flag = "--" + name.replace("_", "-")
         users = [one.name for one in METHODS.values() if name in one.reads]
-        if any(name in METHODS[d].reads for d in args.decoding):  # blockwise, by its own heads
+        if any(name in METHODS[d].reads for d in args.decoding):  # the model's own heads draft
             raise option_error(flag, first, "it with a --path that has no heads of its own")
         raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
     return found
@@ -108,13 +117,14 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
 
 def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list[Options]:
     """Return the settings of one of the tests."""
-    found: list[Options] = [{"decoding": "greedy"}]
+    found: list[Options] = [{"decoding": SINGLE_TOKENS}]
     has_heads = any(hasattr(model, "block_heads") for model in test.verifier)
     for decoding in args.decoding:
-        reads = {*METHODS[decoding].reads, *(["drafter_path"] if decoding == "nat" else [])}
-        if decoding == "blockwise" and has_heads:
+        method = METHODS[decoding]
+        reads = {*method.reads, *(["drafter_path"] if method.drafts_alone else [])}
+        if method.drafter == HEADS and has_heads:
             reads.remove("drafter_path")
-        elif decoding == "blockwise" and len(tests) > 1 and args.drafter_path == [None]:
+        elif method.drafter == HEADS and len(tests) > 1 and args.drafter_path == [None]:
             continue  # a base, to compare with
         names = [name for name in SWEPT if name in reads]
         for values in itertools.product(*(getattr(args, name) for name in names)):
@@ -123,6 +133,11 @@ def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list
     if args.smoke:
         found = list({options["decoding"]: options for options in reversed(found)}.values())[::-1]
     return [options for i, options in enumerate(found) if options not in found[:i]]
+
+
+def _drafts_alone(decoding: str) -> bool:
+    """Return whether a method decodes a drafter without a verifier."""
+    return METHODS[decoding].drafts_alone if decoding in METHODS else False
 
 
 def prepare(args: argparse.Namespace) -> list[Setting]:
@@ -136,8 +151,10 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
     subset_files(args.data, args.subset)
     check_device(args.device)
     for path in args.drafter_path:
-        if path is None and "nat" in args.decoding:
-            raise option_error("--drafter-path", None, "a checkpoint of --arch block_nat, with nat")
+        alone = next(filter(_drafts_alone, args.decoding), None)
+        if path is None and alone is not None:
+            allowed = f"a checkpoint of --arch block_nat, with {alone}"
+            raise option_error("--drafter-path", None, allowed)
         if path is not None and not Path(path).is_file():
             raise option_error("--drafter-path", path, "a fairseq checkpoint")
     models = Models(args.data, args.subset, args.dtype, args.device)
@@ -178,24 +195,16 @@ def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any)
         ``accepted`` tokens; ``flags``, the values of the method's own flags; ``ties``, the number
         of outputs that differ from the judge's by a tie, or None if the setting is not lossless.
     """
-    numbers = test.numbers
-    with tempfile.TemporaryDirectory(prefix="paradec-acceptance-") as folder:
-        file = Path(folder) / "stats.jsonl"
-        system = test.system(options, stats_file=str(file))
-        outputs = decode(system, numbers, test.batch_size, bar.update)
-        with file.open(encoding="utf-8") as stream:
-            records = {record["id"]: record for record in map(json.loads, stream)}
+    system = test.system(options)
+    outputs = decode(system, test.numbers, test.batch_size, bar.update)
+    found = columns(outputs)
     ties = None
     if system.promise == EXACT:
-        ours, theirs = [output.tokens for output in outputs], [one[:-1] for one in wanted]
-        ties = agreement(system, numbers, ours, theirs)["ties"]
-    return {
-        "tokens": [[*output.tokens, END] for output in outputs],
-        "texts": [output.text for output in outputs],
-        "passes": [records[i]["decoder_passes"] for i in numbers],
-        "drafted": [records[i]["num_drafted"] for i in numbers],
-        "accepted": [records[i]["num_accepted"] for i in numbers],
-        "flags": records[numbers[0]]["flags"],
+        theirs = [one[:-1] for one in wanted]
+        ties = agreement(system, test.numbers, found["tokens"], theirs)["ties"]
+    return found | {
+        "tokens": [[*tokens, END] for tokens in found["tokens"]],
+        "flags": METHODS[options["decoding"]].flags(system.generator.config),
         "ties": ties,
     }
 
@@ -229,7 +238,7 @@ def row(
         "tokens": tokens,
         "passes per sentence": round(passes / len(outputs), 3),
         "tokens per pass": round(tokens / passes, 3),
-        BLOCK: mean_block(entry) if options["decoding"] in ("greedy", "blockwise") else "-",
+        BLOCK: mean_block(entry) if options["decoding"] in (SINGLE_TOKENS, METHOD) else "-",
         "accepted per pass": round(accepted / passes, 3) if drafted else "-",
         "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
         "ties": "-" if entry["ties"] is None else entry["ties"],
@@ -241,7 +250,7 @@ def label(options: Options, entry: dict[str, Any], wanted: Sequence[list[str]]) 
 
     A lossless setting with an output that differs by more than a tie is not labelled exact.
     """
-    if options["decoding"] == "nat":
+    if _drafts_alone(options["decoding"]):
         return OTHER_MODEL
     if entry["ties"] is None:
         return RELAXED
@@ -273,20 +282,12 @@ def _same(ours: Sequence[list[str]], theirs: Sequence[list[str]]) -> int:
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows for a terminal, columns aligned.
-
-    Columns without a value are left out, and that of the drafter if there is only one.
-    """
+def shown(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows for a terminal: columns with a value, and the drafter's if there are several."""
     columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
     if len({row.get("drafter", "-") for row in rows} - {"-"}) == 1:
         columns.remove("drafter")
-    cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    return table([{c: row[c] for c in columns} for row in rows])
 
 
 # ---- all rows -----------------------------------------------------------------------------------
@@ -296,8 +297,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
     """Return the key of a setting's result: a checksum of everything that it depends on."""
     drafter = options.get("drafter_path")
     files = [*test.path.split(os.pathsep), *([drafter] if drafter else [])]
-    made_by = machine.circumstances("acceptance", [])
-    made_of = origin(args.data, args.subset, files, made_by) | {
+    made_of = origin(args.data, args.subset, files) | {
         "options": options,
         "limits": test.limits,
         "sentences": test.numbers,
@@ -384,7 +384,7 @@ def acceptance(args: argparse.Namespace) -> int:
         greedy = {
             test.path: entry["texts"]
             for (test, options), entry in zip(settings, entries, strict=True)
-            if options["decoding"] == "greedy"
+            if options["decoding"] == SINGLE_TOKENS
         }
         for one, (test, _), entry in zip(rows, settings, entries, strict=True):
             baselines = {"greedy": greedy[test.path]}
@@ -394,13 +394,12 @@ def acceptance(args: argparse.Namespace) -> int:
     for one, entry in zip(rows, entries, strict=True):
         one |= histogram(entry)
     idle = {name for name in OPTIONAL if all(one[name] == "-" for one in rows)}
-    if all(one["decoder"] != "blockwise" for one in rows):
+    if all(one["decoder"] != METHOD for one in rows):
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
-    made_by = machine.circumstances("acceptance", args.argv[1:])
     told = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save(args.out, args.title, told, rows, made_by)
-    print(table(rows))
+    documents.save_made(args, "acceptance", told, rows)
+    print(shown(rows))
     return 0
 
 

@@ -23,7 +23,7 @@ from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..errors import option_error
 from . import DEFAULT_DECODERS, documents, machine, rounds
-from .documents import BENCHMARK, BENCHMARK_VERSIONS, check_benchmark
+from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
 from .loading import check_inputs, choose, evenly
@@ -56,7 +56,6 @@ def benchmark(args: argparse.Namespace) -> int:
     # Before anything is built: generators are built, and peers tuned, with these threads.
     torch.set_num_threads(args.threads[0])
     documents.check_out(args.out)
-    made_by = machine.circumstances("benchmark", args.argv[1:])
     systems = make_systems(args, common)
     task = systems[0].task
     plan = make_plan(systems[0], args)
@@ -72,7 +71,7 @@ def benchmark(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     unfinished = args.out.with_suffix(".partial.jsonl")
-    journal = Journal(unfinished, fingerprint(args, made_by, systems))
+    journal = Journal(unfinished, fingerprint(args, systems))
     tune_peers(systems, plan, journal)
     with tqdm(
         desc="translating",
@@ -97,14 +96,14 @@ def benchmark(args: argparse.Namespace) -> int:
     }
     document = {
         "schema": BENCHMARK,
-        "version": BENCHMARK_VERSIONS[-1],
+        "version": VERSIONS[BENCHMARK][-1],
         "title": args.title or f"Benchmark of {args.path}",
         "notes": notes(setting, systems, args),
-        **made_by,
+        **machine.circumstances("benchmark", args.argv[1:]),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
-    check_benchmark(document, str(args.out))
+    check(document, str(args.out))
     save(args.out, document)
     unfinished.unlink()
     journal.close()
@@ -151,9 +150,7 @@ def make_plan(system: System, args: argparse.Namespace) -> Plan:
     )
 
 
-def fingerprint(
-    args: argparse.Namespace, made_by: dict[str, Any], systems: Sequence[System]
-) -> dict[str, Any]:
+def fingerprint(args: argparse.Namespace, systems: Sequence[System]) -> dict[str, Any]:
     """Return the settings that must be equal to continue a run."""
     ignored = ("out", "busy", "title", "argv")
     given = {name: value for name, value in sorted(vars(args).items()) if name not in ignored}
@@ -162,7 +159,7 @@ def fingerprint(
     return {
         "schema": BENCHMARK,
         "argument": {"--" + k.replace("_", "-"): str(value) for k, value in given.items()},
-        **origin(args.data, args.subset, files, made_by),
+        **origin(args.data, args.subset, files),
     }
 
 

@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from ..analysis.benchmark_tables import BEAM, GREEDY
+from ..analysis.text_table import aligned
 from ..analysis.timing import speed_up, total
 from ..errors import option_error
 from .benchmark import ALWAYS
@@ -96,14 +97,7 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
                 f"{same[name]['identical']}/{count}" if name in same else OTHER_MODEL,
             ]
         )
-    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
-    lines = []
-    for row in cells:
-        first = row[0].ljust(widths[0])
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([first, *rest]).rstrip())
-    lines.insert(2, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(lines)
+    return aligned(cells, heads=2)
 
 
 def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:

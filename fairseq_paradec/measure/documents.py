@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
-from ..analysis import pass_costs
-from ..analysis.benchmark_tables import tables
+from ..analysis import benchmark_tables, pass_costs
 from ..analysis.promises import PROVENANCE
 from ..errors import UsageError, option_error
 
-# Schemas of the JSON files; the version changes when the meaning of a key changes.
-SCHEMA, VERSION = "fairseq_paradec.table", 1
+# Schemas of the JSON files: a table; and benchmark and passes, which hold several tables and their
+# raw samples.
+SCHEMA = "fairseq_paradec.table"
+BENCHMARK = "fairseq_paradec.benchmark"
+PASSES = "fairseq_paradec.passes"
+# The versions that are read; the last is written, and changes when the meaning of a key changes. A
+# benchmark's first lacks PROVENANCE.
+VERSIONS = {SCHEMA: (1,), BENCHMARK: (1, 2), PASSES: (1,)}
 
 # The keys of a table, and their types.
 FIELDS: dict[str, type] = {
@@ -29,12 +35,6 @@ FIELDS: dict[str, type] = {
     "versions": dict,
     "rows": list,
 }
-
-# The other kinds of file, a benchmark and passes, hold several tables and their raw samples.
-BENCHMARK = "fairseq_paradec.benchmark"
-# Benchmarks of these versions are read: the first lacks PROVENANCE.
-BENCHMARK_VERSIONS = (1, 2)
-PASSES = "fairseq_paradec.passes"
 
 
 def check_out(path: Path) -> None:
@@ -82,7 +82,7 @@ def save(
     """
     document = {
         "schema": SCHEMA,
-        "version": VERSION,
+        "version": VERSIONS[SCHEMA][-1],
         "title": title,
         "notes": list(notes),
         **made_by,
@@ -92,50 +92,52 @@ def save(
     write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def check_benchmark(document: Any, name: str) -> None:
-    """Check a benchmark against its schema, and its tables against its raw samples.
+def save_made(
+    args: argparse.Namespace,
+    command: str,
+    notes: Sequence[str],
+    rows: Sequence[dict[str, Any]],
+    title: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Write the table that a command made.
 
     Args:
-        document: the JSON.
+        args: its arguments: ``argv``, and ``title`` and ``out`` unless they are given here.
+        command: the subcommand's name.
+        notes: the notes below the table.
+        rows: see ``save``.
+        title: the section's title.
+        out: the file to write.
+    """
+    from .machine import circumstances  # imports torch, which readers do not need
+
+    made_by = circumstances(command, args.argv[1:])
+    save(out or args.out, title or args.title, notes, rows, made_by)
+
+
+def check(document: dict[str, Any], name: str) -> None:
+    """Check a document; of a benchmark or passes, also its tables against its raw samples.
+
+    Args:
+        document: the JSON; its ``schema`` is one of VERSIONS.
         name: of its file, for the message.
 
     Raises:
         UsageError: it does not fit.
     """
-    _check_schema(document, name, "benchmark.schema.json")
-    problem = contradiction(document)
-    if problem is None and document["tables"] != tables(document):
-        problem = _OTHER_TABLES
-    if problem is not None:
-        raise UsageError(f"{name}: {problem}")
-
-
-_OTHER_TABLES = "its tables are not what its raw samples say"
-
-
-def _check_schema(document: Any, name: str, schema_file: str) -> None:
-    """Check a document against a schema that lies beside this module."""
+    if document["schema"] == SCHEMA:
+        _check_table(document, name)
+        return
+    schema_file, contradiction, make_tables = _RAW[document["schema"]]
     schema = json.loads(Path(__file__).with_name(schema_file).read_text("utf-8"))
     errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
     worst = jsonschema.exceptions.best_match(errors)
     if worst is not None:
         raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
-
-
-def check_passes(document: Any, name: str) -> None:
-    """Check what ``paradec passes`` wrote, as ``check_benchmark`` does a benchmark.
-
-    Args:
-        document: the JSON.
-        name: of its file, for the message.
-
-    Raises:
-        UsageError: it does not fit.
-    """
-    _check_schema(document, name, "passes.schema.json")
-    problem = passes_contradiction(document)
-    if problem is None and document["tables"] != pass_costs.tables(document):
-        problem = _OTHER_TABLES
+    problem = contradiction(document)
+    if problem is None and document["tables"] != make_tables(document):
+        problem = "its tables are not what its raw samples say"
     if problem is not None:
         raise UsageError(f"{name}: {problem}")
 
@@ -161,7 +163,7 @@ def passes_contradiction(document: dict[str, Any]) -> str | None:
     return None
 
 
-def contradiction(document: dict[str, Any]) -> str | None:
+def benchmark_contradiction(document: dict[str, Any]) -> str | None:
     """Return what does not fit together in a benchmark, or None.
 
     A column has one dtype and one number of threads, except systems labelled with another, and
@@ -198,6 +200,14 @@ def contradiction(document: dict[str, Any]) -> str | None:
     return None
 
 
+#: For each kind of document with raw samples: its schema, which lies beside this module, what may
+#: not fit together in it, and its tables.
+_RAW: dict[str, tuple[str, Callable[..., str | None], Callable[..., Any]]] = {
+    BENCHMARK: ("benchmark.schema.json", benchmark_contradiction, benchmark_tables.tables),
+    PASSES: ("passes.schema.json", passes_contradiction, pass_costs.tables),
+}
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """Read a table, a benchmark or passes, and check that it is one.
 
@@ -217,21 +227,16 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
     keys = ("schema", "version")
     given = [table.get(key) for key in keys] if isinstance(table, dict) else [None, None]
-    if given[0] == BENCHMARK and given[1] in BENCHMARK_VERSIONS:
-        check_benchmark(table, str(path))
-    elif given == [PASSES, 1]:
-        check_passes(table, str(path))
-    elif given == [SCHEMA, VERSION]:
-        check_table(table, path)
+    if given[1] not in VERSIONS.get(str(given[0]), ()):
+        allowed = [f"{k!r}, version {' or '.join(map(str, v))}" for k, v in VERSIONS.items()]
+        raise UsageError(
+            f"{path}: got schema {given[0]!r}, version {given[1]!r}; allowed: " + "; ".join(allowed)
+        )
+    check(table, str(path))
+    if given[0] == SCHEMA:
         rows = columns(table["rows"])
         table |= {"tables": [{"title": "", "notes": table["notes"], "rows": rows}]}
         table |= {"notes": []}
-    else:
-        raise UsageError(
-            f"{path}: got schema {given[0]!r}, version {given[1]!r}; "
-            f"allowed: {SCHEMA!r}, version {VERSION}, {BENCHMARK!r}, version "
-            f"{' or '.join(map(str, BENCHMARK_VERSIONS))}, or {PASSES!r}, version 1"
-        )
     said = [table["command"], table["title"], *table["notes"]]
     said += [str(value) for value in table.get("setting", {}).values()]
     for word in re.split(r"[\s=:;,`'\"]+", " ".join(said)):
@@ -250,14 +255,14 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in PROVENANCE} for row in rows]
 
 
-def check_table(table: dict[str, Any], path: Path) -> None:
+def _check_table(table: dict[str, Any], name: str) -> None:
     """Refuse a table that lacks something."""
-    for name, kind in FIELDS.items():
-        if not isinstance(table.get(name), kind):
-            raise UsageError(f"{path}: {name!r} is missing or no {kind.__name__}")
-    for name in ("setting", "signatures"):
-        if not isinstance(table.get(name, {}), dict):
-            raise UsageError(f"{path}: {name!r} is no dict")
+    for key, kind in FIELDS.items():
+        if not isinstance(table.get(key), kind):
+            raise UsageError(f"{name}: {key!r} is missing or no {kind.__name__}")
+    for key in ("setting", "signatures"):
+        if not isinstance(table.get(key, {}), dict):
+            raise UsageError(f"{name}: {key!r} is no dict")
     rows = table["rows"]
     if not rows or any(not isinstance(row, dict) or list(row) != list(rows[0]) for row in rows):
-        raise UsageError(f"{path}: 'rows' must be one or more, all with the same columns")
+        raise UsageError(f"{name}: 'rows' must be one or more, all with the same columns")

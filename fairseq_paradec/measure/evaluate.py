@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ..analysis.quality import Quality
 from ..errors import UsageError, option_error
-from . import documents, machine
+from . import documents
 from .journal import checksum, origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
 from .loading import IMAGE_TASK, check_inputs
@@ -67,8 +67,7 @@ def translated(
     name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
     out, record = (args.out.with_suffix(f".{name}.{end}") for end in ("txt", "made-of.txt"))
     flags = [*beam_flags(beam), *flags]
-    made_by = machine.circumstances("evaluate", [])
-    made_of = {"flags": flags, **origin(args.data, subset, path.split(os.pathsep), made_by)}
+    made_of = {"flags": flags, **origin(args.data, subset, path.split(os.pathsep))}
     if out.is_file() and record.is_file():
         if record.read_text() == json.dumps(made_of | {"translations": checksum(out)}):
             tqdm.write(f"paradec evaluate: translated before: {out}", file=sys.stderr)
@@ -118,8 +117,7 @@ def evaluate(args: argparse.Namespace) -> int:
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    made_by = machine.circumstances("evaluate", args.argv[1:])
-    documents.save(args.out, args.title, notes, rows, made_by)
+    documents.save_made(args, "evaluate", notes, rows)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0

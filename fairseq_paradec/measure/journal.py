@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import images
 from ..errors import UsageError, option_error
+from . import machine
 
 
 @dataclass
@@ -106,17 +107,15 @@ def subset_files(data: str, subset: str) -> list[Path]:
     return sorted(Path(data).glob(f"{subset}.*-*.*"))
 
 
-def origin(
-    data: str, subset: str, files: Iterable[str | Path], made_by: dict[str, Any]
-) -> dict[str, Any]:
+def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any]:
     """Return the inputs that a result depends on.
 
     Args:
         data: fairseq's data folder; its dictionaries, images' sizes and raw references count.
         subset: of the data.
         files: more files, as checkpoints.
-        made_by: the ``machine.circumstances``; the number of threads changes no token.
     """
+    made_by = machine.circumstances("", [])
     folder, code = Path(data), hashlib.sha256()
     for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
         code.update(path.read_bytes())
@@ -126,6 +125,7 @@ def origin(
     return {
         "file": {str(file): checksum(file) for file in sorted(made_of)},
         "code": code.hexdigest(),
+        # The number of threads changes no token.
         "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},
         "version": made_by["versions"],
     }

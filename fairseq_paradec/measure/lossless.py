@@ -12,7 +12,7 @@ from tqdm import tqdm
 from ..analysis.promises import PROVENANCE
 from ..errors import option_error
 from ..methods.registry import METHODS
-from . import documents, machine
+from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
 from .loading import check_inputs, choose
@@ -117,6 +117,5 @@ def lossless(args: argparse.Namespace) -> int:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     what = "every decoder without a drafter" if kind == UNTRAINED else kind
     title = f"Lossless: {what} against fairseq greedy"
-    made_by = machine.circumstances("lossless", args.argv[1:])
-    documents.save(args.out, title, notes, rows, made_by)
+    documents.save_made(args, "lossless", notes, rows, title)
     return 0

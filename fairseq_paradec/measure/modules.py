@@ -24,7 +24,7 @@ PARTS: Parts = {
     "encoder and keys": ("scorer", ("encode",)),
     "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
     "drafter's decoder": ("draft_scorer", ("fill",)),
-    "drafter's vocabulary": ("draft_scorer", ("logits",)),
+    "drafter's vocabulary": ("projection", ("logits",)),
     "decoder": ("scorer", ("step",)),
     "vocabulary": ("scorer", ("log_probs",)),
 }
@@ -98,8 +98,7 @@ def modules(args: argparse.Namespace) -> int:
         "Parameters: a drafter's own copy of a shared encoder not counted. Peak MiB: what decoding "
         "the longest sentence takes beyond what is held before.",
     ]
-    made_by = machine.circumstances("modules", args.argv[1:])
-    documents.save(args.out, args.title, notes, rows, made_by)
+    documents.save_made(args, "modules", notes, rows)
     return 0
 
 

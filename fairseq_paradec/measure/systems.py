@@ -42,12 +42,16 @@ class Output:
         text: the detokenised text; for an image its intensities.
         passes: decoder passes; for fairseq's own search those of the batch; None if unknown.
         blocks: for blockwise decoding the number of blocks; None for other methods.
+        drafted: of each pass, the number of drafted tokens.
+        accepted: of each pass, the number of accepted tokens.
     """
 
     tokens: list[str]
     text: str
     passes: int | None
     blocks: int | None = None
+    drafted: list[int] = dataclasses.field(default_factory=list)
+    accepted: list[int] = dataclasses.field(default_factory=list)
 
 
 class System(Protocol):
@@ -212,8 +216,13 @@ class FairseqSystem:
         found: dict[int, Output] = {}
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
             tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
-            text = plain_text(tokens, self.language)
-            found[number] = Output(tokens, text, self._passes(hypo[0]), self._blocks(hypo[0]))
+            text, passes = plain_text(tokens, self.language), self._passes(hypo[0])
+            # A search without drafts has no such counts.
+            drafted, accepted = (
+                hypo[0].get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
+            )
+            blocks = self._blocks(hypo[0])
+            found[number] = Output(tokens, text, passes, blocks, drafted, accepted)
         return [found[i] for i in sentences]
 
     def _passes(self, hypo: dict[str, Any]) -> int:
@@ -302,6 +311,18 @@ def decode(
         found += system.translate(sentences[start : start + size])
         advance(len(found) - start)
     return found
+
+
+def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
+    """Return outputs as lists by name."""
+    return {
+        "tokens": [output.tokens for output in outputs],
+        "texts": [output.text for output in outputs],
+        "passes": [output.passes for output in outputs],
+        "blocks": [output.blocks for output in outputs],
+        "drafted": [output.drafted for output in outputs],
+        "accepted": [output.accepted for output in outputs],
+    }
 
 
 class CountedModel(EnsembleModel):

@@ -17,11 +17,13 @@ import torch
 from ..analysis.timing import total
 from . import machine, rounds
 from .journal import Journal
-from .systems import PEER, Output, System, decode
+from .systems import PEER, Output, System, columns, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
 WARM_UP = 5
+# What is kept of outputs.
+KEPT = ("tokens", "texts", "passes", "blocks")
 
 
 @dataclass(frozen=True)
@@ -102,19 +104,9 @@ class Benchmark:
         outputs, memory = machine.with_peak_memory(
             lambda: decode(system, self.plan.sentences, size, self.bar.update), self.plan.device
         )
-        passes = [output.passes for output in outputs]
-        blocks = [output.blocks for output in outputs]
-        self.journal.put(
-            key,
-            {
-                "tokens": [output.tokens for output in outputs],
-                "texts": [output.text for output in outputs],
-                "passes": None if None in passes else passes,
-                "blocks": None if None in blocks else blocks,
-                "memory": memory,
-                "provenance": system.provenance(),
-            },
-        )
+        found = columns(outputs)
+        kept = {name: None if None in found[name] else found[name] for name in KEPT}
+        self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
 
     def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
         """Time whole translations in rounds: each item by all systems before the next item.

@@ -16,7 +16,7 @@ import torch
 from fairseq import options, tasks, utils
 from tqdm import tqdm
 
-from . import documents, machine, rounds
+from . import documents, rounds
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
 
@@ -121,6 +121,5 @@ def training_speed(args: argparse.Namespace) -> int:
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
         "medians of the rounds' ratios.",
     ]
-    made_by = machine.circumstances("training-speed", args.argv[1:])
-    documents.save(args.out, args.title, notes, rows, made_by)
+    documents.save_made(args, "training-speed", notes, rows)
     return 0

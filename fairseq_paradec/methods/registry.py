@@ -7,6 +7,7 @@ docs/decoders.md read the entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -62,6 +63,8 @@ class Method:
         alone: why no other method can decode the Transformers that it owns; None: others can.
         drafter: the kind of checkpoint of ``--drafter-path``; None: no drafter.
         trained_block: whether its default block size is that of its drafter's training.
+        pass_size: returns, for a block size, the positions that a pass scores and the masks of a
+            drafter's pass, or None; None: passes differ, or this is not known.
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
         exact_variants: its settings in ``paradec lossless``; None: none.
         candidates: its settings in ``auto_fast``; None: none.
@@ -86,6 +89,7 @@ class Method:
     alone: str | None = None
     drafter: str | None = None
     trained_block: bool = False
+    pass_size: Callable[[int], tuple[int, int | None]] | None = None
     flops: Callable[..., flops.Count] | None = flops.verifying
     exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
@@ -105,8 +109,13 @@ class Method:
         return self.defaults.get(option, OPTIONS[option].default)
 
     def flags(self, config: DecodingConfig) -> dict[str, Any]:
-        """Return the values of the method's own flags."""
-        return {name: getattr(config, name) for name in self.reads}
+        """Return the values of the method's own flags, as JSON has them."""
+        return {name: _finite(getattr(config, name)) for name in self.reads}
+
+    @property
+    def drafts_alone(self) -> bool:
+        """Whether it decodes a drafter without a verifier."""
+        return self.model == BLOCK_NAT
 
     def reads_beam(self, config: DecodingConfig) -> bool:
         """Return whether the method reads ``--beam`` with these options."""
@@ -126,6 +135,26 @@ class Method:
         """
         as_greedy = not self.beam or (beam_size == 1 and left_to_right)
         return as_greedy and self.exact_if(config)
+
+
+def _finite(value: Any) -> Any:
+    """Replace an infinite number, which JSON does not have, by text."""
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _one_token(block: int) -> tuple[int, int | None]:
+    """Return the size of a pass that scores the next token only; see Method.pass_size."""
+    return 1, None
+
+
+def _block(block: int) -> tuple[int, int | None]:
+    """Return the size of a pass that scores a block; see Method.pass_size."""
+    return block, None
+
+
+def _draft_and_bonus(block: int) -> tuple[int, int | None]:
+    """Return the size of a pass that scores a draft and the token after it."""
+    return block + 1, block
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
@@ -149,6 +178,7 @@ _ENTRIES = (
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
         generator="greedy.GreedyGenerator",
+        pass_size=_one_token,
         exact_variants=variants.defaults,
         candidates=variants.plain,
     ),
@@ -164,6 +194,7 @@ _ENTRIES = (
         summary="Jacobi decoding in blocks from left to right",
         generator="jacobi.JacobiGenerator",
         reads=_BLOCKS,
+        pass_size=_block,
         exact_variants=variants.blocks,
     ),
     Method(
@@ -171,6 +202,7 @@ _ENTRIES = (
         summary="as pgj up to a length, then token by token",
         generator="jacobi.JacobiGenerator",
         reads=(*_BLOCKS, "hybrid_length"),
+        pass_size=_block,
         exact_variants=variants.windows,
         candidates=variants.sliding_windows,
     ),
@@ -182,6 +214,7 @@ _ENTRIES = (
         needs={"drafter_path": "a checkpoint of --arch block_nat"},
         drafter=BLOCK_NAT,
         trained_block=True,
+        pass_size=_draft_and_bonus,
         flops=flops.drafting,
         exact_variants=variants.drafted_blocks,
         candidates=variants.drafts,
@@ -196,6 +229,7 @@ _ENTRIES = (
         exact_words="with --accept-topk 1 or --accept-margin 0",
         drafter=BLOCK_NAT,
         trained_block=True,
+        pass_size=_draft_and_bonus,
         flops=flops.drafting,
         candidates=variants.relaxed_drafts,
     ),

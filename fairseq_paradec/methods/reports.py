@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,11 +98,10 @@ class Reports:
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
     ) -> dict[str, Any]:
         """Return one sentence's record, as docs/trace.md describes it."""
-        flags = METHODS[self.config.decoding].flags(self.config)
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {
             "decoding": self.config.decoding,
-            "flags": {n: _finite(v) for n, v in flags.items()},
+            "flags": METHODS[self.config.decoding].flags(self.config),
             "source": source,
             "output": [self.tgt_dict[t] for t in row.tokens],
             "score": float(hypo["score"]),
@@ -115,8 +113,3 @@ class Reports:
             "num_accepted": [p.num_accepted for p in row.passes],
             "audit": verdict,
         }
-
-
-def _finite(value: Any) -> Any:
-    """Replace an infinite number, which JSON does not have, by text."""
-    return str(value) if isinstance(value, float) and math.isinf(value) else value

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import option_error
+from ...methods.registry import METHODS
 from ..documents import BENCHMARK, read_document
 
 
@@ -59,23 +60,22 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
         command: of the benchmark, as in ``gad --drafter-path FILE --block-size 10``.
         block_size: k, where a drafter's method does not say it.
     """
-    words = shlex.split(command.replace("=", " "))
-    method, flags = words[0], words[1:]
+    name, *flags = shlex.split(command.replace("=", " "))
     if "--path" in flags:
         return "another model"
-    for name in ("--adaptive-block", "--hybrid-length", "--drafter-shortlist"):
-        if name in flags:
-            return f"its passes differ ({name})"
-    given = int(flags[flags.index("--block-size") + 1]) if "--block-size" in flags else None
+    for flag in ("--adaptive-block", "--hybrid-length", "--drafter-shortlist"):
+        if flag in flags:
+            return f"its passes differ ({flag})"
     needed: dict[str, Any] = {"chunk": 1, "masks": None, "search": None}
-    if method == "greedy":
-        return needed
-    if method == "beam" and not set(flags) - {"--beam", "1", "5"}:
+    if name == "beam" and not set(flags) - {"--beam", "1", "5"}:
         greedy = flags == ["--beam", "1"]
         return needed | {"search": "fairseq greedy" if greedy else "fairseq beam 5"}
-    if method in ("gad", "gad_pp"):
-        masks = given or block_size
-        return needed | {"chunk": masks + 1, "masks": masks}
-    if method in ("pgj", "hgj") and given is not None:
-        return needed | {"chunk": given}
+    method = METHODS.get(name)
+    if method is not None and method.pass_size is not None:
+        block = block_size if method.trained_block else 0
+        if "--block-size" in flags:
+            block = int(flags[flags.index("--block-size") + 1])
+        if block or "block_size" not in method.reads:
+            chunk, masks = method.pass_size(block)
+            return needed | {"chunk": chunk, "masks": masks}
     return "what its passes consist of is not known here"

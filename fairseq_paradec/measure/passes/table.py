@@ -12,7 +12,7 @@ from ...analysis.markdown import markdown
 from ...analysis.pass_costs import tables
 from ...errors import option_error
 from .. import documents, loading, machine
-from ..documents import PASSES, check_passes
+from ..documents import PASSES, VERSIONS, check
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan
 from .estimate import read_acceptance
@@ -108,7 +108,7 @@ def passes(args: argparse.Namespace) -> int:
     }
     document = {
         "schema": PASSES,
-        "version": 1,
+        "version": VERSIONS[PASSES][-1],
         "title": args.title or f"Passes of {name}",
         "notes": notes(setting, args.busy),
         **machine.circumstances("passes", args.argv[1:]),
@@ -117,7 +117,7 @@ def passes(args: argparse.Namespace) -> int:
         "acceptance": acceptance,
     }
     document["tables"] = tables(document)
-    check_passes(document, str(args.out))
+    check(document, str(args.out))
     if args.out is not None:
         documents.write(args.out, documents.compact(document))
     print("".join(f"- {note}\n" for note in document["notes"]))
