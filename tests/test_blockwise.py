@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
-import functools
-import json
-import logging
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +12,9 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
-from omegaconf import OmegaConf
 from reference.greedy import stock_greedy
-from support.blockwise import (
-    ADAPTIVE,
-    KINDS,
-    TRAINED,
-    Given,
-    Script,
-    build,
-    ends_at_once,
-    lent,
-    never_ends,
-    noisy,
-    numbers,
-    perfect,
-    run,
-    same_as_twin,
-    sizes,
-    told,
-    twin,
-    whole,
-    wide,
-    wrong,
-)
+from support import blockwise
+from support.blockwise import TRAINED, Given, lent, numbers, run, same_as_twin, sizes, told, whole
 from support.builders import (
     Limits,
     batch,
@@ -54,12 +30,14 @@ from support.builders import (
 )
 from support.exact import RAGGED, check, outputs_of
 
-from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models.blockwise_transformer import heads_only
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
+
+ARCH = "blockwise_transformer"
+
 
 # ---- exact decoding is greedy search ------------------------------------------------------------
 
@@ -109,7 +87,7 @@ def test_heads_take_the_precision_of_their_base() -> None:
 def test_every_rule_is_the_papers(flags: dict[str, Any]) -> None:
     """Tokens, scores, blocks and passes."""
     found_sizes, drafted_ends = set(), 0
-    for kind in KINDS:
+    for kind in blockwise.KINDS:
         given = numbers(kind)
         for result in same_as_twin(given, batch(given.task, RAGGED, seed=1), **flags):
             # But for the last blocks, which an output's end and its limit may cut.
@@ -181,64 +159,36 @@ def blocks(count: int, k: int) -> list[int]:
     return [k] * (count // k) + [count % k] * (count % k > 0)
 
 
-@pytest.mark.parametrize("m", [1, 2, 7, 17])
-def test_passes_of_perfect_and_wrong_heads(m: int) -> None:
-    """1 + ceil((m-1)/k) for m tokens; wrong heads take m, with blocks of one token."""
-    task, base = wide()
-    sample, limits = batch(task, (5,), seed=0), Limits(max_len_b=m - 1, min_len=m - 1)
-    want = stock_greedy(task, [base], sample, **limits.stock())
-    (tokens,) = outputs_of(sample, want).values()
-    assert len(tokens) == m
-    best, worst = (told(task, base, sample, want, script, 10) for script in (perfect, wrong))
-    for k in (1, 2, 3, 10):
-        (ours,) = run(best, sample, limits, block_size=k)
-        assert ours.tokens == tokens
-        assert ours.hypo["steps"] == 1 + math.ceil((m - 1) / k)
-        assert sizes(ours) == blocks(m - 1, k) + [1]  # </s> at the limit need not be drafted
-    (ours,) = run(worst, sample, limits)
-    assert ours.tokens == tokens
-    assert ours.hypo["steps"] == m and sizes(ours) == [1] * m
-
-
-@pytest.mark.parametrize("script", [perfect, wrong, noisy, ends_at_once, never_ends])
-def test_heads_that_are_told_what_to_say(script: Script) -> None:
+@pytest.mark.parametrize("script", ["perfect", "wrong", "noisy", "ends_at_once", "never_ends"])
+def test_heads_that_are_told_what_to_say(script: str) -> None:
     """Rows that end by themselves at many times: greedy's tokens, in as many passes as it takes.
 
     `</s>` in a draft ends the block, and the row. Heads that see another row's state fail.
     """
-    task, base = wide()
+    task = tiny_task()
+    base = tiny_model(task, "output_dim", decoder_output_dim=48)  # whose states can say every token
     sample, limits = batch(task, (3, 7, 5, 9, 2, 4, 6, 8, 3, 2, 5, 4), seed=5), Limits(min_len=0)
     want = stock_greedy(task, [base], sample, **limits.stock())
     outputs = outputs_of(sample, want)
     assert len({len(tokens) for tokens in outputs.values()}) > 4
-    given = told(task, base, sample, want, script, 10)
+    given = told(task, base, sample, want, getattr(blockwise, script), 10)
     for k in (1, 2, 3, 10):
         for ours, tokens in zip(run(given, sample, limits, block_size=k), outputs.values()):
             m = len(tokens)
             assert ours.tokens == tokens
             assert sum(sizes(ours)) == m and max(sizes(ours)) <= k
-            if script is perfect:
-                assert sizes(ours) == (blocks(m, k) if m < 17 else blocks(16, k) + [1])
-            if script in (perfect, never_ends):
+            if script == "perfect":  # </s> at the limit need not be drafted
+                at_limit = [1] * (m == 17)
+                assert sizes(ours) == blocks(m - len(at_limit), k) + at_limit
+            if script in ("perfect", "never_ends"):
                 # </s> is the verifier's own, in the pass that finds the rest of the words.
                 assert ours.hypo["steps"] == 1 + math.ceil((m - 1) / k)
-            if script in (wrong, ends_at_once):
+            if script in ("wrong", "ends_at_once"):
                 assert ours.hypo["steps"] == m
-            if script is ends_at_once and k > 1:
+            if script == "ends_at_once" and k > 1:
                 # Only the last drafts are right: at the end, and one token before it.
                 assert all(drafted <= 1 for _, drafted, _ in ours.passes)
                 assert m == 1 or m == 17 or sizes(ours)[-1] == 2
-
-
-def test_block_sizes_by_hand() -> None:
-    """A pass is the end of one block and the first token of the next."""
-    assert block_sizes([0], 1) == [1]  # </s> at once
-    assert block_sizes([0, 2, 0, 3], 8) == [3, 1, 4]  # the last draft is </s>
-    assert block_sizes([0, 2, 0, 3], 9) == [3, 1, 4, 1]  # and here the verifier's own is
-    assert block_sizes([0, 0, 0], 3) == [1, 1, 1]
-    # Section 7.4's example: its blocks, with one pass more.
-    found = [10, 5, 4, 10, 2, 3]
-    assert block_sizes([0, *(size - 1 for size in found)], sum(found)) == found
 
 
 # ---- which rule, and what it promises -----------------------------------------------------------
@@ -251,7 +201,7 @@ def test_what_is_lossless_passes_the_audit() -> None:
         given, identical = numbers(kind), []
         sample = batch(given.task, RAGGED, seed=1)
         for flags in lossless + relaxed:
-            generator = build(given, audit=True, **flags)
+            generator = blockwise.build(given, audit=True, **flags)
             assert generator.lossless == (flags in lossless)
             given.task.inference_step(generator, [given.model], sample)
             assert generator.audit.sentences == len(RAGGED)
@@ -260,62 +210,16 @@ def test_what_is_lossless_passes_the_audit() -> None:
         assert identical[-1] < len(RAGGED)
 
 
-def test_what_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Blocks and scores are the twin's, and the trace, replayed, gives the output."""
-    given, stats, trace = numbers("dense"), tmp_path / "stats.jsonl", tmp_path / "trace.jsonl"
-    sample, words = batch(given.task, RAGGED, seed=1), given.task.target_dictionary
-    with caplog.at_level(logging.INFO):
-        run(given, sample, stats_file=str(stats), trace_file=str(trace), accept_topk=3)
-    want = [twin(given, row, accept_topk=3) for row in source_rows(sample)]
-    files = (map(json.loads, path.read_text().splitlines()) for path in (stats, trace))
-    for record, traced, result in zip(*files, want, strict=True):
-        assert record["decoding"] == "blockwise"
-        assert record["decoder_passes"] == len(traced["trace"]) == result.passes
-        assert block_sizes(record["num_accepted"], record["num_tokens"]) == result.sizes
-        assert record["positional_scores"] == pytest.approx(result.scores)
-        output: list[str] = []
-        for one in traced["trace"]:
-            assert one["start"] == len(output)
-            accepted = one["num_accepted"]
-            output += (one["draft"][:accepted] + one["verifier"][accepted:])[: one["num_committed"]]
-        assert output == traced["output"] == [words[token] for token in result.tokens]
-        drafts = [list(b.predicted[1:]) for b in result.blocks if b.predicted[0] != 2]
-        assert [[words.index(w) for w in p["draft"]] for p in traced["trace"]] == [[], *drafts]
-    tokens, passes = sum(len(r.tokens) for r in want), sum(r.passes for r in want)
-    assert f"blockwise: 6 sentences, {tokens} tokens, {passes} passes" in caplog.text
-
-
-@pytest.mark.parametrize("kind", ["dense", "lent"])
-def test_a_generator_decodes_one_batch_after_another(kind: str) -> None:
+def test_a_generator_decodes_one_batch_after_another() -> None:
     """Nothing of a batch is left for the next; a row without a source has no output."""
-    given, flags = numbers(kind), {"accept_distance": 2, "min_block": 2}
-    generator = build(given, **flags)
+    given, flags = numbers("lent"), {"accept_distance": 2, "min_block": 2}
+    generator = blockwise.build(given, **flags)
     for seed, lengths in enumerate([(3, 5, 9), (4,), (2, 1, 7, 6, 1), (3, 5, 9)]):
         sample = batch(given.task, lengths, seed)
         hypos = given.task.inference_step(generator, [given.model], sample)
         for hypo, row in zip(hypos, source_rows(sample), strict=True):
-            alone = [2] if len(row) == 1 else twin(given, row, **flags).tokens
+            alone = [2] if len(row) == 1 else blockwise.twin(given, row, **flags).tokens
             assert hypo[0]["tokens"].tolist() == alone
-
-
-@pytest.mark.parametrize(("variant", "first"), [("mbart", False), ("output_dim", True)])
-def test_models_that_are_prepared_for_inference(variant: str, first: bool) -> None:
-    """As fairseq-generate does with what it loads; weights then lie otherwise."""
-    task = task_for(variant)
-    plain = whole(task, variant, dtype=torch.float32, train_first_head=first)
-    model = copy.deepcopy(plain.model)
-    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 1}}))
-    pairs = [(plain, Given(task, model, model.block_heads))]
-    if not first:
-        base, ready = (tiny_model(task, variant, torch.float32) for _ in range(2))
-        ready.make_generation_fast_()
-        pairs.append((lent(task, base, plain.heads), lent(task, ready, plain.heads)))
-    sample = batch(task, RAGGED, seed=1)
-    for each in pairs:
-        before, after = (
-            [(o.tokens, o.passes) for o in run(p, sample, accept_topk=6)] for p in each
-        )
-        assert before == after
 
 
 def test_a_model_with_heads_is_decoded_blockwise() -> None:
@@ -323,25 +227,24 @@ def test_a_model_with_heads_is_decoded_blockwise() -> None:
     given = numbers("dense")
     for decoding in (None, "auto", "blockwise"):
         for flags, size in (({}, TRAINED), ({"block_size": 2}, 2)):
-            generator = build(given, decoding=decoding, **flags)
+            generator = blockwise.build(given, decoding=decoding, **flags)
             assert generator.config.decoding == "blockwise" and generator.lossless
             assert generator.config.block_size == size
     for models, decoding in (([given.model] * 2, None), ([given.model], "beam")):
-        args = argparse.Namespace(decoding=decoding, beam=4)
+        args = Namespace(decoding=decoding, beam=4)
         assert type(given.task.build_generator(models, args)) is SequenceGenerator
 
 
-# ---- what cannot be -----------------------------------------------------------------------------
+# ---- heads in files, and what cannot be ---------------------------------------------------------
 
 
 def refused(task: Any, models: list[Any], *words: str, **flags: Any) -> None:
     """Building the generator must fail, and name all these words, the flag first."""
     with pytest.raises(UsageError) as error:
-        task.build_generator(models, argparse.Namespace(**flags))
+        task.build_generator(models, Namespace(**flags))
     message = str(error.value)
     assert message.startswith(words[0] + ": got "), message
-    missing = [word for word in words if word not in message]
-    assert not missing, message
+    assert not [word for word in words if word not in message], message
 
 
 def test_what_cannot_be_is_named() -> None:
@@ -350,10 +253,9 @@ def test_what_cannot_be_is_named() -> None:
     for word in ("3", "0", "-1", *map(str, range(20, 29))):
         mixed.add_symbol(word)
     task, base = built("default")
-    one, two = (whole(task, seed=seed) for seed in range(2))
-    of_words = one.task, [one.model]
-    path = lend_heads(task, base, one.heads)
-    twice = {"drafter_path": lend_heads(task, one.model, one.heads)}
+    one, two = (whole(task, seed=seed).model for seed in range(2))
+    beside = {"drafter_path": lend_heads(task, base, one.block_heads)}
+    twice = {"drafter_path": lend_heads(task, one, one.block_heads)}
     with_mixed = ParallelTranslationTask(ParallelTranslationConfig(), mixed, mixed)
     for kind in ("dense", "lent"):
         given = numbers(kind)
@@ -363,108 +265,96 @@ def test_what_cannot_be_is_named() -> None:
             ({"min_block": 4, "block_size": 3}, ["--min-block", "4", "at most", "3"]),
         ):
             refused(given.task, [given.model], *words, **given.flags, **flags)
-        build(given, block_size=TRAINED, min_block=TRAINED)
-    model = numbers("dense").model
-    for (its_task, models), flags, words in (
-        (of_words, {"accept_distance": 2}, ["--accept-distance", "whole numbers", "'w0'"]),
-        (of_words, {"accept_distance": 0}, ["--accept-distance", "0", "whole numbers"]),
-        ((with_mixed, [model]), {"accept_distance": 1}, ["--accept-distance", "'-1'"]),
-        ((task, [base]), {}, ["--path", "TransformerModel", "blockwise_transformer"]),
-        (of_words, twice, ["--drafter-path", "blockwise_transformer"]),
-        ((task, [one.model, two.model]), {}, ["--path", "2 models", "one"]),
-        ((task, [base, base]), {"drafter_path": path}, ["--path", "2 models", "one"]),
+        blockwise.build(given, block_size=TRAINED, min_block=TRAINED)
+    for its_task, models, flags, words in (
+        (task, [one], {"accept_distance": 2}, ["--accept-distance", "whole numbers", "'w0'"]),
+        (task, [one], {"accept_distance": 0}, ["--accept-distance", "0", "whole numbers"]),
+        (with_mixed, [numbers("dense").model], {"accept_distance": 1}, ["--accept-distance", "-1"]),
+        (task, [base], {}, ["--path", "TransformerModel", ARCH]),
+        (task, [one], twice, ["--drafter-path", ARCH]),
+        (task, [one, two], {}, ["--path", "2 models", "one"]),
+        (task, [base, base], beside, ["--path", "2 models", "one"]),
     ):
         refused(its_task, models, *words, decoding="blockwise", **flags)
-    refused(task, [one.model, two.model], "--block-size", "2", "blockwise", block_size=2)
-    for variant in ADAPTIVE:  # its projection cannot be shared by heads
+    refused(task, [one, two], "--block-size", "2", "blockwise", block_size=2)
+    for variant in blockwise.ADAPTIVE:  # its projection cannot be shared by heads
         with pytest.raises(UsageError, match="^--adaptive-softmax-cutoff: got .*blockwise_transf"):
             whole(task_for(variant), variant)
-
-
-def test_heads_without_a_number_are_refused() -> None:
-    """NaN heads end the decoding with the flag that gave them, in the model or beside it."""
-    task = tiny_task()
-    given = whole(task)
-    given.heads.bias.data.fill_(math.nan)
-    beside = lent(task, tiny_model(task, "default"), given.heads)
-    for one, flag in ((given, "--path"), (beside, "--drafter-path")):
+    broken = whole(task)
+    broken.heads.bias.data.fill_(math.nan)
+    for given, flag in ((broken, "--path"), (lent(task, base, broken.heads), "--drafter-path")):
         with pytest.raises(UsageError, match=f"^{flag}: .*NaN"):
-            run(one, batch(task, [5]))
-
-
-# ---- heads in files -----------------------------------------------------------------------------
-
-
-def save(task: Any, model: Any, path: Path, arch: str = "", weights: Any = None) -> str:
-    """Write a model, or some weights of it, to a checkpoint as fairseq-train does."""
-    named = argparse.Namespace(flags=model.flags, state_dict=lambda: weights or model.state_dict())
-    written = save_drafter(task, named, path)
-    state = torch.load(path, weights_only=False)
-    state["cfg"]["model"].arch = arch or "blockwise_transformer"
-    torch.save(state, path)
-    return written
-
-
-@functools.cache
-def base_and_heads() -> tuple[Any, Any, Any]:
-    """A task, a base in single precision, and the model with heads that was trained on it."""
-    task = task_for("default")
-    base = tiny_model(task, dtype=torch.float32)
-    return task, base, whole(task, dtype=torch.float32, head_layer="per_head").model
+            run(given, batch(task, [5]))
 
 
 def test_heads_from_files(tmp_path: Path) -> None:
     """A whole model, its heads alone, and in half precision; loaded once for each base."""
-    task, base, model = base_and_heads()
+    task = task_for("default")
+    base = tiny_model(task, dtype=torch.float32)
+    model = whole(task, dtype=torch.float32, head_layer="per_head").model
     sample = batch(task, RAGGED, seed=1)
     want = run(lent(task, base, model.block_heads), sample, accept_topk=9)
     assert max(max(sizes(ours)) for ours in want) > 1
     every = model.state_dict()
     few = heads_only(every)
-    assert set(few) < set(every) and not any(key.startswith("encoder.") for key in few)
-    for number, weights in enumerate((every, few)):
-        given = Given(task, base, None, save(task, model, tmp_path / f"{number}.pt", "", weights))
+    for name in few:  # of the base only some vectors
+        assert name.startswith("decoder.heads.") or name.startswith("decoder.layers.1.")
+        assert name.startswith("decoder.heads.") or few[name].dim() == 1
+    halves = {key: weight.half() for key, weight in few.items()}
+    paths = [
+        save_drafter(task, model, tmp_path / f"{number}.pt", ARCH, weights)
+        for number, weights in enumerate((every, few, halves))
+    ]
+    for path in paths[:2]:
+        given = Given(task, base, None, path)
         got = run(given, sample, accept_topk=9)
         assert [(o.tokens, o.passes) for o in got] == [(o.tokens, o.passes) for o in want]
-    heads = build(given).heads
-    assert build(given).heads is heads
-    assert build(Given(task, copy.deepcopy(base), None, given.path)).heads is not heads
-    halves = {key: weight.half() for key, weight in few.items()}
-    given = Given(task, base, None, save(task, model, tmp_path / "half.pt", "", halves))
-    check(task, [base], sample, given.flags, Limits(), max_ties=1)
+    heads = blockwise.build(given).heads
+    assert blockwise.build(given).heads is heads
+    other = Given(task, copy.deepcopy(base), None, given.path)
+    assert blockwise.build(other).heads is not heads
+    flags = {"decoding": "blockwise", "drafter_path": paths[2]}
+    check(task, [base], sample, flags, Limits(), max_ties=1)
 
 
 def test_wrong_files_are_named(tmp_path: Path) -> None:
-    """Another base, no heads, no file, and heads that change the next token."""
-    task, base, model = base_and_heads()
-    state = model.state_dict()
+    """Another base, no heads, damaged ones, no file, and heads that change the next token."""
+    task, own = task_for("default"), {"dtype": torch.float32}
+    base, model = tiny_model(task, **own), whole(task, **own).model
     tuned = copy.deepcopy(model)
     tuned.decoder.layers[1].fc2.bias.data[3] += 0.1
-    alone = {k: v for k, v in state.items() if k.startswith("decoder.heads.")}
-    first = whole(task, dtype=torch.float32, train_first_head=True).model
-    drafter = tiny_drafter(task, dtype=torch.float32)
+    every, few = model.state_dict(), heads_only(model.state_dict())
+    alone = {k: v for k, v in every.items() if k.startswith("decoder.heads.")}
+    torn = {k: v for k, v in few.items() if k != "decoder.heads.outer"}
+    short = few | {"decoder.heads.bias": few["decoder.heads.bias"][:-1]}
+    first = whole(task, **own, train_first_head=True).model
+    drafter = tiny_drafter(task, **own)
     (tmp_path / "text.pt").write_text("no checkpoint")
-    plain, other = save(task, base, tmp_path / "plain.pt", "transformer"), "trained on the model of"
-    made = [
-        (save(task, model, tmp_path / "tuned.pt", "", tuned.state_dict()), [other, "frozen"]),
-        (save(task, model, tmp_path / "t.pt", "", heads_only(tuned.state_dict())), [other]),
-        (save(task, model, tmp_path / "alone.pt", "", alone), [other]),
-        (save(task, first, tmp_path / "first.pt"), ["--train-first-head", "--path"]),
-        (plain, ["blockwise_transformer", "this is transformer"]),
-        (save_drafter(task, drafter, tmp_path / "nat.pt"), ["this is block_nat"]),
-        (str(tmp_path / "missing.pt"), ["does not exist"]),
-        (str(tmp_path / "text.pt"), ["no checkpoint at all"]),
-    ]
-    for path, words in made:
+
+    def save(name: str, model: Any, weights: Any = None, arch: str = ARCH) -> str:
+        return save_drafter(task, model, tmp_path / name, arch, weights)
+
+    other, good = "trained on the model of", save("good.pt", model, few)
+    for path, *words in (
+        (save("tuned.pt", tuned), other, "frozen"),
+        (save("t.pt", model, heads_only(tuned.state_dict())), other),
+        (save("alone.pt", model, alone), other),
+        (save("torn.pt", model, torn), "undamaged"),
+        (save("short.pt", model, short), "undamaged"),
+        (save("first.pt", first), "--train-first-head", "--path"),
+        (save("plain.pt", base, arch="transformer"), ARCH, "this is transformer"),
+        (save("nat.pt", drafter, arch="block_nat"), "this is block_nat"),
+        (str(tmp_path / "missing.pt"), "does not exist"),
+        (str(tmp_path / "text.pt"), "no checkpoint at all"),
+    ):
         words = ["--drafter-path", path, *words]
         refused(task, [base], *words, decoding="blockwise", drafter_path=path)
-    good = save(task, model, tmp_path / "good.pt", "", heads_only(state))
     for against in (
-        tiny_model(task, dtype=torch.float32, seed=1),
-        tiny_model(task, dtype=torch.float32, decoder_layers=1),
-        tiny_model(task, "adaptive_softmax", dtype=torch.float32),
+        tiny_model(task, **own, seed=1),
+        tiny_model(task, **own, decoder_layers=1),
+        tiny_model(task, "adaptive_softmax", **own),
     ):
-        words = ["--drafter-path", good, "trained on the model of --path"]
+        words = ["--drafter-path", good, f"{other} --path"]
         refused(task, [against], *words, decoding="blockwise", drafter_path=good)
     words = ["--drafter-path", "heads without their base", "--decoding blockwise"]
     refused(task, [base], *words, decoding="gad", drafter_path=good)

@@ -25,7 +25,6 @@ from support.builders import (
     source_rows,
     tiny_blockwise,
     tiny_model,
-    tiny_task,
 )
 from support.exact import Decoded, outputs_of, watched
 
@@ -73,21 +72,15 @@ def number_task() -> ParallelTranslationTask:
 
 
 #: Random models over numbers whose outputs have many lengths, and heads that are right at times.
-KINDS: dict[str, dict[str, Any]] = {
-    "per_head": {"variant": "prenorm", "head_layer": "per_head", "seed": 7},
-    "dense": {"variant": "output_dim", "head_layer": "dense", "seed": 15},
-    "per_head-first": {
-        "variant": "prenorm", "head_layer": "per_head", "train_first_head": True, "seed": 5,
-    },
-    "dense-first": {
-        "variant": "output_dim", "head_layer": "dense", "train_first_head": True, "seed": 11,
-    },
-    "gelu-first": {
-        "variant": "mbart", "head_layer": "dense", "train_first_head": True, "seed": 7,
-    },
-    "lent": {"variant": "learned_positions", "head_layer": "dense", "seed": 2},
-}  # fmt: skip
-
+#: Variant, layer and seed.
+KINDS = {
+    "per_head": ("prenorm", "per_head", 7),
+    "dense": ("output_dim", "dense", 15),
+    "per_head-first": ("prenorm", "per_head", 5),
+    "dense-first": ("output_dim", "dense", 11),
+    "gelu-first": ("mbart", "dense", 7),
+    "lent": ("learned_positions", "dense", 2),
+}
 
 TRAINED = 6  # their block size
 
@@ -95,13 +88,12 @@ TRAINED = 6  # their block size
 @functools.cache
 def numbers(kind: str, block_size: int = TRAINED) -> Given:
     """A model of one of KINDS: leave it as it is."""
-    options = dict(KINDS[kind])
-    variant = options.pop("variant")
-    model = tiny_blockwise(number_task(), variant, block_size=block_size, **options)
-    if kind == "lent":
-        base = tiny_model(number_task(), variant, seed=options["seed"])
-        return lent(number_task(), base, model.block_heads)
-    return Given(number_task(), model, model.block_heads)
+    (variant, layer, seed), task = KINDS[kind], number_task()
+    options = {"head_layer": layer, "train_first_head": kind.endswith("first")}
+    given = whole(task, variant, seed, block_size=block_size, **options)
+    return (
+        lent(task, tiny_model(task, variant, seed=seed), given.heads) if kind == "lent" else given
+    )
 
 
 #: The tokens that follow upon a state's own next one -> what heads 1, 2, ... say there.
@@ -142,9 +134,7 @@ class Told(nn.Module):
     token was chosen from, or another row's.
     """
 
-    def __init__(
-        self, model: Any, outputs: dict[tuple[int, ...], list[int]], script: Script, size: int
-    ) -> None:
+    def __init__(self, model: Any, outputs: dict[Any, Any], script: Script, size: int) -> None:
         super().__init__()
         self.block_size = size
         self.bias = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
@@ -184,12 +174,7 @@ def spoken(model: Any) -> Tensor:
 
 
 def told(
-    task: Any,
-    base: Any,
-    sample: dict[str, Any],
-    want: Sequence[dict[str, Tensor]],
-    script: Script,
-    size: int = HEADS_BLOCK_SIZE,
+    task: Any, base: Any, sample: Any, want: Any, script: Script, size: int = HEADS_BLOCK_SIZE
 ) -> Given:
     """A base, and heads that are told what it makes of these sources."""
     return lent(task, base, Told(base, outputs_of(sample, want), script, size))
@@ -201,14 +186,10 @@ def build(given: Given, **flags: Any) -> Any:
     return given.task.build_generator([given.model], args)
 
 
-def run(
-    given: Given,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
-    **flags: Any,
-) -> list[Decoded]:
+def run(given: Given, sample: Any, limits: Any = None, **flags: Any) -> list[Decoded]:
     """Decode a batch by a generator of its own."""
-    return watched(given.task, build(given, **limits.flags(), **flags), [given.model], sample)
+    generator = build(given, **(limits or Limits()).flags(), **flags)
+    return watched(given.task, generator, [given.model], sample)
 
 
 def sizes(ours: Decoded) -> list[int]:
@@ -264,10 +245,3 @@ def same_as_twin(given: Given, sample: dict[str, Any], **flags: Any) -> list[pap
         assert ours.passes == [(0, 0, 0), *passes]
         found.append(want)
     return found
-
-
-@functools.cache
-def wide() -> tuple[Any, Any]:
-    """A base whose states can say every token."""
-    task = tiny_task()
-    return task, tiny_model(task, "output_dim", decoder_output_dim=48)
