@@ -323,7 +323,7 @@ def test_who_breaks_the_promise_is_out(monkeypatch, caplog, how):
     task, model, path = pair()
 
     class Anything(ExactMatch):
-        def accept(self, draft, choices, log_probs):
+        def accept(self, draft, scored):
             return torch.full_like(draft[:, 0], draft.size(1)) if draft.numel() else draft.sum(1)
 
     generator = build(task, [model], costs_of(0.9, {"gad": 0.2}), drafter_path=path)

@@ -28,7 +28,7 @@ from support.builders import (
     tiny_model,
     tiny_task,
 )
-from support.exact import RAGGED, check, outputs_of
+from support.exact import RAGGED, check, outputs_of, scored
 
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from fairseq_paradec.errors import UsageError
@@ -135,8 +135,9 @@ def test_the_rules_by_hand() -> None:
     choice = torch.full((9, 3), 3)
 
     def counts(rule: ExactMatch) -> list[int]:
-        assert rule.accept(draft[:, :0], choice, scores).tolist() == [0] * 9
-        return rule.accept(draft, choice, scores).tolist()
+        none = draft[:, :0]
+        assert rule.accept(none, scored(scores, choice, none)).tolist() == [0] * 9
+        return rule.accept(draft, scored(scores, choice, draft)).tolist()
 
     assert counts(ExactMatch()) == [3, 0, 0, 1, 0, 0, 0, 0, 1]
     assert counts(Distance(1, values)) == [3, 3, 0, 1, 0, 0, 0, 0, 1]

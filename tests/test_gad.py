@@ -16,7 +16,7 @@ from reference.block_nat import block_logits
 from reference.greedy import stock_greedy
 from support import builders
 from support.builders import DEMO_DRAFTER, Limits, batch, built, lend, save_drafter, tiny_drafter
-from support.exact import RAGGED, check
+from support.exact import RAGGED, check, scored
 from support.gad import SEED, Pair, greedy_of, lots, pair, perfect, run, twin, wrong
 
 from fairseq_paradec.compat import loading
@@ -132,17 +132,19 @@ def test_the_relaxed_rule_by_hand() -> None:
     ):  # fmt: skip
         scores = row.expand(1, 2, 6)
         draft, choice = torch.tensor([[token]]), torch.tensor([[1, 1]])
-        count = TopKMargin(top, margin).accept(draft, choice, scores)
+        count = TopKMargin(top, margin).accept(draft, scored(scores, choice, draft))
         assert count.tolist() == [passes], (token, top, margin)
-        assert ExactMatch().accept(draft, choice, scores).tolist() == [token == 1]
+        assert ExactMatch().accept(draft, scored(scores, choice, draft)).tolist() == [token == 1]
     # Nothing passes behind a rejected token.
     good, bad = [-0.1, -3.0, -9.0], [-9.0, -3.0, -0.1]
     scores = torch.tensor([[good, bad, good], [good, good, bad], [bad, good, good]])
     draft, choice = torch.zeros(3, 2).long(), torch.tensor([[0, 2, 0], [0, 0, 2], [2] * 3])
-    assert TopKMargin(2, 1.0).accept(draft, choice, scores).tolist() == [1, 2, 0]
-    assert TopKMargin(2, 1.0).accept(draft[:, :0], choice, scores).tolist() == [0, 0, 0]
-    nothing = torch.full_like(scores, math.nan)
-    assert TopKMargin(99, math.inf).accept(draft, choice, nothing).tolist() == [0, 0, 0]
+    for rule, some, given, want in (
+        (TopKMargin(2, 1.0), draft, scores, [1, 2, 0]),
+        (TopKMargin(2, 1.0), draft[:, :0], scores, [0, 0, 0]),
+        (TopKMargin(99, math.inf), draft, torch.full_like(scores, math.nan), [0, 0, 0]),
+    ):
+        assert rule.accept(some, scored(given, choice, some)).tolist() == want
 
 
 @pytest.mark.parametrize("decoding", [None, "auto", "nat", "gad", "gad_pp"])

@@ -96,7 +96,7 @@ def test_passes_are_torchs(variant: str) -> None:
             cached = scorers[0].cache.lengths
             mask: Any = "all" if turn == 4 and len(set(cached)) == 1 else "causal"
             if turn == 2:  # tokens of a block see all of it
-                mask = torch.ones(1, width, width, dtype=torch.bool)
+                mask = torch.full((1, width), width, dtype=torch.int32)
             first, second = (s.log_probs(s.step(tokens, mask)) for s in scorers)
             torch.testing.assert_close(second, first, atol=5e-4, rtol=0)
             kept = [n + min(width, 5) - (i % 2) for i, n in enumerate(cached)]

@@ -21,6 +21,7 @@ from support.builders import (
     tiny_drafter,
     tiny_reordered,
 )
+from support.exact import scored
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
@@ -219,7 +220,8 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
 @pytest.mark.parametrize("choice", [0, 1])
 def test_the_runner_up_of_a_tie_is_the_other_token(choice):
     log_probs = torch.tensor([[[-0.5, -0.5, -2.0]]])
-    details = PassDetails(log_probs, torch.tensor([[-0.5]]), torch.tensor([[choice]]))
+    choices = torch.tensor([[choice]])
+    details = PassDetails(log_probs, scored(log_probs, choices, choices))
     assert details.of_row(0, [choice], [choice]).runner_up == [1 - choice]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import DraftProjection
+from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
 #: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.
@@ -164,17 +168,25 @@ def test_heads_draft_the_best_of_the_first(
 
 
 def test_only_the_first_tokens_are_projected() -> None:
-    """All other scores stay whole."""
-    given = pair("default", "causal", torch.float32)
-    scorer = BlockScorer(given.drafter)
-    drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
-    with torch.inference_mode():
-        scorer.encode(batch(given.task, (5, 3))["net_input"])
-        hidden = scorer.fill([[], []], 4)
-        short = drafts.logits(scorer.projection, hidden)
-        everything = drafts.logits(scorer.projection, hidden, whole=True)
-    assert short.shape == (2, 4, 11) and everything.shape == (2, 4, VOCABULARY)
-    torch.testing.assert_close(short, everything[..., :11])
+    """By torch and by native passes; with a forced prefix all are."""
+    given = pair("default", "bidirectional", torch.float32)
+    given.drafter._is_generation_fast = True
+    rules = TokenRules(1, 3, 2, 2, 1, 0.0, 1.0, 0, torch.device("cpu"))
+    rows = [Row(b, [], 99) for b in range(2)]
+    chosen = []
+    for engine in (Engine(), Engine(native=True)):
+        scorer = BlockScorer(given.drafter, engine)
+        drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
+        with torch.inference_mode():
+            scorer.encode(batch(given.task, (5, 3))["net_input"])
+            hidden = scorer.fill([[], []], 4)
+            scores = scorer.log_probs(hidden)
+            short = drafts.choose(scorer.projection, hidden, rules, rows)
+            forced = dataclasses.replace(rules, forced_len=1)
+            everything = drafts.choose(scorer.projection, hidden, forced, rows)
+        assert short.tokens.tolist() == rules.choose(scores[..., :11].clone(), rows).tokens.tolist()
+        chosen.append(everything.tokens.tolist())
+    assert chosen[0] == chosen[1] and torch.tensor(chosen).max() >= 11
 
 
 def test_a_shortlist_has_words_and_lies_in_the_dictionary() -> None:

@@ -8,6 +8,8 @@
 // inputs by row). Sums are fp32, or int32 for int8.
 #pragma once
 
+#include <omp.h>
+
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -19,7 +21,13 @@
 #endif
 
 constexpr int PANEL = 2 * LANES;
-constexpr int BLOCK = 10;        // rows in registers: 20 sums, 2 weights and the inputs of 32
+// Rows in registers: of 32 they hold 20 sums, of 16 they hold 12, and 2 weights and an input.
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define WIDE_BLOCK 1
+#else
+#define WIDE_BLOCK 0
+#endif
+constexpr int BLOCK = WIDE_BLOCK ? 10 : 6;
 constexpr int PANEL_ALIGN = 64;  // bytes
 
 enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2 };
@@ -122,10 +130,43 @@ struct Inputs {
     int rows = 0;
     std::vector<int> first;       // of each block, its first row; and after the last, all rows
     std::vector<float> values;    // fp32, and what has no dot products
-    std::vector<uint32_t> pairs;  // bf16, two in one
-    std::vector<uint32_t> fours;  // int8, four in one
+    std::vector<uint32_t> words;  // of two bfloat16 or four bytes
     std::vector<float> scales;    // int8: of each row
 };
+
+// The largest magnitude of a row; NaN if the row has a NaN or an infinity.
+inline float peak_of(const float* row, int count) {
+    vfloat top{}, odd{};
+    int i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const vfloat x = load(row + i);
+        top = larger(magnitude(x), top);
+        odd += x * 0.0f;
+    }
+    float peak = largest(top), strange = sum(odd);
+    for (; i < count; ++i) {
+        peak = std::max(peak, std::fabs(row[i]));
+        strange += row[i] * 0.0f;
+    }
+    return peak + strange;
+}
+
+// Write a row's inputs as 32-bit words, `step` apart: two bfloat16, or four bytes that are 128 more
+// than the rounded product with `scale`.
+template <class Narrow>
+inline void write_words(const float* row, int count, int step, uint32_t* to, const Narrow& narrow) {
+    float tail[LANES] = {};
+    for (int i = 0; i < count; i += LANES) {
+        const bool whole = i + LANES <= count;
+        if (!whole) std::memcpy(tail, row + i, (count - i) * sizeof(float));
+        const auto small = narrow(load(whole ? row + i : tail));
+        constexpr int GROUP = 4 * LANES / sizeof(small), WORDS = LANES / GROUP;
+        uint32_t words[WORDS];
+        std::memcpy(words, &small, sizeof(small));
+        const int used = std::min(WORDS, (count - i + GROUP - 1) / GROUP);
+        for (int w = 0; w < used; ++w, to += step) *to = words[w];
+    }
+}
 
 inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, int rows) {
     const int blocks = (rows + BLOCK - 1) / BLOCK, inputs = map.inputs;
@@ -136,37 +177,31 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
     if (map.form == Form::int8) in.scales.resize(rows);
     const bool dots = group_of(map.form) > 1;
     if (!dots) in.values.resize((size_t)rows * inputs);
-    else if (map.form == Form::bf16) in.pairs.resize((size_t)rows * groups);
-    else in.fours.resize((size_t)rows * groups);
+    else in.words.resize((size_t)rows * groups);
     for (int b = 0; b < blocks; ++b) {
         const int first = in.first[b], count = in.first[b + 1] - first;
         for (int r = 0; r < count; ++r) {
             const float* row = x + (size_t)(first + r) * stride;
             float inverse = 1;
             if (map.form == Form::int8) {
-                float peak = 0;
-                for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
-                if (!(peak < INFINITY)) peak = NAN;  // a NaN, or a sum that would be one
+                const float peak = peak_of(row, inputs);
                 in.scales[first + r] = peak / 127;
                 inverse = peak > 0 ? 127 / peak : 0;
             }
-            if (!dots) {
-                float* to = in.values.data() + (size_t)first * inputs + r;
-                for (int i = 0; i < inputs; ++i) {
-                    to[(size_t)i * count] = map.form == Form::int8 ? std::nearbyintf(row[i] * inverse) : row[i];
+            if (dots) {
+                uint32_t* to = in.words.data() + (size_t)first * groups + r;
+                if (map.form == Form::bf16) {
+                    write_words(row, inputs, count, to, [](vfloat v) { return to_bfloat16(v); });
+                } else {
+                    write_words(row, inputs, count, to, [=](vfloat v) {
+                        return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
+                    });
                 }
                 continue;
             }
-            uint32_t* to = (map.form == Form::bf16 ? in.pairs : in.fours).data() + (size_t)first * groups + r;
-            for (int g = 0; g < groups; ++g) {
-                uint32_t word = 0;
-                for (int j = 0; j < group_of(map.form); ++j) {
-                    const int i = g * group_of(map.form) + j;
-                    const float value = i < inputs ? row[i] : 0;
-                    if (map.form == Form::bf16) word |= (uint32_t)to_bfloat16(value) << (16 * j);
-                    else word |= ((uint32_t)((int)std::lrintf(value * inverse) + 128) & 255) << (8 * j);
-                }
-                to[(size_t)g * count] = word;
+            float* to = in.values.data() + (size_t)first * inputs + r;
+            for (int i = 0; i < inputs; ++i) {
+                to[(size_t)i * count] = map.form == Form::int8 ? std::nearbyintf(row[i] * inverse) : row[i];
             }
         }
     }
@@ -189,7 +224,9 @@ inline vfloat activate(vfloat x, Activation kind) {
     return x;
 }
 
-// One panel's sums of ROWS rows: of floats, of pairs of bfloat16, of fours of bytes.
+// One panel's sums of ROWS rows: of floats, of pairs of bfloat16, of fours of bytes. A row's sum has
+// the same terms in the same order whatever the rows beside it: so a token's scores do not depend on
+// the chunk that it is in.
 template <class W, int ROWS>
 inline void add_up(const W* weight, const float* x, int inputs, vfloat (&sums)[ROWS][2]) {
     for (int i = 0; i < inputs; ++i, weight += PANEL, x += ROWS) {
@@ -237,19 +274,19 @@ struct Output {
 };
 
 template <int ROWS>
-inline void block_of_panel(const Linear& map, int panel, const Inputs& in, int first, const Output& out) {
+inline void multiply_block(const Linear& map, int panel, const Inputs& in, int first, const Output& out) {
     vfloat sums[ROWS][2];
     const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
     for (auto& row : sums) row[0] = row[1] = vfloat{};
     const float* values = in.values.data() + (size_t)first * map.inputs;
     if (map.form == Form::fp32) {
-        add_up<float, ROWS>((const float*)weight, values, map.inputs, sums);
+        add_up((const float*)weight, values, map.inputs, sums);
     } else if (map.form == Form::bf16) {
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
-        add_up_pairs<ROWS>((const uint16_t*)weight, in.pairs.data() + (size_t)first * groups, groups, sums);
+        add_up_pairs((const uint16_t*)weight, in.words.data() + (size_t)first * groups, groups, sums);
 #else
-        add_up<uint16_t, ROWS>((const uint16_t*)weight, values, map.inputs, sums);
+        add_up((const uint16_t*)weight, values, map.inputs, sums);
 #endif
     } else {
         const float* scales = map.scales.get() + panel * PANEL;
@@ -258,24 +295,24 @@ inline void block_of_panel(const Linear& map, int panel, const Inputs& in, int f
         const int groups = map.grouped / 4;
         const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
         for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-        add_up_fours<ROWS>((const int8_t*)weight, in.fours.data() + (size_t)first * groups, groups, whole);
+        add_up_fours((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, whole);
         for (int r = 0; r < ROWS; ++r) {
-            for (int half = 0; half < 2; ++half) sums[r][half] = __builtin_convertvector(whole[r][half], vfloat);
+            for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }
 #else
-        add_up<int8_t, ROWS>((const int8_t*)weight, values, map.inputs, sums);
+        add_up((const int8_t*)weight, values, map.inputs, sums);
 #endif
         for (int r = 0; r < ROWS; ++r) {
-            for (int half = 0; half < 2; ++half) sums[r][half] *= in.scales[first + r] * load(scales + half * LANES);
+            for (int h = 0; h < 2; ++h) sums[r][h] *= in.scales[first + r] * load(scales + h * LANES);
         }
     }
     const int column = panel * PANEL, left = map.outputs - column;
     for (int r = 0; r < ROWS; ++r) {
         const size_t row = (size_t)(first + r) * out.stride + column;
-        for (int half = 0; half < 2; ++half) {
-            const int at = half * LANES, count = std::min(LANES, left - at);
+        for (int h = 0; h < 2; ++h) {
+            const int at = h * LANES, count = std::min(LANES, left - at);
             if (count <= 0) break;
-            vfloat value = activate(sums[r][half] + load(map.bias.get() + column + at), out.activation);
+            vfloat value = activate(sums[r][h] + load(map.bias.get() + column + at), out.activation);
             if (count == LANES) {
                 if (out.add != nullptr) value += load(out.add + row + at);
                 store(out.to + row + at, value);
@@ -291,24 +328,36 @@ inline void block_of_panel(const Linear& map, int panel, const Inputs& in, int f
 // Work below this many products of two numbers is not worth a second thread.
 constexpr long SERIAL = 300000;
 
+// Call `task(i)` for 0 <= i < count, by all threads if that pays.
+template <class Task>
+inline void for_each(int count, bool pays, const Task& task) {
+    if (!pays || omp_get_max_threads() == 1) {
+        for (int i = 0; i < count; ++i) task(i);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int i = 0; i < count; ++i) task(i);
+}
+
 inline void product(const Linear& map, const Inputs& in, const Output& out) {
     const long work = (long)map.width() * map.inputs * in.rows;
-#pragma omp parallel for schedule(static) if (work > SERIAL)
-    for (int panel = 0; panel < map.panels; ++panel) {
+    for_each(map.panels, work > SERIAL, [&](int panel) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
             const int first = in.first[b];
             switch (in.first[b + 1] - first) {
-                case 1: block_of_panel<1>(map, panel, in, first, out); break;
-                case 2: block_of_panel<2>(map, panel, in, first, out); break;
-                case 3: block_of_panel<3>(map, panel, in, first, out); break;
-                case 4: block_of_panel<4>(map, panel, in, first, out); break;
-                case 5: block_of_panel<5>(map, panel, in, first, out); break;
-                case 6: block_of_panel<6>(map, panel, in, first, out); break;
-                case 7: block_of_panel<7>(map, panel, in, first, out); break;
-                case 8: block_of_panel<8>(map, panel, in, first, out); break;
-                case 9: block_of_panel<9>(map, panel, in, first, out); break;
-                default: block_of_panel<10>(map, panel, in, first, out); break;
+                case 1: multiply_block<1>(map, panel, in, first, out); break;
+                case 2: multiply_block<2>(map, panel, in, first, out); break;
+                case 3: multiply_block<3>(map, panel, in, first, out); break;
+                case 4: multiply_block<4>(map, panel, in, first, out); break;
+                case 5: multiply_block<5>(map, panel, in, first, out); break;
+                case 6: multiply_block<6>(map, panel, in, first, out); break;
+#if WIDE_BLOCK
+                case 7: multiply_block<7>(map, panel, in, first, out); break;
+                case 8: multiply_block<8>(map, panel, in, first, out); break;
+                case 9: multiply_block<9>(map, panel, in, first, out); break;
+                case 10: multiply_block<10>(map, panel, in, first, out); break;
+#endif
             }
         }
-    }
+    });
 }

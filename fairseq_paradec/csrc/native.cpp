@@ -4,7 +4,7 @@
 // built once for each instruction set; Python loads the one that the processor has.
 #include <new>
 
-#include "stack.h"
+#include "choose.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -105,11 +105,27 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
     return 1;
 }
 
-// One pass: embed the chunk, run the layers; states: N x padded(dim).
+// One pass; states: rows x width x padded(dim). 2: a token without a vector, or without a slot.
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
                      float* states, Workspace* work) try {
-    embed(*stack, *chunk, states);
-    run(*stack, *chunk, *own, source, states, *work);
+    return pass(*stack, *chunk, *own, source, states, *work) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Keys and values of a source; states: rows x length x dim, with this stride.
+API int paradec_source(const Stack* stack, const Linear* map, const float* states, int stride, int length,
+                       const int32_t* begins, const Store* source, Workspace* work) try {
+    put_source(*stack, *map, states, stride, length, begins, *source, *work);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Project hidden states and choose tokens.
+API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
+                       int stride, int rows, Workspace* work) try {
+    choose(*projection, *rules, *choices, hidden, stride, rows, *work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

@@ -22,6 +22,7 @@ typedef int32_t vint __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vuint __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vhalf __attribute__((vector_size(LANES * 2)));
 typedef int8_t vbyte __attribute__((vector_size(LANES)));
+typedef uint8_t vubyte __attribute__((vector_size(LANES)));
 
 // Rows of states are padded to whole vectors; what pads them is zero.
 inline int padded(int count) { return (count + LANES - 1) / LANES * LANES; }
@@ -35,7 +36,7 @@ inline V load_as(const T* from) {
 
 inline vfloat load(const float* from) { return load_as<vfloat>(from); }
 inline void store(float* to, vfloat value) { std::memcpy(to, &value, sizeof(value)); }
-inline vfloat splat(float value) { return value - vfloat{}; }
+inline vfloat splat(float value) { return value + vfloat{}; }
 
 // A bfloat16 is the upper half of a float.
 inline vfloat load(const uint16_t* from) {
@@ -49,16 +50,27 @@ inline vfloat load(const int8_t* from) {
 inline vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
 
 inline float sum(vfloat v) {
-    float total = 0;
-    for (int i = 0; i < LANES; ++i) total += v[i];
-    return total;
+    float parts[LANES];
+    store(parts, v);
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+    }
+    return parts[0];
 }
 
 inline float largest(vfloat v) {
-    float best = v[0];
-    for (int i = 1; i < LANES; ++i) best = std::max(best, v[i]);
-    return best;
+    float parts[LANES];
+    store(parts, v);
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) parts[i] = parts[i] > parts[i + half] ? parts[i] : parts[i + half];
+    }
+    return parts[0];
 }
+
+inline vfloat magnitude(vfloat v) { return (vfloat)((vuint)v & 0x7fffffff); }
+
+// The nearest whole numbers (of two, the even one) of numbers below 2^22.
+inline vuint nearest(vfloat v) { return (vuint)(v + 12582912.0f) - 0x4b400000; }
 
 // e^x, relative error below 2e-7: 2^n times a polynomial (Cephes' coefficients). Below -87 it is
 // 1e-38; NaN stays NaN.
@@ -81,9 +93,11 @@ inline vfloat exp(vfloat x) {
     return y * (vfloat)((k + 127) << 23);
 }
 
-inline uint16_t to_bfloat16(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;  // NaN
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+inline vhalf to_bfloat16(vfloat value) {
+    vuint bits = (vuint)value;
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    bits = value == value ? bits : (vuint)(vint{} + 0x7fc0);  // NaN
+    return __builtin_convertvector(bits, vhalf);
 }
+
+inline uint16_t to_bfloat16(float value) { return to_bfloat16(splat(value))[0]; }

@@ -1,6 +1,8 @@
 // A Transformer's encoder or decoder over a chunk of tokens of every row, against a cache.
 #pragma once
 
+#include <utility>
+
 #include "layers.h"
 
 struct Layer {
@@ -20,30 +22,43 @@ struct Stack {
     std::vector<Layer> layers;
 };
 
-// What one pass is given. Tokens are those of all rows, one after the other, without padding.
+// What one pass is given: rows x width tokens, of which some are padding.
 struct Chunk {
-    int count = 0;               // N tokens
-    const int64_t* tokens;       // N
-    const int32_t* row;          // N, whose token
-    const int32_t* place;        // N, its slot in the cache, and its position
-    const int32_t* until;        // N, see Seen
-    const uint8_t* mask;         // N x slots, see Seen; null: none
-    int mask_stride;
+    int rows, width;
+    const int64_t* tokens;        // rows x width
+    const int32_t* begins;        // rows, a row's first token that is no padding; null: 0
+    const int32_t* counts;        // rows, how many tokens follow; null: width
+    const int32_t* starts;        // rows, how many tokens are cached; null: 0
+    const int32_t* own_rows;      // rows, their places in the cache; null: 0, 1, 2, ...
+    const int32_t* source_rows;   // rows, their places in the source's
+    const int32_t* seen;          // how many tokens of its chunk a token sees; null: up to itself
+    int seen_rows;                // rows of `seen`, x width: all, or 1 for all
+    const uint8_t* mask;          // width x slots: which slots a token sees; null: as above
+    int slots;                    // of the mask
 };
 
 // Keys and values, layers x rows x heads x (head_size x slots, or slots x head_size).
 struct Store {
     float *keys, *values;
-    int rows = 0, slots = 0;
-    const int32_t* length = nullptr;  // of the source: rows
+    int rows, slots;
+    const int32_t* lengths;  // of the source: rows
     size_t at(int layer, int row, int head, const Stack& stack) const {
         return (((size_t)layer * rows + row) * stack.heads + head) * stack.head_size * slots;
     }
 };
 
+// One token of a chunk.
+struct Token {
+    int64_t word;
+    int own_row, source_row, place, until;  // place: its position and slot; until: see Seen
+    const uint8_t* mask;
+    size_t at;  // in the chunk
+};
+
 // What a pass computes in; kept by each thread of the caller, for it is as large in every pass.
 struct Workspace {
-    std::vector<float> normed, wide, mixed;
+    std::vector<Token> tokens;
+    std::vector<float> states, normed, wide, mixed, scores, logits;
     Inputs inputs;
 };
 
@@ -57,28 +72,69 @@ inline void multiply(const Linear& map, const float* x, int stride, int rows, co
     product(map, work.inputs, out);
 }
 
+// List a chunk's tokens without padding; false: one is not in the vocabulary, or has no slot.
+inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, std::vector<Token>& tokens) {
+    tokens.clear();
+    for (int b = 0; b < chunk.rows; ++b) {
+        const int begin = chunk.begins == nullptr ? 0 : chunk.begins[b];
+        const int count = chunk.counts == nullptr ? chunk.width : chunk.counts[b];
+        const int start = chunk.starts == nullptr ? 0 : chunk.starts[b];
+        const int own_row = chunk.own_rows == nullptr ? b : chunk.own_rows[b];
+        const int source_row = chunk.source_rows == nullptr ? b : chunk.source_rows[b];
+        const int32_t* seen = chunk.seen;
+        if (seen != nullptr && chunk.seen_rows > 1) seen += (size_t)b * chunk.width;
+        for (int j = 0; j < count; ++j) {
+            Token token;
+            token.at = (size_t)b * chunk.width + begin + j;
+            token.word = chunk.tokens[token.at];
+            token.own_row = own_row;
+            token.source_row = source_row;
+            token.place = start + j;
+            token.until = seen == nullptr ? token.place + 1 : start + seen[j];
+            token.mask = nullptr;
+            if (chunk.mask != nullptr) {
+                token.mask = chunk.mask + (size_t)j * chunk.slots;
+                token.until = chunk.slots;
+            }
+            if (token.word < 0 || token.word >= stack.vocabulary) return false;
+            if (token.place >= own.slots || token.until > own.slots) return false;
+            tokens.push_back(token);
+        }
+    }
+    return true;
+}
+
 // Attention of all tokens and heads; query: N x (heads * head_size), with this stride.
 template <class See>
-inline void attend_all(const Stack& stack, const Chunk& chunk, const Store& store, int layer,
-                       const float* query, int stride, float* out, See see) {
-    const int size = stack.head_size, all = stack.heads * size, tasks = chunk.count * stack.heads;
-    const long work = (long)tasks * size * store.slots;
-#pragma omp parallel if (work > SERIAL)
-    {
-        std::vector<float> scores(padded(store.slots) + LANES);
-#pragma omp for schedule(static)
-        for (int task = 0; task < tasks; ++task) {
-            const int i = task / stack.heads, head = task % stack.heads;
-            const size_t at = store.at(layer, chunk.row[i], head, stack);
-            attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at,
-                   store.slots, size, stack.scale, see(i), scores.data(), out + (size_t)i * all + head * size);
-        }
+inline void attend_all(const Stack& stack, const Store& store, int layer, const float* query, int stride,
+                       float* out, Workspace& work, const See& see) {
+    const int size = stack.head_size, all = stack.heads * size, tasks = (int)work.tokens.size() * stack.heads;
+    const int scratch = padded(store.slots) + LANES;
+    float* scores = grown(work.scores, (size_t)omp_get_max_threads() * scratch);
+    for_each(tasks, (long)tasks * size * store.slots > SERIAL, [&](int task) {
+        const int i = task / stack.heads, head = task % stack.heads;
+        const auto [row, seen] = see(work.tokens[i]);
+        const size_t at = store.at(layer, row, head, stack);
+        attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at,
+               store.slots, size, stack.scale, seen, scores + (size_t)omp_get_thread_num() * scratch,
+               out + (size_t)i * all + head * size);
+    });
+}
+
+// Write a token's keys and values, of all heads.
+inline void put(const Stack& stack, const Store& store, int layer, int row, int slot, const float* keys,
+                const float* values) {
+    const int size = stack.head_size;
+    for (int head = 0; head < stack.heads; ++head, keys += size, values += size) {
+        const size_t at = store.at(layer, row, head, stack);
+        for (int d = 0; d < size; ++d) store.keys[at + (size_t)d * store.slots + slot] = keys[d];
+        std::memcpy(store.values + at + (size_t)slot * size, values, size * sizeof(float));
     }
 }
 
-// Run the layers over a chunk; states: N x padded(dim), in and out.
-inline void run(const Stack& stack, const Chunk& chunk, const Store& own, const Store* source, float* x, Workspace& work) {
-    const int rows = chunk.count, dim = stack.dim, stride = padded(dim), size = stack.head_size;
+// Run the layers over the tokens of a workspace; states: N x padded(dim), in and out.
+inline void run(const Stack& stack, const Store& own, const Store* source, float* x, Workspace& work) {
+    const int rows = (int)work.tokens.size(), dim = stack.dim, stride = padded(dim), size = stack.head_size;
     const int all = stack.heads * size;
     float* normed = grown(work.normed, (size_t)rows * stride);
     float* mixed = grown(work.mixed, (size_t)rows * all);
@@ -96,25 +152,21 @@ inline void run(const Stack& stack, const Chunk& chunk, const Store& own, const 
         float* wide = grown(work.wide, (size_t)rows * 3 * all);
         multiply(layer.qkv, before(layer, layer.self_norm), stride, rows, {wide, 3 * all}, work);
         for (int i = 0; i < rows; ++i) {
-            for (int head = 0; head < stack.heads; ++head) {
-                const size_t at = own.at((int)index, chunk.row[i], head, stack);
-                const float* key = wide + (size_t)i * 3 * all + all + head * size;
-                for (int d = 0; d < size; ++d) own.keys[at + (size_t)d * own.slots + chunk.place[i]] = key[d];
-                std::memcpy(own.values + at + (size_t)chunk.place[i] * size, key + all, size * sizeof(float));
-            }
+            const Token& token = work.tokens[i];
+            const float* keys = wide + (size_t)i * 3 * all + all;
+            put(stack, own, (int)index, token.own_row, token.place, keys, keys + all);
         }
-        attend_all(stack, chunk, own, (int)index, wide, 3 * all, mixed, [&](int i) {
-            const uint8_t* mask = chunk.mask == nullptr ? nullptr : chunk.mask + (size_t)i * chunk.mask_stride;
-            return Seen{chunk.until[i], mask};
-        });
+        attend_all(stack, own, (int)index, wide, 3 * all, mixed, work,
+                   [](const Token& t) { return std::pair(t.own_row, Seen{t.until, t.mask}); });
         multiply(layer.self_out, mixed, all, rows, {x, stride, x}, work);
         after(layer, layer.self_norm);
         // 2. Attention to the source.
         if (source != nullptr) {
             wide = grown(work.wide, (size_t)rows * all);
             multiply(layer.cross_query, before(layer, layer.cross_norm), stride, rows, {wide, all}, work);
-            attend_all(stack, chunk, *source, (int)index, wide, all, mixed,
-                       [&](int i) { return Seen{source->length[chunk.row[i]], nullptr}; });
+            attend_all(stack, *source, (int)index, wide, all, mixed, work, [&](const Token& t) {
+                return std::pair(t.source_row, Seen{source->lengths[t.source_row], nullptr});
+            });
             multiply(layer.cross_out, mixed, all, rows, {x, stride, x}, work);
             after(layer, layer.cross_norm);
         }
@@ -128,18 +180,50 @@ inline void run(const Stack& stack, const Chunk& chunk, const Store& own, const 
     if (stack.final_norm.weight) normalise(stack.final_norm, x, rows, dim, x);
 }
 
-// Embed a chunk: scaled vectors of the tokens, their positions', and the norm.
-inline void embed(const Stack& stack, const Chunk& chunk, float* x) {
+// Embed tokens: scaled vectors, those of their positions, and the norm.
+inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x) {
     const int stride = padded(stack.dim);
-    for (int i = 0; i < chunk.count; ++i, x += stride) {
-        const float* token = stack.embedding.get() + (size_t)chunk.tokens[i] * stride;
+    for (const Token& token : tokens) {
+        const float* word = stack.embedding.get() + (size_t)token.word * stride;
         const float* position = nullptr;
         if (stack.positions) {
-            position = stack.positions.get() + (size_t)std::min(chunk.place[i], stack.num_positions - 1) * stride;
+            position = stack.positions.get() + (size_t)std::min(token.place, stack.num_positions - 1) * stride;
         }
         for (int d = 0; d < stride; d += LANES) {
-            store(x + d, position == nullptr ? load(token + d) : load(token + d) + load(position + d));
+            store(x + d, position == nullptr ? load(word + d) : load(word + d) + load(position + d));
         }
         if (stack.embedding_norm.weight) normalise(stack.embedding_norm, x, 1, stack.dim, x);
+        x += stride;
+    }
+}
+
+// Run a pass; states: rows x width x padded(dim), zeros at padding. False: see `list`.
+inline bool pass(const Stack& stack, const Chunk& chunk, const Store& own, const Store* source, float* states, Workspace& work) {
+    if (!list(stack, chunk, own, work.tokens)) return false;
+    const size_t stride = padded(stack.dim), count = work.tokens.size(), all = (size_t)chunk.rows * chunk.width;
+    float* x = count == all ? states : grown(work.states, count * stride);
+    embed(stack, work.tokens, x);
+    run(stack, own, source, x, work);
+    if (count < all) {
+        std::memset(states, 0, all * stride * sizeof(float));
+        for (size_t i = 0; i < count; ++i) std::memcpy(states + work.tokens[i].at * stride, x + i * stride, stride * sizeof(float));
+    }
+    return true;
+}
+
+// Make the keys and values of a source, of all layers; map: to layers x 2 x heads x head_size.
+inline void put_source(const Stack& stack, const Linear& map, const float* states, int stride, int length,
+                       const int32_t* begins, const Store& source, Workspace& work) {
+    const int all = stack.heads * stack.head_size, width = 2 * all * (int)stack.layers.size();
+    for (int row = 0; row < source.rows; ++row) {
+        const int count = source.lengths[row], begin = begins == nullptr ? 0 : begins[row];
+        float* wide = grown(work.wide, (size_t)count * width);
+        multiply(map, states + ((size_t)row * length + begin) * stride, stride, count, {wide, width}, work);
+        for (int i = 0; i < count; ++i) {
+            const float* keys = wide + (size_t)i * width;
+            for (int layer = 0; layer < (int)stack.layers.size(); ++layer, keys += 2 * all) {
+                put(stack, source, layer, row, i, keys, keys + all);
+            }
+        }
     }
 }

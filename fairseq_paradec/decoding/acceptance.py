@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import option_error
+from .token_rules import Scored
 
 
 class ExactMatch:
@@ -29,18 +30,17 @@ class ExactMatch:
         """Whether the rule accepts the verifier's own choices only."""
         return type(self).accept is ExactMatch.accept
 
-    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
         """Count the accepted tokens of each row.
 
         Args:
             draft: B×K drafted tokens; ``<pad>``, which is never chosen, after a shorter draft.
-            choice: B×R the verifier's choices at the same positions; R >= K.
-            log_probs: B×R×V the verifier's log-probabilities; -inf where a token is forbidden.
+            scored: the verifier's choices at the same positions, and its scores of the draft.
 
         Returns:
             B: num_accepted, the number of accepted tokens.
         """
-        return _leading(draft.eq(choice[:, : draft.size(1)]))
+        return _leading(draft.eq(scored.tokens[:, : draft.size(1)]))
 
     def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
         """Return the number of scored positions whose tokens are final."""
@@ -82,15 +82,12 @@ class TopKMargin(ExactMatch):
         self.topk = topk
         self.margin = margin
 
-    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
         """Count the accepted tokens of each row; see ExactMatch."""
-        scores = log_probs[:, : draft.size(1)]  # B×K×V
-        drafted = scores.gather(2, draft[:, :, None])  # B×K×1
-        higher = scores.gt(drafted).sum(dim=2)
-        best = scores.gather(2, choice[:, : draft.size(1), None])
-        near = (best - drafted).squeeze(2) <= self.margin
-        allowed = drafted.squeeze(2) > -math.inf
-        return _leading((higher < self.topk) & near & allowed)
+        drafted, higher = scored.draft_scores, scored.draft_ranks
+        assert drafted is not None and higher is not None
+        near = scored.scores[:, : draft.size(1)] - drafted <= self.margin
+        return _leading((higher < self.topk) & near & (drafted > -math.inf))
 
 
 class Distance(ExactMatch):
@@ -108,13 +105,13 @@ class Distance(ExactMatch):
         self.limit = limit
         self.numbers = numbers
 
-    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
         """Count the accepted tokens of each row; see ExactMatch."""
-        choice = choice[:, : draft.size(1)]
+        choice = scored.tokens[:, : draft.size(1)]
         self.numbers = self.numbers.to(draft.device)
         near = (self.numbers[draft] - self.numbers[choice]).abs() <= self.limit
-        allowed = log_probs[:, : draft.size(1)].gather(2, draft[:, :, None]).squeeze(2) > -math.inf
-        return _leading(draft.eq(choice) | (near & allowed))
+        assert scored.draft_scores is not None
+        return _leading(draft.eq(choice) | (near & (scored.draft_scores > -math.inf)))
 
 
 class AtLeast(ExactMatch):
@@ -134,10 +131,10 @@ class AtLeast(ExactMatch):
         self.least = least
         self.pad = pad
 
-    def accept(self, draft: Tensor, choice: Tensor, log_probs: Tensor) -> Tensor:
+    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
         """Count the accepted tokens of each row; see ExactMatch."""
         forced = draft[:, : self.least].ne(self.pad).sum(dim=1)
-        return self.rule.accept(draft, choice, log_probs).maximum(forced)
+        return self.rule.accept(draft, scored).maximum(forced)
 
 
 def numbers_of(words: Any, limit: int) -> Tensor:

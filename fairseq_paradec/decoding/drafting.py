@@ -49,30 +49,27 @@ class BlockSizes:
         self.sizes = [self.sizes[b] for b in stay]
 
 
-class ScoredDrafter(Drafter):
-    """Drafts a model's best-scored token at each of the next positions.
+class ModelDrafter(Drafter):
+    """Drafts the best token of a model's states at each of the next positions.
 
     Args:
+        scorer: of the model whose projection is used.
+        projection: the draft projection, of all tokens or of a shortlist.
         rules: which tokens are allowed at a position.
-        sizes: the block size of each row.
+        sizes: the number of drafted tokens of each row.
     """
 
-    def __init__(self, rules: TokenRules, sizes: BlockSizes) -> None:
+    def __init__(
+        self, scorer: Any, projection: DraftProjection, rules: TokenRules, sizes: BlockSizes
+    ) -> None:
+        self.scorer = scorer
+        self.projection = projection
         self.rules = rules
         self.sizes = sizes
 
     @abc.abstractmethod
-    def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
-        """Score the tokens at the next positions.
-
-        Args:
-            rows: B rows.
-            count: K, the number of positions.
-            whole: score the whole vocabulary, even if the drafter has a shortlist.
-
-        Returns:
-            B×K×V scores, normalised or not; the caller may write to them.
-        """
+    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+        """Return the states that predict the next ``count`` positions of each row, B×K×D."""
 
     @abc.abstractmethod
     def nan_error(self) -> UsageError:
@@ -84,13 +81,12 @@ class ScoredDrafter(Drafter):
         counts = [min(row.room - 1, self.sizes[b]) for b, row in enumerate(rows)]
         if max(counts) == 0:
             return no_draft(len(rows))
-        # A forced token may lie outside the shortlist.
-        scores = self.scores(rows, max(counts), whole=self.rules.forced_len > 0)
-        best, tokens = self.rules.choose(scores, rows)  # B×K each
-        if bool(torch.isnan(best).any()):
+        hidden = self.hidden(rows, max(counts))
+        scored = self.projection.choose(self.scorer.projection, hidden, self.rules, rows)
+        if bool(torch.isnan(scored.scores).any()):
             raise self.nan_error()
         drafts = []
-        for draft, count in zip(tokens.tolist(), counts, strict=True):
+        for draft, count in zip(scored.tokens.tolist(), counts, strict=True):
             draft = draft[:count]
             eos = self.rules.eos
             drafts.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
@@ -104,28 +100,6 @@ class ScoredDrafter(Drafter):
     def drop(self, stay: Sequence[int]) -> None:
         """Keep the blocks of these rows."""
         self.sizes.drop(stay)
-
-
-class ModelDrafter(ScoredDrafter):
-    """Drafts from the hidden states of a model.
-
-    Args:
-        scorer: of the model whose projection is used.
-        projection: the draft projection, of all tokens or of a shortlist.
-        rules: which tokens are allowed at a position.
-        sizes: the number of drafted tokens of each row.
-    """
-
-    def __init__(
-        self, scorer: Any, projection: DraftProjection, rules: TokenRules, sizes: BlockSizes
-    ) -> None:
-        super().__init__(rules, sizes)
-        self.scorer = scorer
-        self.projection = projection
-
-    def logits(self, hidden: Tensor, whole: bool) -> Tensor:
-        """Project hidden states, B×K×D -> B×K×V."""
-        return self.projection.logits(self.scorer.projection, hidden, whole)
 
 
 class StateDrafter(ModelDrafter):

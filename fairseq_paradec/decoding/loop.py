@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .acceptance import ExactMatch
 from .row import Row
-from .token_rules import TokenRules
+from .token_rules import Scored, TokenRules
 from .trace import PassDetails, PassRecord
 
 
@@ -77,6 +77,12 @@ class Verifier(Protocol):
         """Return B×R×V log-probabilities for the output of ``step``."""
         ...
 
+    def choose(
+        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+    ) -> Scored:
+        """Choose at every position for the output of ``step``; see TokenRules.choose."""
+        ...
+
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll each row back to its own length."""
 
@@ -114,23 +120,26 @@ def draft_and_verify(
         drafts, num_scored = proposal = drafter.propose(live)
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
-        log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
-        choice_scores, chosen = rules.choose(log_probs, live)  # B×R each
-        # 3. Accept.
-        choices = [c[:n] for c, n in zip(chosen.tolist(), num_scored, strict=True)]
-        details = None
+        draft = None
         if record_tokens or not acceptance.exact:
             draft = _rectangle(drafts, rules.pad, rules.device)  # B×K
+        details = None
         if record_tokens:
-            details = PassDetails(log_probs, choice_scores, draft)
+            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
+            scored = rules.choose(log_probs, live, draft)
+            details = PassDetails(log_probs, scored)
+        else:
+            scored = scorer.choose(hidden, rules, live, draft)
+        # 3. Accept.
+        choices = [c[:n] for c, n in zip(scored.tokens.tolist(), num_scored, strict=True)]
         if acceptance.exact:  # the emitted tokens are the verifier's choices
             accepted = list(map(_agreement, drafts, choices))
-            final, scores = choices, choice_scores.tolist()
+            final, scores = choices, scored.scores.tolist()
         else:
-            num_accepted = acceptance.accept(draft, chosen, log_probs)  # B
-            emitted = _emitted(draft, chosen, num_accepted)  # B×R
-            accepted, final = num_accepted.tolist(), emitted.tolist()
-            scores = log_probs.gather(2, emitted[:, :, None]).squeeze(2).tolist()
+            assert draft is not None
+            num_accepted = acceptance.accept(draft, scored)  # B
+            accepted = num_accepted.tolist()
+            final, scores = _emitted(draft, scored, num_accepted)
         # 4. Commit the final tokens, and roll the cache back to them.
         committed = list(map(acceptance.commit, accepted, map(len, drafts), num_scored))
         for b, row in enumerate(live):
@@ -178,9 +187,15 @@ def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tenso
     )
 
 
-def _emitted(draft: Tensor, choices: Tensor, num_accepted: Tensor) -> Tensor:
-    """Return the tokens that a pass emits: the accepted drafts, then the verifier's, B×R."""
-    drafted = choices.clone()
-    drafted[:, : draft.size(1)] = draft
-    index = torch.arange(choices.size(1), device=choices.device)
-    return torch.where(index < num_accepted[:, None], drafted, choices)
+def _emitted(
+    draft: Tensor, scored: Scored, num_accepted: Tensor
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Return what a pass emits, with scores: the accepted drafts, then the verifier's tokens."""
+    tokens, scores = scored.tokens.clone(), scored.scores.clone()  # B×R
+    index = torch.arange(draft.size(1), device=tokens.device)
+    is_drafted = index < num_accepted[:, None]  # B×K
+    for whole, part in ((tokens, draft), (scores, scored.draft_scores)):
+        assert part is not None
+        start = whole[:, : draft.size(1)]
+        start.copy_(torch.where(is_drafted, part, start))
+    return tokens.tolist(), scores.tolist()

@@ -11,13 +11,46 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from .row import Row
+
+
+class Limits(NamedTuple):
+    """The limits that hold at some positions of a chunk only, B×R each.
+
+    Attributes:
+        early: True where ``</s>`` is forbidden; None: nowhere.
+        last: True where only ``</s>`` is allowed; None: nowhere.
+        forced: the only allowed token, or ``<pad>`` for any; None: nowhere.
+        free: True where suppressed tokens are allowed; None: nowhere.
+    """
+
+    early: Tensor | None = None
+    last: Tensor | None = None
+    forced: Tensor | None = None
+    free: Tensor | None = None
+
+
+class Scored(NamedTuple):
+    """The choices at the positions of a chunk.
+
+    Attributes:
+        tokens: B×R, the best allowed token.
+        scores: B×R, its log-probability.
+        draft_scores: B×K, the log-probabilities of drafted tokens, -inf where forbidden; None
+            without a draft.
+        draft_ranks: B×K, the number of tokens that score strictly higher; None without a draft.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    draft_scores: Tensor | None = None
+    draft_ranks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -50,82 +83,99 @@ class TokenRules:
     device: torch.device
     suppressed: tuple[int, ...] = ()
 
-    def choose(self, log_probs: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    def choose(self, scores: Tensor, rows: Sequence[Row], draft: Tensor | None = None) -> Scored:
         """Apply the rules and choose greedily at every position of a chunk.
 
         Args:
-            log_probs: B×R×V; written to: forbidden tokens become -inf.
+            scores: B×R×V; written to: forbidden tokens become -inf.
             rows: B rows; chunk position j of row b predicts position ``len(rows[b].tokens) + j``.
-
-        Returns:
-            The choices' log-probabilities and the choices, B×R each.
+            draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
         """
-        self.restrict(log_probs, rows, [len(row.tokens) for row in rows])
-        best, choices = log_probs.max(dim=-1)
-        return best, choices
+        self.restrict(scores, rows, [len(row.tokens) for row in rows])
+        best, choices = scores.max(dim=-1)
+        if draft is None:
+            return Scored(choices, best)
+        part = scores[:, : draft.size(1)]
+        drafted = part.gather(2, draft[:, :, None])  # B×K×1
+        return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(dim=2))
+
+    def limits(self, rows: Sequence[Row], starts: list[int], width: int) -> Limits:
+        """Return the limits at the positions of a chunk.
+
+        Args:
+            rows: B rows, for their limits and prefixes.
+            starts: B; chunk position j of row b predicts position ``starts[b] + j``.
+            width: R.
+        """
+        early = last = forced = free = None
+        positions = None
+        if min(starts) < max(self.min_len, self.forced_len):
+            positions = self._positions(starts, width)
+            if self.min_len > 0:
+                early = (positions < self.min_len) & (positions >= self.forced_len)
+            if self.forced_len > 0:
+                forced = self._forced(positions, rows)
+                free = positions < self.forced_len if self.suppressed else None
+        if any(start + width > row.limit for start, row in zip(starts, rows, strict=True)):
+            positions = self._positions(starts, width) if positions is None else positions
+            ends = torch.tensor([row.limit for row in rows], device=self.device)
+            last = positions >= ends[:, None]
+        return Limits(early, last, forced, free)
 
     def restrict(self, log_probs: Tensor, rows: Sequence[Row], starts: list[int]) -> None:
         """Apply the rules at every position of a chunk.
 
+        As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
+        overrides the minimal length and the suppressed tokens.
+
         Args:
             log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary; written to:
                 forbidden tokens become -inf.
-            rows: B rows, for their limits and prefixes.
-            starts: B; chunk position j of row b predicts position ``starts[b] + j``.
+            rows: see ``limits``.
+            starts: see ``limits``.
         """
-        width = log_probs.size(1)
+        early, last, forced, free = self.limits(rows, starts, log_probs.size(1))
         log_probs[:, :, self.pad] = -math.inf
         if self.unk_penalty != 0:
             log_probs[:, :, self.unk] -= self.unk_penalty
-        if min(starts) < max(self.min_len, self.forced_len):
-            self._restrict_start(log_probs, self._positions(starts, width), rows)
-        if any(start + width > row.limit for start, row in zip(starts, rows, strict=True)):
-            limits = torch.tensor([row.limit for row in rows], device=self.device)
-            past = self._positions(starts, width) >= limits[:, None]  # B×R
+        if early is not None:
+            log_probs[:, :, self.eos].masked_fill_(early, -math.inf)
+        if forced is not None:
+            kept = log_probs.gather(2, forced[:, :, None])
+            log_probs.masked_fill_(forced.ne(self.pad)[:, :, None], -math.inf)
+            log_probs.scatter_(2, forced[:, :, None], kept)
+        if last is not None:
             end_scores = log_probs[:, :, self.eos].clone()
-            log_probs.masked_fill_(past[:, :, None], -math.inf)
+            log_probs.masked_fill_(last[:, :, None], -math.inf)
             log_probs[:, :, self.eos] = end_scores
         if self.suppressed:
-            self._suppress(log_probs, starts)
+            self._suppress(log_probs, free)
 
     def _positions(self, starts: list[int], width: int) -> Tensor:
         """Return the target position that each chunk position predicts, B×R."""
         first = torch.tensor(starts, device=self.device)
         return first[:, None] + torch.arange(width, device=self.device)
 
-    def _suppress(self, log_probs: Tensor, starts: list[int]) -> None:
-        """Forbid the suppressed tokens, as fairseq does: not before ``forced_len``."""
-        tokens = self._suppressed
-        if log_probs.size(2) <= self.suppressed[-1]:  # over a shortlist
-            tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]
-        if min(starts) >= self.forced_len:
-            log_probs.index_fill_(2, tokens, -math.inf)
-            return
-        free = self._positions(starts, log_probs.size(1)) >= self.forced_len  # B×R
-        kept = log_probs.index_select(2, tokens).masked_fill_(free[:, :, None], -math.inf)
-        log_probs.index_copy_(2, tokens, kept)
-
-    @functools.cached_property
-    def _suppressed(self) -> Tensor:
-        """``suppressed`` on the device."""
-        return torch.tensor(self.suppressed, device=self.device)
-
-    def _restrict_start(self, log_probs: Tensor, positions: Tensor, rows: Sequence[Row]) -> None:
-        """Forbid an early ``</s>``, and allow only the prefix token where a row has one.
-
-        As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
-        overrides the minimal length.
-        """
-        early = (positions < self.min_len) & (positions >= self.forced_len)
-        log_probs[:, :, self.eos].masked_fill_(early, -math.inf)
-        if self.forced_len == 0:
-            return
+    def _forced(self, positions: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Return each position's prefix token, or ``<pad>`` where a row has none, B×R."""
         filler = [self.pad] * self.forced_len
         table = torch.tensor([(r.prefix[: r.limit] + filler)[: self.forced_len] for r in rows])
         where = positions.clamp(max=self.forced_len - 1)
-        forced = table.to(self.device).gather(1, where)  # B×R
-        forced = forced.masked_fill(positions >= self.forced_len, self.pad)
-        kept = log_probs.gather(2, forced[:, :, None])
-        is_forced = forced.ne(self.pad)[:, :, None]
-        log_probs.masked_fill_(is_forced, -math.inf)
-        log_probs.scatter_(2, forced[:, :, None], kept)
+        forced = table.to(self.device).gather(1, where)
+        return forced.masked_fill(positions >= self.forced_len, self.pad)
+
+    def _suppress(self, log_probs: Tensor, free: Tensor | None) -> None:
+        """Forbid the suppressed tokens, but where they are free."""
+        tokens = self.suppressed_tokens
+        if log_probs.size(2) <= self.suppressed[-1]:  # over a shortlist
+            tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]
+        if free is None:
+            log_probs.index_fill_(2, tokens, -math.inf)
+            return
+        kept = log_probs.index_select(2, tokens).masked_fill_(~free[:, :, None], -math.inf)
+        log_probs.index_copy_(2, tokens, kept)
+
+    @functools.cached_property
+    def suppressed_tokens(self) -> Tensor:
+        """``suppressed`` on the device."""
+        return torch.tensor(self.suppressed, dtype=torch.long, device=self.device)

@@ -18,6 +18,8 @@ from ..errors import option_error
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import Tensor
 
+    from .token_rules import Scored
+
 SCHEMA = "fairseq_paradec.decoding"
 SCHEMA_VERSION = 2
 #: Records of these versions are read; fields that version 1 lacks are "not recorded".
@@ -100,18 +102,17 @@ class PassDetails:
 
     Args:
         log_probs: B×R×V the verifier's log-probabilities, with forbidden tokens at -inf.
-        choice_scores: B×R the log-probabilities of its choices.
-        draft: B×K drafted tokens; K <= R.
+        scored: its choices, and its scores of the draft.
     """
 
-    def __init__(self, log_probs: Tensor, choice_scores: Tensor, draft: Tensor) -> None:
+    def __init__(self, log_probs: Tensor, scored: Scored) -> None:
+        assert scored.draft_scores is not None and scored.draft_ranks is not None
         top = log_probs.topk(2)
-        self.scores = choice_scores.tolist()
+        self.scores = scored.scores.tolist()
         self.top = top.indices.tolist()  # B×R×2
         self.top_scores = top.values.tolist()
-        drafted = log_probs[:, : draft.size(1)].gather(2, draft[:, :, None])  # B×K×1
-        self.draft_scores = drafted.squeeze(2).tolist()
-        self.draft_ranks = log_probs[:, : draft.size(1)].gt(drafted).sum(dim=2).tolist()
+        self.draft_scores = scored.draft_scores.tolist()
+        self.draft_ranks = scored.draft_ranks.tolist()
 
     def of_row(self, b: int, draft: list[int], verifier: list[int]) -> PassTokens:
         """Return the tokens of row b, without padding."""

@@ -19,14 +19,14 @@ from .clock import Clock, Parts
 from .loading import check_inputs, choose
 from .systems import FairseqSystem, Models
 
-# Column -> the timed part of the generator, and its methods, none of which calls another.
+# Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
 PARTS: Parts = {
     "encoder and keys": ("scorer", ("encode",)),
     "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
     "drafter's decoder": ("draft_scorer", ("fill",)),
-    "drafter's vocabulary": ("projection", ("logits",)),
+    "drafter's vocabulary": ("projection", ("choose",)),
     "decoder": ("scorer", ("step",)),
-    "vocabulary": ("scorer", ("log_probs",)),
+    "vocabulary": ("scorer", ("choose", "log_probs")),
 }
 
 

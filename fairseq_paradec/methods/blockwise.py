@@ -49,11 +49,10 @@ class HeadsDrafter(StateDrafter):
         super().__init__(scorer, *args)
         self.heads = heads
 
-    def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
-        """Run the heads, B×K×V."""
-        states = self.heads(self.states, range(1, count + 1))  # B×K×D
-        logits = self.logits(states, whole)
-        return logits if self.rules.temperature == 1.0 else logits / self.rules.temperature
+    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+        """Run the heads."""
+        states: Tensor = self.heads(self.states, range(1, count + 1))
+        return states
 
     def nan_error(self) -> UsageError:
         """Return an error that names the model with the heads."""

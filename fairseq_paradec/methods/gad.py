@@ -40,11 +40,11 @@ class BlockDrafter(ModelDrafter):
     The scorer is the block model's; its encoder has not run yet.
     """
 
-    def scores(self, rows: Sequence[Row], count: int, whole: bool) -> Tensor:
-        """Fill a block after each row's prefix, B×K×V."""
+    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+        """Fill a block after each row's prefix."""
         # Always k masks: they attend to each other, so fewer masks would change the draft.
-        hidden = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
-        return self.logits(hidden[:, :count], whole)
+        states: Tensor = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
+        return states[:, :count]
 
     def nan_error(self) -> UsageError:
         """Return an error that names the drafter."""

@@ -32,7 +32,7 @@ class BlockFiller(Drafter):
         self.scorer = scorer
         self.block_size = block_size
         self.prefixes: list[list[int]] = []
-        self.log_probs = scorer.log_probs
+        self.log_probs, self.choose = scorer.log_probs, scorer.choose
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose no tokens, and a block of scored positions within the row's limit."""

@@ -88,7 +88,7 @@ def gad(verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: floa
         drafted: list[int] = []
         for i, scores in enumerate(draft(y)):
             if start + i < rules.max_len and rules.eos not in drafted:
-                drafted.append(int(rules.apply(scores, start + i).argmax()))
+                drafted.append(int(rules.apply(scores / rules.temperature, start + i).argmax()))
         # Verify.
         log_probs = verify([*y, *drafted])
         num_accepted = 0

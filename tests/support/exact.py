@@ -12,6 +12,7 @@ from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
 from torch import Tensor
 
 from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.decoding.token_rules import Scored
 from support.builders import Limits, decode, source_rows
 
 Flags = dict[str, Any]
@@ -152,3 +153,11 @@ PREFIXES: dict[str, list[list[int]]] = {
     "ends": [[5, 2, 1], [6, 7, 2], [2, 1, 1], [8, 39, 10]],
     "long": [[5, 9, 11, 12, 13, 14, 15, 16]] * 4,
 }
+
+
+def scored(scores: Tensor, choices: Tensor, draft: Tensor) -> Scored:
+    """The verifier's scores, B×R×V, as an acceptance rule reads them."""
+    part = scores[:, : draft.size(1)]
+    drafted = part.gather(2, draft[:, :, None])
+    best = scores.gather(2, choices[:, :, None]).squeeze(2)
+    return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(2))

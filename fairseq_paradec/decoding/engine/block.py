@@ -99,14 +99,13 @@ def block_mask(
         device: the device of the returned mask.
 
     Returns:
-        B×W×W, or 1×W×W; True where a row of the chunk attends to a column.
+        B×W, or 1×W: the number of the chunk's first tokens that each attends to.
     """
-    index = torch.arange(width, device=device)
-    first = torch.tensor(begins, device=device)[:, None]
-    last = first + size - 1
-    sees_block = (index <= last) & (index >= (first if causal else 0))
-    until = torch.where(sees_block, last, index)  # the last column that a row attends to
-    return index <= until[:, :, None]
+    index = torch.arange(width, dtype=torch.int32, device=device)
+    first = torch.tensor(begins, dtype=torch.int32, device=device)[:, None]
+    end = first + size
+    sees_block = (index < end) & (index >= (first if causal else 0))
+    return torch.where(sees_block, end, index + 1)
 
 
 # Batches of one sentence need the same few masks in every pass; callers must not change them.

@@ -8,12 +8,13 @@ rolls back to its own length. Every method of this package runs on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import option_error
+from ..token_rules import Scored, TokenRules
 from .cache import Cache
 from .compiled import warn_plain
 from .compiled_pass import CompiledPass
@@ -28,6 +29,9 @@ from .native.stack import why_not
 from .projection import gather_projection
 from .settings import Engine
 from .weights import Form, compiles
+
+if TYPE_CHECKING:
+    from ..row import Row
 
 PLAIN = Engine()
 
@@ -191,6 +195,12 @@ class ChunkScorer:
     def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
         return self.projection.log_probs(hidden, temperature)
+
+    def choose(
+        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+    ) -> Scored:
+        """Choose the next token at every position; see Projection.choose."""
+        return self.projection.choose(hidden, rules, rows, draft)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""

@@ -6,10 +6,10 @@ A mask is one of these:
   to those of them in its window;
 - ``all``: a token attends to the cached tokens and the whole chunk; all rows have equally many
   cached tokens (a step of a reordered model);
-- K×T, True where token i of the chunk attends to slot j; all rows have equally many cached tokens
-  (a step whose directions or tokens do not attend to each other);
-- R×K×K, True where token i of the chunk attends to token j of the chunk; all attend to the cached
-  tokens (a prefix and a block of masks). R is B, or 1 for all rows.
+- K×T of bool, True where token i of the chunk attends to slot j; all rows have equally many cached
+  tokens (a step whose directions or tokens do not attend to each other);
+- R×K of int32: token i of the chunk attends to the cached tokens and to the first mask[r, i] tokens
+  of the chunk (a prefix and a block of masks). R is B, or 1 for all rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     """
     if not isinstance(mask, Tensor):
         return None if mask == "all" else _causal(cache, place)
-    if mask.dim() == 2:
+    if mask.dtype == torch.bool:
         return cache.keys.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
     return _chunk(cache, place, mask)
 
@@ -77,16 +77,10 @@ def _table(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.full((size, size), -math.inf, dtype=dtype, device=device).triu(1)
 
 
-def _chunk(cache: Cache, place: Place, mask: Tensor) -> Tensor:
-    """Return the bias, B×1×K×T, of a chunk with all cached tokens and the mask R×K×K in itself."""
-    width = mask.size(2)
-    bias = cache.keys.new_zeros(len(cache.lengths), 1, width, place.end)
-    if isinstance(place.positions, slice):
-        bias[:, 0, :, place.positions].masked_fill_(~mask, -math.inf)
-        return bias
-    first = torch.tensor(cache.lengths, device=mask.device)
-    column = torch.arange(place.end, device=mask.device) - first[:, None]  # B×T, in the chunk
-    where = column.clamp(0, width - 1)[:, None].expand(-1, width, -1)
-    seen = mask.expand(len(cache.lengths), -1, -1).gather(2, where)  # B×K×T
-    seen = (seen & (column < width)[:, None]) | (column < 0)[:, None]
-    return bias.masked_fill_(~seen[:, None], -math.inf)
+def _chunk(cache: Cache, place: Place, seen: Tensor) -> Tensor:
+    """Return the bias, R×1×K×T, of a chunk that sees the cached tokens and the mask's."""
+    first: Tensor | int = min(cache.lengths)
+    if not isinstance(place.positions, slice):
+        first = torch.tensor(cache.lengths, device=seen.device)[:, None]
+    hidden = torch.arange(place.end, device=seen.device) >= (first + seen)[:, :, None]
+    return cache.keys.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf).unsqueeze(1)

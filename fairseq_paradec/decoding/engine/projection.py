@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import option_error
+from ..token_rules import Scored, TokenRules
+from .native.passes import native_choose
+from .native.stack import NativeMap
 from .weights import Form, Map, make_map
+
+if TYPE_CHECKING:
+    from ..row import Row
 
 
 class Projection(NamedTuple):
@@ -19,7 +26,7 @@ class Projection(NamedTuple):
         linear: V×D; for an adaptive softmax the model's own module, or None.
         adaptive_softmax: fairseq's module, or None.
         first: a model's head of the next token, if it has prediction heads, or None.
-        form: of the linear map.
+        form: of the linear map, if it is torch's.
     """
 
     linear: Map | Any
@@ -48,10 +55,29 @@ class Projection(NamedTuple):
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits: ...×D -> ...×V, in fp32 (fp64 for an fp64 model)."""
-        logits: Tensor = self.linear(hidden)
-        return logits.to(_score_dtype(logits))
+    def choose(
+        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+    ) -> Scored:
+        """Choose the next token at every position; see ``TokenRules.choose``.
+
+        Args:
+            hidden: B×R×D.
+            rules: which tokens are allowed.
+            rows: B rows.
+            draft: B×K drafted tokens, or None.
+        """
+        if isinstance(self.linear, NativeMap):
+            if self.first is not None:
+                hidden = self.first(hidden)
+            return native_choose(self.linear, hidden, rules, rows, draft)
+        return rules.choose(self.log_probs(hidden, rules.temperature), rows, draft)
+
+    def draft(self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Scored:
+        """Choose the best token at every position; scores are not normalised. See ``choose``."""
+        if isinstance(self.linear, NativeMap):
+            return native_choose(self.linear, hidden, rules, rows, normalised=False)
+        scores = self.linear(hidden) / rules.temperature
+        return rules.choose(scores.to(_score_dtype(scores)), rows)
 
 
 def gather_projection(model: Any, form: Form) -> Projection:
@@ -102,25 +128,35 @@ class DraftProjection:
                 f"symbols) to {len(words)}, the whole dictionary",
             )  # fmt: skip
 
-    def logits(self, projection: Projection, hidden: Tensor, whole: bool = False) -> Tensor:
-        """Return logits of hidden states, in fp32 or fp64.
+    def choose(
+        self,
+        projection: Projection,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+    ) -> Scored:
+        """Draft the best token at every position; see ``Projection.draft``.
 
         Args:
             projection: the model's projection, as its scorer last gathered it.
-            hidden: ...×D.
-            whole: score all tokens, even if there is a shortlist.
-
-        Returns:
-            ...×V, or ...×N.
+            hidden: B×K×D.
+            rules: which tokens are allowed; all tokens are scored if a prefix is forced, for it may
+                lie outside the shortlist.
+            rows: B rows.
         """
-        if self.size is None or whole:
-            return projection.logits(hidden)
+        if self.size is None or rules.forced_len > 0:
+            return projection.draft(hidden, rules, rows)
         if projection is not self._whole:
             module = self._decoder.output_projection
             bias = None if module.bias is None else module.bias[: self.size].detach()
-            linear = make_map(module.weight[: self.size].detach(), bias, projection.form)
+            weight, whole = module.weight[: self.size].detach(), projection.linear
+            linear: Any
+            if isinstance(whole, NativeMap):
+                linear = NativeMap(weight, bias, whole.form, whole.workspace)
+            else:
+                linear = make_map(weight, bias, projection.form)
             self._whole, self._part = projection, projection._replace(linear=linear)
-        return self._part.logits(hidden)
+        return self._part.draft(hidden, rules, rows)
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..row import Row
+from ..token_rules import Scored, TokenRules
 from .chunk import PLAIN, ChunkScorer
 from .local import LocalScorer
 from .masks import Mask
@@ -31,6 +33,12 @@ class Scorer(Protocol):
 
     def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
         """Return B×K×V log-probabilities for the output of ``step``."""
+        ...
+
+    def choose(
+        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+    ) -> Scored:
+        """Choose the next token at every position; see Projection.choose."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -92,6 +100,16 @@ class EnsembleScorer:
         pairs = zip(self.scorers, hidden, strict=True)
         each = torch.stack([scorer.log_probs(h, temperature) for scorer, h in pairs])
         return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))
+
+    def choose(
+        self,
+        hidden: list[Tensor],
+        rules: TokenRules,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+    ) -> Scored:
+        """Choose the next token at every position; see ``TokenRules.choose``."""
+        return rules.choose(self.log_probs(hidden, rules.temperature), rows, draft)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

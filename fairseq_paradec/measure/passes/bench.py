@@ -157,7 +157,7 @@ class Bench:
         def fill_for(masks: int) -> Call:
             def fill() -> Tensor:
                 draft.keep([plan.cached] * plan.batch)
-                return draft.projection.logits(draft.fill(prefixes, masks)).argmax(-1)
+                return draft.log_probs(draft.fill(prefixes, masks)).argmax(-1)
 
             return fill
 

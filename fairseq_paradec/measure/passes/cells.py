@@ -17,7 +17,10 @@ WARM_UP = 3  # untimed calls before each cell's timed ones
 SLOW = 4  # whole searches and large tensors: one repetition for so many of a pass
 
 # Of a search: what a clock tells apart.
-OWN_PARTS: Parts = {"encoder": ("scorer", ("encode",)), "passes": ("scorer", ("step", "log_probs"))}
+OWN_PARTS: Parts = {
+    "encoder": ("scorer", ("encode",)),
+    "passes": ("scorer", ("step", "choose", "log_probs")),
+}
 STOCK_PARTS: Parts = {"encoder": ("model", ("forward_encoder",))}
 
 

@@ -9,13 +9,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from ctypes import c_float, c_int, c_void_p
+from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).resolve().parents[3] / "csrc"
 FLAGS = (
-    "-O3", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-shared", "-fopenmp",
+    "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fopenmp",
     "-fvisibility=hidden", "-std=c++17",
 )  # fmt: skip
 #: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
@@ -44,8 +44,10 @@ class Chunk(ctypes.Structure):
     """The tokens of a pass; see ``Chunk`` in csrc/stack.h."""
 
     _fields_ = [
-        ("count", c_int), ("tokens", c_void_p), ("row", c_void_p), ("place", c_void_p),
-        ("until", c_void_p), ("mask", c_void_p), ("mask_stride", c_int),
+        ("rows", c_int), ("width", c_int), ("tokens", c_void_p), ("begins", c_void_p),
+        ("counts", c_void_p), ("starts", c_void_p), ("own_rows", c_void_p),
+        ("source_rows", c_void_p), ("seen", c_void_p), ("seen_rows", c_int), ("mask", c_void_p),
+        ("slots", c_int),
     ]  # fmt: skip
 
 
@@ -54,7 +56,26 @@ class Store(ctypes.Structure):
 
     _fields_ = [
         ("keys", c_void_p), ("values", c_void_p), ("rows", c_int), ("slots", c_int),
-        ("length", c_void_p),
+        ("lengths", c_void_p),
+    ]  # fmt: skip
+
+
+class Rules(ctypes.Structure):
+    """Limits on all choices; see ``Rules`` in csrc/choose.h."""
+
+    _fields_ = [
+        ("pad", c_int64), ("unknown", c_int64), ("end", c_int64), ("unknown_penalty", c_float),
+        ("temperature", c_float), ("suppressed", c_void_p), ("num_suppressed", c_int),
+    ]  # fmt: skip
+
+
+class Choices(ctypes.Structure):
+    """Limits on each choice, and what is chosen; see ``Choices`` in csrc/choose.h."""
+
+    _fields_ = [
+        ("limits", c_void_p), ("forced", c_void_p), ("drafted", c_void_p), ("best", c_void_p),
+        ("score", c_void_p), ("drafted_score", c_void_p), ("drafted_rank", c_void_p),
+        ("normalised", c_int),
     ]  # fmt: skip
 
 
@@ -77,6 +98,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
     "paradec_pass": (
         c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]
+    ),
+    "paradec_source": (
+        c_int,
+        [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
+    ),
+    "paradec_choose": (
+        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     ),
 }  # fmt: skip
 

@@ -1,21 +1,24 @@
-"""Native passes over a cache, and native encoders."""
+"""Native passes over a cache, native encoders, and native choices."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ...token_rules import Limits, Scored
 from ..masks import Mask
-from .library import Chunk, Store, library
-from .stack import NativeMap, NativeStack, Workspace
+from .library import Choices, Chunk, Rules, Store, library
+from .stack import NativeMap, NativeStack, Workspace, address_of, check
+
+if TYPE_CHECKING:
+    from ...row import Row
+    from ...token_rules import TokenRules
 
 INITIAL_CAPACITY = 64
-_INDEX = torch.int32
 
 
 class NativeWeights(NamedTuple):
@@ -35,7 +38,8 @@ class NativeWeights(NamedTuple):
 class NativeCache:
     """Keys and values of a batch's source and tokens, each row with a length of its own.
 
-    Keys lie slot beside slot, so that one vector holds those of several slots.
+    Keys lie slot beside slot, so that one vector holds those of several slots. Rows are numbers of
+    places: a row that leaves the batch, or that moves, is not copied.
 
     Args:
         weights: of the decoder.
@@ -44,10 +48,12 @@ class NativeCache:
         capacity: how many tokens it holds at first.
 
     Attributes:
-        keys: L×B×H×Dp×T, of the tokens.
-        values: L×B×H×T×Dp.
-        source: the same two of the source.
-        source_lengths: B, without padding.
+        keys: L×P×H×Dp×T, of the tokens; P places.
+        values: L×P×H×T×Dp.
+        source: the same two of the source, S places.
+        source_lengths: of each place, without padding.
+        rows: of each row, its place.
+        source_rows: of each row, its source's place.
         lengths: of each row, how many tokens are cached.
         compiled: False.
     """
@@ -62,26 +68,25 @@ class NativeCache:
         capacity: int = INITIAL_CAPACITY,
     ) -> None:
         stack = weights.stack
-        self.lanes = stack.lanes
         batch, length = states.shape[:2]
-        lengths = [length] * batch
-        if padding is not None and bool(padding.any()):
-            lengths = (~padding).sum(dim=1).tolist()
-            # A stable sort moves padding behind the tokens.
-            order = padding.to(torch.int8).argsort(dim=1, stable=True)
-            states = states.gather(1, order[:, :, None].expand_as(states))
-        projected = weights.source_keys(states)  # B×S×(L·2·H·Dp)
-        shape = (batch, length, stack.num_layers, 2, stack.heads, stack.head_size)
-        keys, values = projected.view(shape).permute(3, 2, 0, 4, 1, 5)  # 2 of L×B×H×S×Dp
-        blank = -length % self.lanes
-        self.source = (
-            F.pad(keys.transpose(3, 4), (0, blank)).contiguous(),
-            F.pad(values, (0, 0, 0, blank)).contiguous(),
-        )
-        self.source_lengths = torch.tensor(lengths, dtype=_INDEX)
-        self.lengths = [0] * batch
+        begins, counts = spans(padding)
         self._shape = (stack.num_layers, stack.heads, stack.head_size)
+        self.source = self._empty(batch, -(-length // stack.lanes) * stack.lanes)
+        self.source_lengths = (
+            torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
+        )
+        self.rows = self.source_rows = list(range(batch))
+        self.lengths = [0] * batch
         self.keys, self.values = self._empty(batch, capacity)
+        self._point()
+        states = states.contiguous()
+        check(
+            library().paradec_source(
+                stack.address, weights.source_keys.address, states.data_ptr(), states.size(2),
+                length, address_of(begins), ctypes.byref(self.source_store),
+                weights.workspace.address,
+            )
+        )  # fmt: skip
 
     @property
     def capacity(self) -> int:
@@ -96,6 +101,11 @@ class NativeCache:
             torch.zeros(layers, batch, heads, capacity, size),
         )
 
+    def _point(self) -> None:
+        """Tell the library where the tensors are."""
+        self.store = store(self.keys, self.values)
+        self.source_store = store(*self.source, self.source_lengths)
+
     def make_room(self, width: int) -> None:
         """Let a chunk of so many tokens fit behind each row."""
         end, capacity, old = max(self.lengths) + width, self.capacity, self.capacity
@@ -106,26 +116,58 @@ class NativeCache:
             keys[..., :old] = self.keys
             values[:, :, :, :old] = self.values
             self.keys, self.values = keys, values
+            self._point()
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
-        """Make row ``index[b]`` the new row b; see ``Cache.reorder``."""
-        picked = torch.tensor(index)
+        """Make row ``index[b]`` the new row b; see ``Cache.reorder``.
+
+        The first row that continues a place keeps it; each other gets a copy.
+        """
         self.lengths = [self.lengths[i] for i in index]
-        self.keys = self.keys.index_select(1, picked)
-        self.values = self.values.index_select(1, picked)
         if not same_source:
-            keys, values = self.source
-            self.source = keys.index_select(1, picked), values.index_select(1, picked)
-            self.source_lengths = self.source_lengths.index_select(0, picked)
+            self.source_rows = [self.source_rows[i] for i in index]
+        wanted = [self.rows[i] for i in index]
+        taken = set(wanted)
+        free = [place for place in range(self.keys.size(1)) if place not in taken]
+        missing = len(wanted) - len(taken) - len(free)
+        if missing > 0:
+            free += range(self.keys.size(1), self.keys.size(1) + missing)
+            keys, values = self._empty(missing, self.capacity)
+            self.keys = torch.cat((self.keys, keys), dim=1)
+            self.values = torch.cat((self.values, values), dim=1)
+            self._point()
+        self.rows, copies = [], {}
+        for place in wanted:
+            if place in taken:
+                taken.remove(place)
+                self.rows.append(place)
+            else:
+                copies[free[-1]] = place
+                self.rows.append(free.pop())
+        if copies:
+            to, of = list(copies), list(copies.values())
+            used = max(self.lengths)
+            self.keys[:, to, ..., :used] = self.keys[:, of, ..., :used]
+            self.values[:, to, :, :used] = self.values[:, of, :, :used]
 
 
-#: 0, 1, 2, ... and zeros, from which a single row's places are cut.
-_COUNT = torch.arange(8192, dtype=_INDEX)
-_ZEROS = torch.zeros(8192, dtype=_INDEX)
+def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
+    """Describe keys and values to the library."""
+    return Store(
+        keys.data_ptr(), values.data_ptr(), keys.size(1), keys.size(4), address_of(lengths)
+    )
+
+
+def spans(padding: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return where each row's tokens begin and how many they are, B each; None: no padding."""
+    if padding is None or not bool(padding.any()):
+        return None, None
+    real = ~padding
+    return real.to(torch.uint8).argmax(dim=1).to(torch.int32), real.sum(dim=1, dtype=torch.int32)
 
 
 def native_pass(
@@ -133,41 +175,21 @@ def native_pass(
 ) -> Tensor:
     """Run the decoder over one chunk per row; see ``decoder_pass``."""
     batch, width = tokens.shape
-    stack = weights.stack
     cache.make_room(width)
-    starts, count = cache.lengths, batch * width
-    if batch == 1 and starts[0] + width < len(_COUNT):
-        row, place = _ZEROS, _COUNT[starts[0] :]
-        end = _COUNT[starts[0] + 1 :]
-    else:
-        row = _COUNT[:batch].repeat_interleave(width)
-        first = torch.tensor(starts, dtype=_INDEX)[:, None]
-        place = (first + _COUNT[:width]).reshape(-1)
-        end = place + 1
-    seen, seen_stride = None, 0
+    chunk = Chunk(rows=batch, width=width, tokens=tokens.contiguous().data_ptr())
+    # The arrays live as long as the chunk that points to them.
+    kept = [_array(numbers) for numbers in (cache.lengths, cache.rows, cache.source_rows)]
+    chunk.starts, chunk.own_rows, chunk.source_rows = map(ctypes.addressof, kept)
     if mask == "all":
-        end = (torch.tensor(starts, dtype=_INDEX) + width).repeat_interleave(width)
-    elif isinstance(mask, Tensor) and mask.dim() == 2:  # K×T, rows of one length
-        seen = mask.to(torch.uint8).repeat(batch, 1)
-        seen_stride = seen.size(1)
-        end = torch.full((count,), seen_stride, dtype=_INDEX)
-    elif isinstance(mask, Tensor):
-        # R×K×K: a token sees a start of its chunk.
-        most = mask.sum(dim=2, dtype=_INDEX)
-        end = (torch.tensor(starts, dtype=_INDEX)[:, None] + most).reshape(-1).contiguous()
-    tokens = tokens.contiguous()
-    states = torch.empty(batch, width, stack.stride)
-    chunk = Chunk(
-        count, tokens.data_ptr(), row.data_ptr(), place.data_ptr(), end.data_ptr(),
-        None if seen is None else seen.data_ptr(), seen_stride,
-    )  # fmt: skip
-    own = Store(cache.keys.data_ptr(), cache.values.data_ptr(), batch, cache.capacity, None)
-    keys, values = cache.source
-    source = Store(
-        keys.data_ptr(), values.data_ptr(), batch, keys.size(4), cache.source_lengths.data_ptr()
-    )
-    _run(stack, chunk, own, source, states, weights.workspace)
-    return states[..., : stack.dim]
+        mask = torch.full((1, width), width, dtype=torch.int32)
+    if isinstance(mask, Tensor):
+        mask = mask.contiguous()
+        if mask.dtype == torch.bool:
+            chunk.mask, chunk.slots = mask.data_ptr(), mask.size(1)
+        else:
+            chunk.seen, chunk.seen_rows = mask.data_ptr(), mask.size(0)
+    stack = weights.stack
+    return _run(stack, chunk, cache.store, cache.source_store, weights.workspace)
 
 
 def native_encode(
@@ -183,46 +205,94 @@ def native_encode(
     """
     batch, length = tokens.shape
     slots = -(-length // stack.lanes) * stack.lanes
-    if padding is None:
-        flat = tokens.reshape(-1)
-        row = _COUNT[:batch].repeat_interleave(length)
-        place = _COUNT[:length].repeat(batch)
-        until = torch.full((batch * length,), length, dtype=_INDEX)
-    else:
-        real = ~padding
-        flat = tokens[real]
-        lengths = real.sum(dim=1, dtype=_INDEX)
-        row = _COUNT[:batch].repeat_interleave(lengths)
-        place = (real.cumsum(dim=1, dtype=_INDEX) - 1)[real]
-        until = lengths.repeat_interleave(lengths)
-    flat = flat.contiguous()
     keys = torch.zeros(stack.num_layers, batch, stack.heads, stack.head_size, slots)
     values = torch.zeros(stack.num_layers, batch, stack.heads, slots, stack.head_size)
-    states = torch.empty(len(flat), stack.stride)
+    begins, counts = spans(padding)
+    seen = torch.full((1, length), length, dtype=torch.int32)
+    if counts is not None:
+        seen = counts[:, None].expand(batch, length)
+    tokens, seen = tokens.contiguous(), seen.contiguous()
     chunk = Chunk(
-        len(flat), flat.data_ptr(), row.data_ptr(), place.data_ptr(), until.data_ptr(), None, 0
-    )
-    own = Store(keys.data_ptr(), values.data_ptr(), batch, slots, None)
-    _run(stack, chunk, own, None, states, workspace)
-    if padding is None:
-        return states.view(batch, length, -1)[..., : stack.dim]
-    out = torch.zeros(batch, length, stack.dim)
-    out[~padding] = states[:, : stack.dim]
-    return out
+        rows=batch, width=length, tokens=tokens.data_ptr(), begins=address_of(begins),
+        counts=address_of(counts), seen=seen.data_ptr(), seen_rows=seen.size(0),
+    )  # fmt: skip
+    return _run(stack, chunk, store(keys, values), None, workspace)
+
+
+def _array(numbers: Sequence[int]) -> Any:
+    """Make an array of 32-bit numbers."""
+    return (ctypes.c_int32 * len(numbers))(*numbers)
 
 
 def _run(
-    stack: NativeStack,
-    chunk: Any,
-    own: Any,
-    source: Any,
-    states: Tensor,
-    workspace: Workspace,
-) -> None:
-    """Call the library."""
+    stack: NativeStack, chunk: Chunk, own: Store, source: Store | None, workspace: Workspace
+) -> Tensor:
+    """Call the library: -> B×K×D."""
+    states = torch.empty(chunk.rows, chunk.width, stack.stride)
     status = library().paradec_pass(
         stack.address, ctypes.byref(chunk), ctypes.byref(own),
         None if source is None else ctypes.byref(source), states.data_ptr(), workspace.address,
     )  # fmt: skip
-    if status != 0:
-        raise MemoryError("no room for a native pass")
+    if status == 2:
+        raise IndexError("a token that is not in the model's vocabulary")
+    check(status)
+    return states if stack.dim == stack.stride else states[..., : stack.dim]
+
+
+def native_choose(
+    linear: NativeMap,
+    hidden: Tensor,
+    rules: TokenRules,
+    rows: Sequence[Row],
+    draft: Tensor | None = None,
+    normalised: bool = True,
+) -> Scored:
+    """Project hidden states and choose at every position; see ``TokenRules.choose``.
+
+    Args:
+        linear: the projection, to the vocabulary or to its first tokens.
+        hidden: B×R×D.
+        rules: which tokens are allowed.
+        rows: B rows.
+        draft: B×K drafted tokens, or None.
+        normalised: return log-probabilities; else the scores as they are.
+    """
+    batch, width, dim = hidden.shape
+    limits = rules.limits(rows, [len(row.tokens) for row in rows], width)
+    hidden = hidden.contiguous()
+    tokens = torch.empty(batch, width, dtype=torch.long)
+    scores = torch.empty(batch, width)
+    to = Choices(best=tokens.data_ptr(), score=scores.data_ptr(), normalised=normalised)
+    bits, forced = _bits(limits), limits.forced
+    to.limits, to.forced = address_of(bits), address_of(forced)
+    drafted = drafted_scores = ranks = None
+    if draft is not None:
+        drafted = torch.full((batch, width), rules.pad)
+        drafted[:, : draft.size(1)] = draft
+        drafted_scores, ranks = torch.empty_like(scores), torch.empty_like(tokens)
+        to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
+        to.drafted_rank = ranks.data_ptr()
+    own = Rules(
+        rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
+        rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
+    )  # fmt: skip
+    check(
+        library().paradec_choose(
+            linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
+            batch * width, linear.workspace.address,
+        )
+    )  # fmt: skip
+    if draft is None or drafted_scores is None or ranks is None:
+        return Scored(tokens, scores)
+    count = draft.size(1)
+    return Scored(tokens, scores, drafted_scores[:, :count], ranks[:, :count])
+
+
+def _bits(limits: Limits) -> Tensor | None:
+    """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
+    bits = None
+    for bit, where in ((1, limits.early), (2, limits.last), (4, limits.free)):
+        if where is not None:
+            flags = where.to(torch.uint8) * bit
+            bits = flags if bits is None else bits | flags
+    return bits

@@ -50,10 +50,10 @@ class NativeMap:
         self, weight: Tensor, bias: Tensor | None, form: str, workspace: Workspace
     ) -> None:
         self.outputs, self.inputs = weight.shape
-        self.workspace = workspace
+        self.form, self.workspace = form, workspace
         weight, bias = _plain(weight), None if bias is None else _plain(bias)
         self.address = library().paradec_map_new(
-            weight.data_ptr(), _address(bias), *weight.shape, FORMS[form]
+            weight.data_ptr(), address_of(bias), *weight.shape, FORMS[form]
         )
         if self.address is None:
             raise MemoryError("no room for packed weights")
@@ -63,7 +63,7 @@ class NativeMap:
         """Map the last dimension."""
         flat = x.reshape(-1, self.inputs)
         out = torch.empty(len(flat), self.outputs)
-        _check(
+        check(
             library().paradec_map(
                 self.address, flat.data_ptr(), flat.stride(0), len(flat), out.data_ptr(),
                 self.workspace.address,
@@ -111,9 +111,9 @@ class NativeStack:
         weakref.finalize(self, library().paradec_stack_free, self.address)
         vectors = _plain(embedding)
         table = None if positions is None else _plain(positions)
-        _check(
+        check(
             library().paradec_stack_tables(
-                self.address, vectors.data_ptr(), len(vectors), scale, _address(table),
+                self.address, vectors.data_ptr(), len(vectors), scale, address_of(table),
                 0 if table is None else len(table),
             )
         )  # fmt: skip
@@ -161,7 +161,7 @@ class NativeStack:
 
     def _map(self, layer: int, which: int, weight: Tensor, bias: Tensor) -> None:
         weight, bias = _plain(weight), _plain(bias)
-        _check(
+        check(
             library().paradec_stack_map(
                 self.address, layer, which, weight.data_ptr(), bias.data_ptr(), *weight.shape,
                 FORMS[self.form],
@@ -170,7 +170,7 @@ class NativeStack:
 
     def _norm(self, layer: int, which: int, norm: Norm) -> None:
         weight, bias = _plain(norm.weight), _plain(norm.bias)
-        _check(
+        check(
             library().paradec_stack_norm(
                 self.address, layer, which, weight.data_ptr(), bias.data_ptr(), norm.eps
             )
@@ -189,10 +189,12 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().float().contiguous()
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address_of(tensor: Tensor | None) -> int | None:
+    """Return where a tensor's numbers lie; None: there is no tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 
-def _check(status: int) -> None:
+def check(status: int) -> None:
+    """Raise a MemoryError if the library says that memory is short."""
     if status != 0:
         raise MemoryError("no room for a native pass")

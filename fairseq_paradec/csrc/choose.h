@@ -1,0 +1,116 @@
+// The vocabulary: scores of all tokens, fairseq's limits on them, and what is chosen.
+#pragma once
+
+#include "stack.h"
+
+// fairseq's limits that hold everywhere; see TokenRules.
+struct Rules {
+    int64_t pad, unknown, end;
+    float unknown_penalty, temperature;
+    const int64_t* suppressed;
+    int num_suppressed;
+};
+
+// Limits of one position, as bits.
+enum : uint8_t { NO_END = 1, ONLY_END = 2, NOT_SUPPRESSED = 4 };
+
+// What is asked of N positions. What is null is not given, or not wanted.
+struct Choices {
+    const uint8_t* limits;  // N
+    const int64_t* forced;  // N, the only token allowed; that of <pad>: any
+    const int64_t* drafted;
+    int64_t* best;          // N
+    float* score;           // N, of the best: its log-probability, or its score as it is
+    float* drafted_score;
+    int64_t* drafted_rank;  // N, how many tokens score strictly higher than the drafted one
+    int normalised;         // whether scores are log-probabilities
+};
+
+// The first of the largest of `count` scores (whole vectors).
+inline int64_t first_largest(const float* scores, int count) {
+    vfloat top = load(scores);
+    for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
+    const float best = largest(top);
+    for (int i = 0; i < count; i += LANES) {
+        const vint same = load(scores + i) == splat(best);
+        for (int j = 0; j < LANES; ++j) {
+            if (same[j]) return i + j;
+        }
+    }
+    return 0;
+}
+
+// The log of the sum of e^score; NaN if a score is.
+inline float log_sum(const float* scores, int count) {
+    vfloat top = load(scores), total{};
+    for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
+    const float peak = largest(top);
+    for (int i = 0; i < count; i += LANES) total += exp(load(scores + i) - peak);
+    return peak + std::log(sum(total));
+}
+
+// 0, or NaN if a score is.
+inline float nan_among(const float* scores, int count) {
+    vint odd{};
+    for (int i = 0; i < count; i += LANES) {
+        const vfloat y = load(scores + i);
+        odd |= y != y;
+    }
+    int any = 0;
+    for (int j = 0; j < LANES; ++j) any |= odd[j];
+    return any ? NAN : 0;
+}
+
+// Choose at one position; y: `width` scores, -inf behind the vocabulary's `count`.
+inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, int count, int width) {
+    if (rules.temperature != 1) {
+        for (int v = 0; v < width; v += LANES) store(y + v, load(y + v) / rules.temperature);
+    }
+    const float offset = to.normalised ? log_sum(y, width) : nan_among(y, width);
+    const auto forbid = [&](int64_t token) {
+        if (token < count) y[token] = -INFINITY;
+    };
+    const auto only = [&](int64_t token) {
+        const float kept = token < count ? y[token] : -INFINITY;
+        std::fill(y, y + width, -INFINITY);
+        if (token < count) y[token] = kept;
+    };
+    const uint8_t limits = to.limits == nullptr ? 0 : to.limits[i];
+    forbid(rules.pad);
+    if (rules.unknown < count) y[rules.unknown] -= rules.unknown_penalty;
+    if (limits & NO_END) forbid(rules.end);
+    if (to.forced != nullptr && to.forced[i] != rules.pad) only(to.forced[i]);
+    if (limits & ONLY_END) only(rules.end);
+    if (!(limits & NOT_SUPPRESSED)) {
+        for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
+    }
+    to.best[i] = first_largest(y, width);
+    to.score[i] = y[to.best[i]] - offset;
+    if (to.drafted != nullptr) {
+        const int64_t token = to.drafted[i];
+        const float score = token < count ? y[token] : -INFINITY;
+        vint lower{};  // -1 for each
+        for (int v = 0; v < width; v += LANES) lower += load(y + v) > splat(score);
+        int64_t higher = 0;
+        for (int j = 0; j < LANES; ++j) higher -= lower[j];
+        to.drafted_score[i] = score - offset;
+        to.drafted_rank[i] = higher;
+    }
+}
+
+// Project N hidden states, rows of `stride` numbers, and choose at each.
+inline void choose(const Linear& projection, const Rules& rules, const Choices& to, const float* hidden,
+                   int stride, int rows, Workspace& work) {
+    // A few rows at a time: their scores are to stay in the cache.
+    const int width = projection.width(), outputs = projection.outputs, most = 4 * BLOCK;
+    float* scores = grown(work.logits, (size_t)std::min(rows, most) * width);
+    for (int first = 0; first < rows; first += most) {
+        const int count = std::min(most, rows - first);
+        multiply(projection, hidden + (size_t)first * stride, stride, count, {scores, width}, work);
+        for_each(count, (long)count * width > SERIAL / 4, [&](int i) {
+            float* y = scores + (size_t)i * width;
+            std::fill(y + outputs, y + width, -INFINITY);
+            choose_one(rules, to, first + i, y, outputs, width);
+        });
+    }
+}
