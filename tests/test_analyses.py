@@ -12,7 +12,7 @@ from support.tables import table, write
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import Pair, contrastive_pairs
-from fairseq_paradec.cli import analyse_texts
+from fairseq_paradec.cli import text_files
 from fairseq_paradec.cli.main import main as paradec
 
 RNG = random.Random(5)
@@ -232,14 +232,14 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     run = succeed(fairseq("generate", DEMO, *flags, "--score-reference", "--remove-bpe"))
     path = tmp_path / "scores.txt"
     path.write_text(run.stdout, encoding="utf-8")
-    found = analyse_texts.scores("MODEL", str(path))
+    found = text_files.scores("MODEL", str(path))
     assert list(found) == list(range(100))
     lines = (DEMO / "bpe" / "demo.de").read_text(encoding="utf-8").splitlines()
     assert [len(one) for one in found.values()] == [len(line.split()) + 1 for line in lines]
     ((model, plain, difference),) = table(capsys, "pmi", path, path)
     assert model == plain and float(model) > 1 and float(difference) == 0
     wanted = [line.replace("@@ ", "") for line in lines]
-    assert analyse_texts.sentences("HYP", str(path), analyse_texts.TRANSLATION) == wanted
-    assert analyse_texts.sentences("REF", str(path), analyse_texts.REFERENCE) == wanted
+    assert text_files.sentences("HYP", str(path), text_files.TRANSLATION) == wanted
+    assert text_files.sentences("REF", str(path), text_files.REFERENCE) == wanted
     rows = table(capsys, "length-bins", path, path, path, "--bins", 5)
     assert [float(row[2]) for row in rows] == [100] * 6

@@ -24,7 +24,7 @@ from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
 from fairseq_paradec.measure.systems import FairseqSystem, Models, same_greedy
-from fairseq_paradec.models.blockwise_transformer import heads_only
+from fairseq_paradec.models.heads import heads_only
 
 MODEL = str(DEMO / "model.pt")
 BLOCK_SIZE = 3

@@ -32,7 +32,7 @@ from support.exact import RAGGED, check, outputs_of, scored
 
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models.blockwise_transformer import heads_only
+from fairseq_paradec.models.heads import heads_only
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 

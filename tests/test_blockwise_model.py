@@ -18,7 +18,7 @@ from torch import nn
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models.blockwise_transformer import BlockHeads
+from fairseq_paradec.models.heads import BlockHeads
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 

@@ -17,7 +17,8 @@ from ..methods import registry
 from ..methods.registry import METHODS
 from . import arguments
 from .analyse_speed import TRACED, read_records
-from .analyse_texts import Row, named
+from .analyse_texts import Row
+from .text_files import named
 
 TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
 

@@ -13,8 +13,9 @@ from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, bl
 from ..analysis.trace_view import read_sentence
 from ..errors import UsageError, option_error
 from ..measure.documents import BENCHMARK, check
-from .analyse_texts import Row, named, read
+from .analyse_texts import Row
 from .pages import check_picture
+from .text_files import named, read
 from .trace import records
 
 MEASURED = "what paradec benchmark wrote"

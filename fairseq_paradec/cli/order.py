@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import option_error
-from . import analyse_texts, arguments
+from . import arguments, text_files
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from ..target_order import TargetOrder
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rewrite is not None:
         if args.out is not None:
             raise option_error("--out", str(args.out), "it without --rewrite, which draws nothing")
-        for line in analyse_texts.sentences("--rewrite", args.rewrite, analyse_texts.REFERENCE):
+        for line in text_files.sentences("--rewrite", args.rewrite, text_files.REFERENCE):
             print(" ".join(view.written(order, line.split())))
         return 0
     drawn = view.drawing(order, words_of(args))

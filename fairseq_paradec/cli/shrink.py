@@ -129,7 +129,7 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it has no heads, or they do not fit the base that they were started from.
     """
-    from ..models.blockwise_transformer import heads_only
+    from ..models.heads import heads_only
 
     options = (state.get("cfg") or {}).get("model") or {}
     options = vars(options) if isinstance(options, argparse.Namespace) else options

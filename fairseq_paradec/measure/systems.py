@@ -23,6 +23,7 @@ from ..decoding.audit import Audit
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..methods.base import MethodGenerator
 from ..methods.registry import METHODS
+from ..models.heads import PREFIX
 from . import DTYPES, loading
 from .specs import OTHER_SEARCH, parse, split_label
 from .text import plain_text, text_language
@@ -282,7 +283,7 @@ def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
         if any(0 in model.block_heads.learned for model in pair if hasattr(model, "block_heads")):
             return pair[0] is pair[1]
         first, second = (
-            {name: w for name, w in m.state_dict().items() if not name.startswith("decoder.heads.")}
+            {name: w for name, w in m.state_dict().items() if not name.startswith(PREFIX)}
             for m in pair
         )
         if first.keys() != second.keys():

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils, utils
 from fairseq.models import MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerDecoder,
@@ -34,12 +33,13 @@ from fairseq.models.transformer import (
     base_architecture,
 )
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..compat.checkpoints import ANY_CHECKPOINT_FLAG
-from ..compat.loading import load_beside, named
+from ..compat.loading import load_beside
 from ..errors import UsageError, option_error
 from .building import SIZES, named_sizes, set_sizes, transformer_settings
+from .heads import PREFIX, BlockHeads, build_heads
 
 HEAD_LAYERS = ("dense", "per_head")
 DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
@@ -55,90 +55,6 @@ class HeadsOutput(NamedTuple):
 
     hidden: Tensor
     projection: Tensor
-
-
-class BlockHeads(nn.Module):
-    """k heads over a decoder's states.
-
-    Args:
-        block_size: k.
-        dim: D, the dimension of the decoder's states.
-        hidden: hidden units per learned head.
-        layer: ``dense`` (each output reads all hidden units) or ``per_head`` (only its own).
-        first: whether head 0 is learned; else it is the identity, and the layer has k-1 outputs.
-        activation: fairseq's name of the activation function.
-        dropout: of the outputs, before the residual.
-        activation_dropout: of the hidden units.
-    """
-
-    def __init__(
-        self,
-        block_size: int,
-        dim: int,
-        hidden: int,
-        layer: str,
-        first: bool,
-        activation: str,
-        dropout: float = 0.0,
-        activation_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.block_size = block_size
-        self.learned = list(range(0 if first else 1, block_size))  # the heads of the layer
-        count = len(self.learned)
-        if count:
-            self.inner = nn.Linear(dim, count * hidden)
-            nn.init.xavier_uniform_(self.inner.weight)
-            nn.init.zeros_(self.inner.bias)
-        else:  # torch warns when it initialises a layer without outputs
-            self.inner = nn.utils.skip_init(nn.Linear, dim, 0)
-        width = count * hidden if layer == "dense" else hidden
-        self.outer = nn.Parameter(torch.zeros(count, dim, width))  # all heads start as identities
-        self.bias = nn.Parameter(torch.zeros(count, dim))
-        self.is_dense = layer == "dense"
-        self.activation = utils.get_activation_fn(activation)
-        self.dropout = nn.Dropout(dropout)
-        self.activation_dropout = nn.Dropout(activation_dropout)
-
-    def forward(self, states: Tensor, heads: Sequence[int]) -> Tensor:
-        """Compute some heads' outputs from a decoder's states.
-
-        Args:
-            states: ...×D.
-            heads: N of 0..k-1, in ascending order.
-
-        Returns:
-            ...×N×D, for the decoder's projection.
-        """
-        first = self.block_size - len(self.learned)  # 1 if head 0 is the identity
-        slots = [head - first for head in heads if head >= first]
-        outputs = [states.unsqueeze(-2)] * (len(heads) - len(slots))
-        if slots:
-            whole = len(slots) == len(self.learned)
-            outer = self.outer if whole else self.outer[slots]  # N×D×W
-            bias = self.bias if whole else self.bias[slots]
-            if self.is_dense:
-                hidden = self._hidden(self.inner(states))  # ...×W
-                out = hidden @ outer.flatten(0, 1).t()
-                out = out.unflatten(-1, bias.shape)  # ...×N×D
-            else:
-                weight = self.inner.weight.view(len(self.learned), -1, states.size(-1))
-                inner_bias = self.inner.bias.view(len(self.learned), -1)
-                if not whole:
-                    weight, inner_bias = weight[slots], inner_bias[slots]
-                hidden = states @ weight.flatten(0, 1).t() + inner_bias.flatten()
-                hidden = self._hidden(hidden).unflatten(-1, inner_bias.shape)  # ...×N×H
-                out = torch.einsum("...nh,ndh->...nd", hidden, outer)
-            outputs.append(states.unsqueeze(-2) + self.dropout(out + bias))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
-
-    def first(self, states: Tensor) -> Tensor:
-        """Apply head 0, the head of the next token: ...×D -> ...×D."""
-        return states if self.learned[:1] != [0] else self(states, [0]).squeeze(-2)
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        """Apply activation and dropout to the hidden units."""
-        return self.activation_dropout(self.activation(x))
 
 
 class BlockwiseDecoder(TransformerDecoder):
@@ -158,14 +74,6 @@ class BlockwiseDecoder(TransformerDecoder):
         """Project head 0's output of the features to the vocabulary."""
         logits: Tensor = super().output_layer(self.heads.first(features))
         return logits
-
-
-def build_heads(args: Any, dim: int) -> BlockHeads:
-    """Build the heads of a model's options, for states of dimension ``dim``."""
-    return BlockHeads(
-        args.block_size, dim, args.decoder_ffn_embed_dim, args.head_layer, args.train_first_head,
-        args.activation_fn, args.dropout, getattr(args, "activation_dropout", 0.0),
-    )  # fmt: skip
 
 
 @register_model("blockwise_transformer")
@@ -387,81 +295,13 @@ def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
     given = base.state_dict()
     for name, weight in weights.items():
         known = given.get(name)
-        if name.startswith("decoder.heads."):
+        if name.startswith(PREFIX):
             continue
         if known is None or known.shape != weight.shape:
             raise option_error(
                 "--base-path", path, f"a Transformer of the same size; its {name} does not fit"
             )
         weight.copy_(known)
-
-
-# ---- heads beside their base --------------------------------------------------------------------
-
-
-def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select a model's heads, and enough of its base's weights to identify the base.
-
-    Args:
-        weights: a model's ``state_dict``.
-    """
-    layers = [int(name.split(".")[2]) for name in weights if name.startswith("decoder.layers.")]
-    last = f"decoder.layers.{max(layers)}."
-    return {
-        name: weight
-        for name, weight in weights.items()
-        if name.startswith("decoder.heads.") or (name.startswith(last) and weight.dim() == 1)
-    }
-
-
-def load_heads(path: str, base: Any) -> BlockHeads:
-    """Load the heads of a checkpoint, for another model's states.
-
-    Args:
-        path: a checkpoint of --arch blockwise_transformer, whole or heads only.
-        base: the Transformer that they were trained on.
-
-    Raises:
-        UsageError: the checkpoint has no heads, or was trained on another base.
-    """
-    flag = "--drafter-path"
-    with named(flag):
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
-    args, weights = state["cfg"]["model"], state["model"]
-    args = args if isinstance(args, Namespace) else Namespace(**OmegaConf.to_container(args))
-    if not any(name.startswith("decoder.heads.") for name in weights):
-        raise option_error(
-            flag, path,
-            "a checkpoint of --arch blockwise_transformer, with --decoding blockwise; this is "
-            f"{getattr(args, 'arch', 'another model')}",
-        )  # fmt: skip
-    if args.train_first_head:
-        raise option_error(
-            flag, path,
-            "heads without --train-first-head, whose next token is another than the base's; give "
-            "the whole model as --path",
-        )  # fmt: skip
-    own = base.state_dict()
-    prefix = "decoder.heads."
-    others = {name: w for name, w in weights.items() if not name.startswith(prefix)}
-    # The tolerance admits files in half precision.
-    same = others and all(
-        name in own
-        and own[name].shape == w.shape
-        and torch.allclose(own[name].float().cpu(), w.float(), rtol=4e-3, atol=1e-4)
-        for name, w in others.items()
-    )
-    if not same:
-        raise option_error(flag, path, "heads that were trained on the model of --path, frozen")
-    heads = build_heads(args, base.decoder.output_projection.weight.size(1))
-    learned = {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
-    try:
-        heads.load_state_dict(learned)
-    except RuntimeError as error:
-        raise option_error(
-            flag, path, f"an undamaged checkpoint ({str(error).splitlines()[-1].strip()})"
-        ) from error
-    return heads.eval()
 
 
 # ---- architectures ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..errors import option_error
 from ..methods.model_checks import one_set_of_heads
 from ..methods.registry import BLOCK_NAT, BLOCK_NAT_OR_HEADS, HEADS
 from ..models.block_nat import BlockNatModel
-from ..models.blockwise_transformer import load_heads
+from ..models.heads import load_heads
 
 
 class Drafters:

@@ -37,7 +37,7 @@ from support.builders import (
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.measure import documents, loading, machine
 from fairseq_paradec.methods.registry import METHODS
-from fairseq_paradec.models.blockwise_transformer import BlockHeads
+from fairseq_paradec.models.heads import BlockHeads
 
 Sample = dict[str, Any]
 Hypo = dict[str, Any]

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ...errors import UsageError, option_error
 from .. import arguments
-from ..analyse_texts import read
+from ..text_files import read
 
 ENDS = frozenset(
     ", ; : . ! ? and or but while as that who which where with without in into inside on onto at "

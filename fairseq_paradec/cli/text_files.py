@@ -1,0 +1,193 @@
+"""Files of texts and scores: plain text, or what fairseq-generate printed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..decoding.trace import SCHEMA
+from ..errors import UsageError, option_error
+
+# What each kind of text is called in fairseq-generate's output: the first that is there counts.
+TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)
+PRINTED = re.compile(r"^([SHDTP])-(\d+)\t", re.MULTILINE)
+SCORED = "what fairseq-generate --score-reference printed"
+
+
+def read(flag: str, path: str) -> str:
+    """Read a file of UTF-8 text.
+
+    Args:
+        flag: that named it, for errors.
+        path: the file.
+
+    Raises:
+        UsageError: it cannot be read, is empty, or is something else.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise option_error(flag, path, f"a file that can be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise option_error(
+            flag, path, f"a file of UTF-8 text; byte {error.start} is none"
+        ) from error
+    if not text.strip():
+        raise option_error(flag, path, "a file with sentences; this one is empty")
+    return text.replace("\r\n", "\n")
+
+
+def printed(path: str, text: str, kind: str) -> dict[int, str]:
+    """Return what fairseq-generate printed of each sentence.
+
+    Args:
+        path: the file, for errors.
+        text: of the file.
+        kind: a letter of S, T, H, D, P.
+
+    Returns:
+        By number in ascending order, the line's last column.
+
+    Raises:
+        UsageError: a number comes twice.
+    """
+    found: dict[int, str] = {}
+    for line in text.split("\n"):
+        match = PRINTED.match(line)
+        if match is None or match[1] != kind:
+            continue
+        number = int(match[2])
+        if number in found:
+            raise UsageError(
+                f"{path}: got two lines {kind}-{number}; allowed: one run, without --nbest"
+            )
+        found[number] = line.split("\t")[-1]
+    return dict(sorted(found.items()))
+
+
+def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
+    """Read texts, one per sentence, in the order of the data set.
+
+    Args:
+        flag: that named the file, for errors.
+        path: the file.
+        kinds: which lines to take of fairseq-generate's output.
+
+    Raises:
+        UsageError: they cannot be read, or some are missing.
+    """
+    text = read(flag, path)
+    there = {match[1] for match in PRINTED.finditer(text)}
+    if not there:
+        return text.removesuffix("\n").split("\n")
+    for kind in kinds:
+        if kind in there:
+            found = printed(path, text, kind)
+            gaps = sorted(set(range(len(found))) - set(found))
+            if gaps:
+                raise UsageError(
+                    f"{path}: got no line {kind}-{gaps[0]}; allowed: all sentences of a test set"
+                )
+            return list(found.values())
+    raise option_error(flag, path, f"fairseq-generate's output with lines {' or '.join(kinds)}-")
+
+
+def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse files of different lengths.
+
+    Args:
+        texts: by file.
+
+    Raises:
+        UsageError: they differ; the first two are named.
+    """
+    (first, lines), *others = texts.items()
+    for path, other in others:
+        if len(other) != len(lines):
+            raise UsageError(
+                f"{path}: got {len(other)} sentences; allowed: {len(lines)}, as in {first}"
+            )
+
+
+def scores(flag: str, path: str) -> dict[int, list[float]]:
+    """Read log2-probabilities of targets' tokens, by sentence.
+
+    Args:
+        flag: that named the file, for errors.
+        path: what ``fairseq-generate --score-reference`` printed.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    found = printed(path, read(flag, path), "P")
+    if not found:
+        raise option_error(flag, path, f"{SCORED}; this has no lines P-")
+    values = {}
+    for number, text in found.items():
+        try:
+            values[number] = [float(word) for word in text.split()]
+        except ValueError as error:
+            raise UsageError(f"{path}: got a line P-{number} with other than numbers") from error
+        if not values[number] or not all(map(math.isfinite, values[number])):
+            raise UsageError(
+                f"{path}: got {text!r} in line P-{number}; allowed: one log-probability a token"
+            )
+    return values
+
+
+def named(by_path: Mapping[str, Any]) -> dict[str, Any]:
+    """Name files without folder and ending, where that tells them apart."""
+    names = [Path(path).stem for path in by_path]
+    if len(set(names)) < len(names):
+        names = list(by_path)
+    return dict(zip(names, by_path.values(), strict=True))
+
+
+def translations(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Read the translations of all systems, by file.
+
+    Raises:
+        UsageError: a file is named twice, or cannot be read.
+    """
+    if len(set(paths)) < len(paths):
+        raise option_error("HYP", " ".join(paths), "each file once")
+    return {path: sentences("HYP", path, TRANSLATION) for path in paths}
+
+
+def seconds_of(path: str, count: int) -> list[float]:
+    """Read the time of each sentence.
+
+    Args:
+        path: what ``--stats-file`` wrote, with ``--batch-size 1``.
+        count: of sentences.
+
+    Raises:
+        UsageError: it is something else, or a sentence has no time of its own.
+    """
+    times: dict[int, float] = {}
+    for number, line in enumerate(read("--stats", path).splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            raise UsageError(f"{path}, line {number}: allowed: a file that --stats-file wrote")
+        if record.get("batch_size") != 1:
+            raise UsageError(
+                f"{path}, line {number}: got a batch of {record.get('batch_size')}; allowed: "
+                "--batch-size 1, for a time of each sentence"
+            )
+        sentence, seconds = record.get("id"), record.get("batch_seconds")
+        if type(sentence) is not int or type(seconds) is not float or not seconds > 0:
+            raise UsageError(
+                f"{path}, line {number}: got id {sentence!r} and batch_seconds {seconds!r}; "
+                "allowed: a sentence's number, and seconds above 0"
+            )
+        times[sentence] = seconds
+    if set(times) != set(range(count)):
+        raise UsageError(f"{path}: got {len(times)} sentences; allowed: 0 to {count - 1}, all")
+    return [times[i] for i in range(count)]
