@@ -10,7 +10,6 @@ from .timing import Rounds, Spread, length_bins, percentile, round_medians, spee
 
 # What every benchmark holds, and against what the others are measured.
 BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
-BASELINES = (BEAM, GREEDY, OWN_GREEDY)
 # Bins of source lengths.
 BINS = 4
 BLOCKS = (

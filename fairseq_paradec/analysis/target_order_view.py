@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from ..target_order import TargetOrder
 from .benchmark_plot import plt
 
-BOS, PAD, EOS = "<s>", "<pad>", "</s>"
+BOS, EOS = "<s>", "</s>"
 SEEN, HIDDEN = "●", "·"
 #: Of a slot that no target fills.
 UNTRAINED = "-"

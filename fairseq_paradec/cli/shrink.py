@@ -129,12 +129,12 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it has no heads, or they do not fit the base that they were started from.
     """
-    from ..models.heads import heads_only
+    from ..models.heads import PREFIX, heads_only
 
     options = (state.get("cfg") or {}).get("model") or {}
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     weights = state.get("model") or {}
-    if not any(name.startswith("decoder.heads.") for name in weights):
+    if not any(name.startswith(PREFIX) for name in weights):
         arch = options.get("arch", "another model")
         raise option_error(
             "--heads-only", f"{path}, of --arch {arch}", "a checkpoint of blockwise_transformer"

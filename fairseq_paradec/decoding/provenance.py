@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,8 +16,8 @@ from torch import nn
 
 from .. import __version__
 
-#: The engines: this package's passes, by torch or its own library, and fairseq's own search.
-TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
+#: Engines besides ``torch``: this package's own library, and fairseq's own search.
+NATIVE, FAIRSEQ = "native", "fairseq"
 
 # Hashes of models that are prepared for inference, by model and dtype.
 _HASHES: WeakKeyDictionary[nn.Module, dict[torch.dtype, str]] = WeakKeyDictionary()
@@ -33,7 +35,7 @@ def provenance(
 
     Args:
         lossless: whether the method guarantees the output of greedy search in fp32.
-        engine: ``TORCH``, ``NATIVE`` or ``FAIRSEQ``.
+        engine: ``torch``, ``NATIVE`` or ``FAIRSEQ``.
         engine_dtype: dtype of the weights in decoder passes; see ``Engine.dtype_of``.
         compiled: whether passes ran compiled by torch.compile.
         models: the model, or an ensemble.
@@ -81,3 +83,14 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "fairseq": fairseq.__version__,
     }
+
+
+def processor() -> str:
+    """Return the processor's name from /proc/cpuinfo, or from ``platform``."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

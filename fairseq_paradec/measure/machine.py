@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from .. import __version__
+from ..decoding.provenance import processor
 from ..errors import UsageError
 
 # Cores that other processes may use before a timed round.
@@ -48,24 +49,13 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
         "command": f"paradec {command.replace('_', '-')} {arguments}",
         "date": datetime.date.today().isoformat(),
         "machine": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         },
         "versions": versions,
     }
-
-
-def _processor() -> str:
-    """Return the processor's name from /proc/cpuinfo, or from ``platform``."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def busy_cores(seconds: float = WATCH_SECONDS) -> float | None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from functools import partial
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ..errors import option_error
 from . import documents, machine, rounds
@@ -73,22 +71,14 @@ def modules(args: argparse.Namespace) -> int:
     sentences = choose(task, args.subset, verifier, args.sentences)
     peaks = [_peak(system, sentences[-1], args.device) for system in systems]  # and a warm-up
     clocks = [Clock(system.generator, PARTS, args.device) for system in systems]
-    means: list[list[dict[str, float]]] = [[] for _ in systems]
-    used = []
-    total = len(systems) * len(sentences) * args.rounds
-    with tqdm(total=total, unit=" sentences", disable=None) as bar:
-
-        def work(place: int, sentence: int) -> dict[str, float]:
-            bar.update()
-            return profile(systems[place], clocks[place], sentence)
-
-        for turn in range(args.rounds):
-            one_round = partial(rounds.in_turns, range(len(systems)), sentences, turn, work)
-            found, cores = rounds.undisturbed(one_round, args.busy)
-            used.append(cores)
-            for own, each in zip(means, found, strict=True):
-                own.append({k: statistics.fmean(one[k] for one in each) for k in each[0]})
-    rows = [row(*each) for each in zip(systems, means, peaks, strict=True)]
+    pairs = list(zip(systems, clocks, strict=True))
+    found, used = rounds.all_rounds(
+        pairs, sentences, args.rounds, args.busy, lambda pair, i: profile(*pair, i), "sentences"
+    )
+    rows = [
+        row(system, [_mean(results[place]) for results in found], peaks[place])
+        for place, system in enumerate(systems)
+    ]
     notes = [
         f"{len(sentences)} sentences of `{args.subset}`, batch 1, fp32, {args.device}, "
         f"{args.threads} thread(s); medians of {args.rounds} rounds; "
@@ -100,6 +90,11 @@ def modules(args: argparse.Namespace) -> int:
     ]
     documents.save_made(args, "modules", notes, rows)
     return 0
+
+
+def _mean(each: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of a round's sentences."""
+    return {name: statistics.fmean(one[name] for one in each) for name in each[0]}
 
 
 def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
+from tqdm import tqdm
 
 from ..errors import option_error
 from . import machine
@@ -84,6 +86,43 @@ def in_turns(
         for place in order.sample(range(len(compared)), len(compared)):
             found[place].append(work(compared[place], item))
     return found
+
+
+def all_rounds(
+    compared: Sequence[S],
+    items: Sequence[T],
+    count: int,
+    busy: bool,
+    work: Callable[[S, T], R],
+    unit: str,
+) -> tuple[list[list[list[R]]], list[float | None]]:
+    """Run rounds, each on an idle machine, with a progress bar.
+
+    Args:
+        compared: see ``in_turns``.
+        items: see ``in_turns``.
+        count: the number of rounds.
+        busy: see ``undisturbed``.
+        work: processes one item with one system.
+        unit: the name of what the bar counts.
+
+    Returns:
+        The results by round, system and item; and the cores that others used in each round.
+    """
+    found, used = [], []
+    total = count * len(compared) * len(items)
+    with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
+
+        def counted(one: S, item: T) -> R:
+            bar.update()
+            return work(one, item)
+
+        for turn in range(count):
+            one_round = partial(in_turns, compared, items, turn, counted)
+            results, cores = undisturbed(one_round, busy)
+            found.append(results)
+            used.append(cores)
+    return found, used
 
 
 def others_used(used: Sequence[float | None], busy: bool) -> str:

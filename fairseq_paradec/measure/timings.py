@@ -57,7 +57,7 @@ class Benchmark:
     """Measures systems and keeps raw samples.
 
     Args:
-        systems: the systems, with ``BASELINES`` among their labels.
+        systems: the systems.
         plan: the plan.
         journal: stores the samples.
         bar: the progress bar, advanced by one per translated sentence.

@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from fairseq import options, tasks, utils
-from tqdm import tqdm
 
 from . import documents, rounds
 
@@ -85,22 +83,11 @@ def training_speed(args: argparse.Namespace) -> int:
     trainees = [Trainee(args.data, arch, args.flags, args.device) for arch in args.arch]
     batches = trainees[0].batches(args.max_tokens, args.batches)
     tokens = sum(batch["ntokens"] for batch in batches)
-    seconds: list[list[float]] = [[] for _ in trainees]
-    used = []
-    total = (args.rounds + 1) * len(batches) * len(trainees)
-    with tqdm(total=total, unit=" updates", disable=None) as bar:
-
-        def update(trainee: Trainee, sample: dict[str, Any]) -> float:
-            bar.update()
-            return trainee.update(sample)
-
-        rounds.in_turns(trainees, batches, 0, update)  # warms up
-        for turn in range(args.rounds):
-            one_round = partial(rounds.in_turns, trainees, batches, turn, update)
-            found, cores = rounds.undisturbed(one_round, args.busy)
-            used.append(cores)
-            for own, each in zip(seconds, found, strict=True):
-                own.append(sum(each))
+    rounds.in_turns(trainees, batches, 0, Trainee.update)  # warms up
+    found, used = rounds.all_rounds(
+        trainees, batches, args.rounds, args.busy, Trainee.update, "updates"
+    )
+    seconds = [[sum(each) for each in own] for own in zip(*found, strict=True)]
     rows = []
     for trainee, own in zip(trainees, seconds, strict=True):
         ratios = [first / second for first, second in zip(seconds[0], own, strict=True)]

@@ -13,7 +13,7 @@ from ..errors import option_error
 from ..methods.model_checks import one_set_of_heads
 from ..methods.registry import BLOCK_NAT, BLOCK_NAT_OR_HEADS, HEADS
 from ..models.block_nat import BlockNatModel
-from ..models.heads import load_heads
+from ..models.heads import PREFIX, load_heads
 
 
 class Drafters:
@@ -78,7 +78,7 @@ class Drafters:
         elif not any(path == known for known, *_ in self.block_models):
             with named("--drafter-path"):
                 weights = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
-            if any(name.startswith("decoder.heads.") for name in weights):
+            if any(name.startswith(PREFIX) for name in weights):
                 kind = HEADS
             elif "decoder.mask_vector" not in weights:
                 raise option_error(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ...analysis.pass_costs import dtype_of
 from ...decoding.engine.block import BlockScorer
@@ -15,7 +13,7 @@ from ...decoding.engine.chunk import ChunkScorer
 from ...decoding.engine.settings import Engine
 from .. import loading, machine
 from ..pieces import Call, decoder_pieces, encoder_pieces, piece_calls, refuse_unknown
-from ..rounds import in_turns, undisturbed
+from ..rounds import all_rounds
 from .cells import Cell, Search, pass_call, product_call
 from .models import ENGINE_DTYPES, Pair, parse_engine
 
@@ -214,21 +212,12 @@ class Bench:
         Raises:
             UsageError: the machine is busy.
         """
-        used = []
-        with tqdm(total=(rounds + 1) * len(self.cells), unit=" cells", disable=None) as bar:
-
-            def work(cell: Cell, wanted: int) -> dict[str, list[float]]:
-                bar.update()
-                return cell.run(wanted)
-
-            for cell in self.cells:  # untimed: what is built at a first call, or compiled
-                work(cell, 1)
-            for turn in range(rounds):
-                one_round = partial(in_turns, self.cells, [repetitions], turn, work)
-                found, cores = undisturbed(one_round, busy)
-                used.append(cores)
-                for cell, (seconds,) in zip(self.cells, found, strict=True):
-                    cell.keep(seconds)
+        for cell in self.cells:  # untimed: what is built at a first call, or compiled
+            cell.run(1)
+        found, used = all_rounds(self.cells, [repetitions], rounds, busy, Cell.run, "cells")
+        for results in found:
+            for cell, (seconds,) in zip(self.cells, results, strict=True):
+                cell.keep(seconds)
         known = [cores for cores in used if cores is not None]
         return max(known) if known else None
 

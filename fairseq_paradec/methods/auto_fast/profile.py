@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...decoding.provenance import processor
 from ...errors import option_error
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def this_machine(device: torch.device) -> dict[str, Any]:
     """Return the machine's part of the key: processor, cores, threads, torch, device."""
     cuda = device.type == "cuda"
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -236,14 +236,3 @@ def _edge(number: int) -> int:
 def _power(number: int) -> int:
     """Return the smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()
-
-
-def _processor() -> str:
-    """Return the processor's name from /proc/cpuinfo, or from ``platform``."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
