@@ -99,13 +99,8 @@ def said(home):
     return json.loads(run(home, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
 
 
-def test_the_page_says_all_of_it():
-    assert list(BLOCKS) == [METHOD, REGISTRY, TEST]
-    lines = [line for code in BLOCKS.values() for line in code.splitlines() if line.strip()]
-    assert len(lines) < 66
-
-
 def test_the_pages_test_passes(home):
+    assert list(BLOCKS) == [METHOD, REGISTRY, TEST]
     path = home / "test_echo.py"
     path.write_text(BLOCKS[TEST], encoding="utf-8")
     out = run(home, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--rootdir", home, path)
@@ -116,35 +111,23 @@ def test_help_and_errors_know_it(said):
     text = " ".join(said["help"][1].split())
     assert "echo: what followed the last token" in text
     assert re.search(r"--block-size \S+ echo, pgj, hgj, gad", text)
+    assert "\n| `echo` | what followed the last token" in said["table"][1]
     assert "allowed: auto, beam, echo, greedy" in str(said["unknown"])
     wrong = str(said["wrong flag"])
     assert "--jacobi-init: got 'bos', which --decoding echo does not use" in wrong
     assert "--block-size: got 0; allowed: a whole number from 1 up" in str(said["out of range"])
 
 
-def test_it_decodes_and_is_audited(said, home):
-    status, text = said["generate"]
-    assert not status, text
-    records = [json.loads(line) for line in (home / "runs/t.jsonl").read_text().splitlines()]
+def test_it_is_decoded_measured_and_shown(said, home):
+    for name in ("generate", "benchmark", "lossless", "flops", "trace", "report"):
+        assert not said[name][0], said[name][1][-3000:]
+    runs = home / "runs"
+    records = [json.loads(line) for line in (runs / "t.jsonl").read_text().splitlines()]
     assert records and all(one["audit"]["identical"] for one in records)
     assert all(one["lossless"] and one["flags"] == {"block_size": 3} for one in records)
-
-
-def test_it_is_measured(said, home):
-    for name in ("benchmark", "lossless", "flops"):
-        assert said[name][0] == 0, said[name][1][-3000:]
-    systems = json.loads((home / "runs/b.json").read_text())["systems"]
-    (promise,) = [one["promise"] for one in systems if one["label"].startswith("echo")]
-    assert promise == "exact"
-    rows = json.loads((home / "runs/l.json").read_text())["rows"]
-    (row,) = [one for one in rows if one["decoder"] == "echo"]
-    assert row["beyond ties"] == 0
-    assert re.search(r"\becho\b", said["flops"][1])
-
-
-def test_it_is_shown(said, home):
-    for name in ("trace", "report"):
-        assert said[name][0] == 0, said[name][1][-3000:]
-    assert "(echo)" in said["trace"][1]
-    assert all("echo" in (home / "runs" / page).read_text() for page in ("t.html", "report.html"))
-    assert "\n| `echo` | what followed the last token" in said["table"][1]
+    systems = json.loads((runs / "b.json").read_text())["systems"]
+    assert [one["promise"] for one in systems if one["label"].startswith("echo")] == ["exact"]
+    rows = json.loads((runs / "l.json").read_text())["rows"]
+    assert [one["beyond ties"] for one in rows if one["decoder"] == "echo"] == [0]
+    assert re.search(r"\becho\b", said["flops"][1]) and "(echo)" in said["trace"][1]
+    assert all("echo" in (runs / page).read_text() for page in ("t.html", "report.html"))

@@ -21,21 +21,15 @@ from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.methods.base import ParallelGenerator
 from fairseq_paradec.methods.jacobi import JacobiGenerator
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 PGJ = gates.Case("pgj", 0, "fp32", "random")
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {"decoding": "greedy", "dtype": torch.float16},
-        {"decoding": "pgj", "dtype": torch.bfloat16, "block_size": 3},
-    ],
-    ids=lambda flags: flags["decoding"],
+    ("dtype", "flags"),
+    [(torch.float16, {"decoding": "greedy"}), (torch.bfloat16, {"decoding": "pgj"})],
 )
-def test_low_precision_leaves_fairseqs_output_where_two_tokens_are_close(device, flags):
-    dtype, flags = flags["dtype"], {k: v for k, v in flags.items() if k != "dtype"}
+def test_low_precision_leaves_fairseqs_output_where_two_tokens_are_close(device, dtype, flags):
     task, model = built("learned_positions", torch.float32)
     model = copy.deepcopy(model).to(device, dtype)
     sample = gates.on(device, batch(task, [9, 6, 4, 2]))
@@ -80,14 +74,6 @@ def test_a_row_that_depends_on_its_neighbours(monkeypatch):
     assert len(complaints) == 1 and "as if alone" in complaints[0]
 
 
-def test_where_nobody_judges_a_tie_is_one_score_for_two_tokens():
-    ours = [hypo([5, 6, 2], [-1.0, -2.0, -1.0]), hypo([5, 2], [-1.0, -2.0])]
-    ours.append(hypo([7, 2], [-1.0, -1.0]))
-    theirs = [hypo([5, 7, 8, 2], [-1.0, -2.00001, -3.0, -1.0]), hypo([5, 2], [-1.0, -2.0])]
-    theirs.append(hypo([8, 2], [-1.1, -1.0]))
-    assert gates.alike(ours, theirs) == {"sentences": 3, "identical": 1, "ties": 1}
-
-
 def test_scores_that_are_not_fairseqs(monkeypatch):
     choose = gates.score_gaps
     monkeypatch.setattr(gates, "score_gaps", lambda *both: [gap + 1e-3 for gap in choose(*both)])
@@ -100,15 +86,25 @@ def hypo(tokens, scores):
     return [{"tokens": torch.tensor(tokens), "positional_scores": scores, "score": scores.sum()}]
 
 
+def test_where_nobody_judges_a_tie_is_one_score_for_two_tokens():
+    same = hypo([5, 2], [-1.0, -2.0])
+    ours = [hypo([5, 6, 2], [-1.0, -2.0, -1.0]), same, hypo([7, 2], [-1.0, -1.0])]
+    theirs = [hypo([5, 7, 8, 2], [-1.0, -2.00001, -3.0, -1.0]), same, hypo([8, 2], [-1.1, -1.0])]
+    assert gates.alike(ours, theirs) == {"sentences": 3, "identical": 1, "ties": 1}
+
+
 def test_outputs_that_do_not_end_or_have_no_scores():
-    assert gates.is_whole(hypo([5, 2], [-1.0, -2.0]), 2, "cpu")
-    assert not gates.is_whole(hypo([5, 2], [-1.0, -2.0]), 2, "cuda")
-    assert not gates.is_whole(hypo([5, 6], [-1.0, -2.0]), 2, "cpu")
-    assert not gates.is_whole(hypo([2, 5, 2], [-1.0, -1.0, -2.0]), 2, "cpu")
-    assert not gates.is_whole(hypo([], []), 2, "cpu")
-    assert not gates.is_whole(hypo([5, 2], [-1.0]), 2, "cpu")
-    for value in (float("nan"), -float("inf")):
-        assert not gates.is_whole(hypo([5, 2], [-1.0, value]), 2, "cpu")
+    whole = hypo([5, 2], [-1.0, -2.0])
+    assert gates.is_whole(whole, 2, "cpu") and not gates.is_whole(whole, 2, "cuda")
+    for tokens, scores in (
+        ([5, 6], [-1.0, -2.0]),
+        ([2, 5, 2], [-1.0, -1.0, -2.0]),
+        ([], []),
+        ([5, 2], [-1.0]),
+        ([5, 2], [-1.0, float("nan")]),
+        ([5, 2], [-1.0, -float("inf")]),
+    ):
+        assert not gates.is_whole(hypo(tokens, scores), 2, "cpu")
 
 
 def test_what_is_judged_in_which_precision():

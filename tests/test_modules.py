@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support.commands import DEMO
@@ -14,54 +13,37 @@ from fairseq_paradec.measure import modules
 from fairseq_paradec.measure.clock import Clock
 
 
-class Part:
-    """A scorer whose methods take a known time, on a clock of the test's own."""
-
-    clock: Any = None
-
-    def encode(self) -> None:
-        self.clock.time += 10
-        self.start()  # 5 more
-
-    def start(self) -> None:
-        self.clock.time += 5
-
-    def fill(self) -> None:
-        self.clock.time += 20
-
-    def step(self) -> None:
-        self.clock.time += 30
-
-    def log_probs(self) -> None:
-        pass
-
-    logits = log_probs
-
-
 class StandingClock(Clock):
     """A clock that stands still unless it is moved."""
 
     time = 0.0
 
-    def now(self) -> float:
+    def now(self):
         return self.time
 
 
 def test_calls_inside_calls_are_counted_once():
-    scorer, draft_scorer = Part(), Part()
-    generator = SimpleNamespace(scorer=scorer, draft_scorer=draft_scorer)
-    clock = scorer.clock = draft_scorer.clock = StandingClock(generator, modules.PARTS)
+    def scorer():
+        """One whose methods take a known time."""
+        one = SimpleNamespace(log_probs=lambda: None, logits=lambda: None)
+        one.encode = lambda: (take(10), one.start())
+        one.start, one.fill, one.step = (lambda s=s: take(s) for s in (5, 20, 30))
+        return one
 
-    def translate(sentences: list[int]) -> None:
+    def take(seconds):
+        clock.time += seconds
+
+    def translate(sentences):
         generator.scorer.encode()
         generator.draft_scorer.start()
         for _ in range(2):
             generator.draft_scorer.fill()
             generator.scorer.step()
-        clock.time += 15
+        take(15)
 
-    system: Any = SimpleNamespace(translate=translate)
-    assert modules.profile(system, clock, 0) == {
+    generator = SimpleNamespace(scorer=scorer(), draft_scorer=scorer())
+    clock = StandingClock(generator, modules.PARTS)
+    assert modules.profile(SimpleNamespace(translate=translate), clock, 0) == {
         "encoder and keys": 15,
         "drafter's encoder and keys": 5,
         "drafter's decoder": 40,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium.webdriver.common.keys import Keys
-from support.browser import Browser, chromium
+from support.browser import chromium
 from support.commands import ROOT
 from support.stats_records import greedy
+from support.trace_records import write
 
 from fairseq_paradec.analysis import report, speed_ups
 from fairseq_paradec.analysis.tally import BEYOND, Tally
@@ -30,41 +28,40 @@ NASTY_SHOWN = NASTY[:-4] + "\\x1b\\ud800\\u202e\\u2028"
 # ---- files, made by hand -----------------------------------------------------------------------
 
 
-def table(title: str = "A table", **changes: Any) -> dict[str, Any]:
-    """Return a table's document."""
+def benchmark():
+    return json.loads(BENCHMARK.read_text("utf-8"))
+
+
+def table(title="A table", **changes):
+    """A table's document; None drops a field."""
+    cells = (
+        ("gad 10", "10.5x (1-2)", "9/100", "+0.10 [-1, 1]", True),
+        ("Ü <i>", "-", "100/100", "-0.75 [-1, 1]", None),
+        ("gad 9", "9.3x (1-2)", "76/100", "-1.50 [-2, 0]", False),
+        ("gad 8", None, "8/100", "+0.00 [0, 0]", False),
+    )
+    rows = [dict(zip(("name", "x", "share", "gain", "on"), row)) for row in cells]
     document = {
         "schema": "fairseq_paradec.table", "version": 1, "title": title,
-        "notes": ["Read `a|b` so.", "An odd ` is one."],
-        "command": "python -m fairseq_paradec.cli.made_up --title '<t>'", "date": "2026-01-02",
-        "machine": MACHINE, "versions": {"python": "3.11.7", "torch": "2.13.0"},
-        "rows": [
-            dict(zip(("name", "x", "share", "gain", "on"), cells))
-            for cells in (
-                ("gad 10", "10.5x (1-2)", "9/100", "+0.10 [-1, 1]", True),
-                ("Ü <i>", "-", "100/100", "-0.75 [-1, 1]", None),
-                ("gad 9", "9.3x (1-2)", "76/100", "-1.50 [-2, 0]", False),
-                ("gad 8", None, "8/100", "+0.00 [0, 0]", False),
-            )
-        ],
-    }  # fmt: skip
-    return document | changes
+        "notes": ["Read `a|b` so.", "An odd ` is one."], "command": "paradec it --title '<t>'",
+        "date": "2026-01-02", "machine": MACHINE, "rows": rows,
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+    } | changes  # fmt: skip
+    return {name: value for name, value in document.items() if value is not None}
 
 
-def drafted(number: int, source: Sequence[str], output: Sequence[str]) -> dict[str, Any]:
-    """Return the record of the same by two passes.
+def drafted(number, source, output):
+    """The record of the same as greedy's by two passes.
 
     The first drafts two tokens, the first of which is right only for a rule that lets pass what the
     verifier has second, and the second wrong; the second drafts all the rest, and is right.
     """
     first, second, *rest = output
-    record = greedy(number, source, output)
-    return record | {
-        "decoding": "gad_pp",
-        "lossless": False,
+    nothing = [None] * len(rest)
+    return greedy(number, source, output) | {
+        "decoding": "gad_pp", "lossless": False, "decoder_passes": 2,
         "flags": {"block_size": 2, "adaptive_block": False, "accept_margin": 1.5},
-        "decoder_passes": 2,
-        "num_drafted": [2, len(rest)],
-        "num_accepted": [1, len(rest)],
+        "num_drafted": [2, len(rest)], "num_accepted": [1, len(rest)],
         "audit": {"identical": False, "position": 0, "gap": 0.2, "tie": False},
         "trace": [
             {
@@ -75,8 +72,8 @@ def drafted(number: int, source: Sequence[str], output: Sequence[str]) -> dict[s
             },
             {
                 "start": 2, "num_accepted": len(rest), "num_committed": len(rest), "draft": rest,
-                "verifier": rest, "log_probs": [-0.5] * len(rest), "runner_up": [None] * len(rest),
-                "runner_up_log_probs": [None] * len(rest), "draft_log_probs": [-0.5] * len(rest),
+                "verifier": rest, "log_probs": [-0.5] * len(rest), "runner_up": nothing,
+                "runner_up_log_probs": nothing, "draft_log_probs": [-0.5] * len(rest),
                 "draft_ranks": [0] * len(rest),
             },
         ],
@@ -90,90 +87,54 @@ SENTENCES = {
 }
 
 
-def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write a trace."""
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), "utf-8")
-    return path
-
-
-def without_passes(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as --stats-file writes it."""
+def without_passes(record):
+    """A record as --stats-file writes it."""
     return {name: value for name, value in record.items() if name != "trace"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A folder with a table, traces and statistics, and some files that are of no kind."""
     made = tmp_path / 'made & "so"'
     made.mkdir()
     other = {"torch": "2.12.1", "python": "3.11.7"}
     (made / "a table.json").write_text(json.dumps(table(NASTY, versions=other)), "utf-8")
-    write_lines(made / "gad_pp.jsonl", [drafted(n, *both) for n, both in SENTENCES.items()])
+    write(made / "gad_pp.jsonl", *(drafted(n, *both) for n, both in SENTENCES.items()))
     greedies = [greedy(n, *both) for n, both in SENTENCES.items()]
-    write_lines(made / "greedy.jsonl", [*reversed(greedies), greedy(77, ["x"], ["y", "</s>"])])
-    write_lines(made / "stats.jsonl", list(map(without_passes, greedies)))
+    write(made / "greedy.jsonl", *reversed(greedies), greedy(77, ["x"], ["y", "</s>"]))
+    write(made / "stats.jsonl", *map(without_passes, greedies))
     (made / "profile.json").write_text('{"schema": "other", "version": 1}')
     (made / "run.partial.jsonl").write_text('{"spec": {}}\n')
     (made / "below.json").mkdir()
     return made
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    """Run the command; return its status and what it printed."""
+def run(capsys, *args):
+    """The command's status and what it printed."""
     status = paradec(["report", *map(str, args)])
-    out, err = capsys.readouterr()
-    return status, out, err
+    return status, *capsys.readouterr()
 
 
 # ---- the page in a browser ---------------------------------------------------------------------
 
-
-def grid(browser: Browser, name: str) -> list[list[str]]:
-    """Return the rows of the table of a name, the heads first."""
-    script = """
-      const found = [...document.querySelectorAll(".scroll")].filter(
-        (one) => one.getAttribute("aria-label") === arguments[0]);
-      return found.map((one) => [...one.querySelectorAll("tr")].map(
-        (row) => [...row.cells].map((cell) => cell.textContent)));
-    """
-    (found,) = browser.driver.execute_script(script, name)
-    return [[str(cell) for cell in row] for row in found]
-
-
-def shown(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return what a table of these rows shows."""
-    words = {None: "not run", True: "yes", False: "no"}
-    cells = [[words[v] if v is None or v is True or v is False else str(v) for v in row.values()]
-             for row in rows]  # fmt: skip
-    return [list(rows[0]), *cells]
-
-
-def column(browser: Browser, name: str, place: int) -> list[str]:
-    """Return the cells of one column."""
-    return [row[place] for row in grid(browser, name)[1:]]
-
-
-def click_head(browser: Browser, name: str, head: str) -> None:
-    """Click on the head of a column."""
-    script = """
-      const box = [...document.querySelectorAll(".scroll")].find(
-        (one) => one.getAttribute("aria-label") === arguments[0]);
-      const head = [...box.querySelectorAll("thead button")].find(
-        (one) => one.textContent === arguments[1]);
-      head.scrollIntoView({block: "center"});
-      return head;
-    """
-    browser.driver.execute_script(script, name, head).click()
+FIND = """const box = [...document.querySelectorAll(".scroll")].find(
+    (one) => one.getAttribute("aria-label") === arguments[0]);"""
+GRID = """return [...box.querySelectorAll("tr")].map(
+    (row) => [...row.cells].map((cell) => cell.textContent));"""
+HEAD = """const head = [...box.querySelectorAll("thead button")].find(
+    (one) => one.textContent === arguments[1]);
+    head.scrollIntoView({block: "center"});
+    return head;"""
 
 
 @pytest.mark.slow
-def test_page_in_a_browser(folder: Path, capsys: pytest.CaptureFixture[str]):
-    document = json.loads(BENCHMARK.read_text("utf-8")) | {"title": f"GAD {NASTY}"}
-    (folder / BENCHMARK.name).write_text(json.dumps(document))
-    assert run(capsys, folder, "--title", f"All of it {NASTY}")[0] == 0
-    first = (folder / "report.html").read_bytes()
-    assert run(capsys, folder, "--title", f"All of it {NASTY}")[0] == 0  # the same bytes again
-    assert (folder / "report.html").read_bytes() == first
+def test_page_in_a_browser(folder, capsys):
+    (folder / BENCHMARK.name).write_text(json.dumps(benchmark() | {"title": f"GAD {NASTY}"}))
+    pages = []
+    for _ in range(2):
+        assert run(capsys, folder, "--title", f"All of it {NASTY}")[0] == 0
+        pages.append((folder / "report.html").read_bytes())
+    assert pages[0] == pages[1]
     with chromium() as browser:
         browser.open(folder / "report.html")
         check_values(browser)
@@ -182,58 +143,56 @@ def test_page_in_a_browser(folder: Path, capsys: pytest.CaptureFixture[str]):
         browser.check_quiet()
 
 
-def check_values(browser: Browser) -> None:
-    """Check what the page says against the files, read and worked out here."""
+def grid(browser, name):
+    """The cells of the table of a name, the heads first."""
+    return browser.driver.execute_script(FIND + GRID, name)
+
+
+def check_values(browser):
+    """What the page says is what the files say, read and worked out here."""
     assert browser.one("h1").text == f"All of it {NASTY_SHOWN}"
-    document = json.loads(BENCHMARK.read_text("utf-8"))
-    for one in [*document["tables"], *speed_ups.tables(document)]:
-        assert grid(browser, one["title"]) == shown(one["rows"])
-    assert grid(browser, "a table.json") == shown(table()["rows"])
+    document = benchmark()
+    tables = {one["title"]: one for one in [*document["tables"], *speed_ups.tables(document)]}
+    for title, one in (tables | {"a table.json": table()}).items():
+        words = {"None": "not run", "True": "yes", "False": "no"}
+        rows = [[words.get(str(cell), str(cell)) for cell in r.values()] for r in one["rows"]]
+        assert grid(browser, title) == [list(one["rows"][0]), *rows]
     texts = browser.texts("#file-benchmark-gad-tiny")[0]
     for said in [f"GAD {NASTY_SHOWN}", document["command"], *document["signatures"].values()]:
         assert said in texts
     # 4 + 4 + 200 tokens; the first two of each by one pass, with one of two drafts accepted
-    total = {row[0]: row[1:] for row in grid(browser, "Traces and statistics")[1:]}
+    total = {row[0]: " ".join(row[1:]) for row in grid(browser, "Traces and statistics")[1:]}
     assert total == {
-        "gad_pp.jsonl": ["gad_pp", "none", "3", "208", "6", "34.67", "208", "205", "0.99", "3",
-                         "3", "0", "0", "0", "3"],
-        "greedy.jsonl": ["greedy", "exact", "4", "210", "210", "1.0", "0", "0", "-", "0",
-                         "4", "4", "0", "0", "0"],
-        "stats.jsonl": ["greedy", "exact", "3", "208", "208", "1.0", "0", "0", "-", "-",
-                        "3", "3", "0", "0", "0"],
-    }  # fmt: skip
+        "gad_pp.jsonl": "gad_pp none 3 208 6 34.67 208 205 0.99 3 3 0 0 0 3",
+        "greedy.jsonl": "greedy exact 4 210 210 1.0 0 0 - 0 4 4 0 0 0",
+        "stats.jsonl": "greedy exact 3 208 208 1.0 0 0 - - 3 3 0 0 0",
+    }
     warnings = browser.texts(".warnings")[0]
     assert "2.12.1" in warnings and MACHINE["processor"] in warnings
 
 
-def check_sorting(browser: Browser) -> None:
-    """Sort by numbers, by shares and by names."""
-    name = "a table.json"
-    was = grid(browser, name)
-    # numbers by the first number in a cell, and cells without one last, either way
+def check_sorting(browser):
+    """By numbers (the first in a cell; cells without one last, either way), shares and names."""
     rising = ["9.3x (1-2)", "10.5x (1-2)"]
-    for order in (rising, rising[::-1]):
-        click_head(browser, name, "x")
-        assert column(browser, name, 1) == [*order, "-", "not run"]
-    click_head(browser, name, "x")
-    assert grid(browser, name) == was
     for head, place, order in (
+        ("x", 1, [*rising, "-", "not run"]),
+        ("x", 1, [*rising[::-1], "-", "not run"]),
+        ("x", 1, ["10.5x (1-2)", "-", "9.3x (1-2)", "not run"]),  # as it was
         ("share", 2, ["8/100", "9/100", "76/100", "100/100"]),
         ("gain", 3, ["-1.50 [-2, 0]", "-0.75 [-1, 1]", "+0.00 [0, 0]", "+0.10 [-1, 1]"]),
         ("name", 0, ["gad 8", "gad 9", "gad 10", "Ü <i>"]),
     ):
-        click_head(browser, name, head)
-        assert column(browser, name, place) == order
+        browser.driver.execute_script(FIND + HEAD, "a table.json", head).click()
+        assert [row[place] for row in grid(browser, "a table.json")[1:]] == order
 
 
-def check_viewer(browser: Browser) -> None:
+def check_viewer(browser):
     """Click through the sentences that both traces have, in order of their numbers."""
-    outputs = {n: output for n, (_, output) in SENTENCES.items()}
     for number in (2, 3, 10):
         assert browser.one("#viewer .name").text == f"sentence {number}"
         for panel in ("gad_pp", "greedy"):
             words = browser.texts(f".panel[data-decoding='{panel}'] .boxes .token .word")
-            assert words == outputs[number]
+            assert words == SENTENCES[number][1]
         if number != 10:
             browser.one("#viewer .onward").click()
     browser.one("#viewer .views [value='passes']").find_element("xpath", "..").click()
@@ -247,26 +206,21 @@ def check_viewer(browser: Browser) -> None:
 # ---- what is on it, and what is not ------------------------------------------------------------
 
 
-def test_what_is_left_out_is_said(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_what_is_left_out_is_said(folder, capsys):
     out = folder.parent / "page.html"
     status, printed, _ = run(capsys, folder, "--out", out)
-    assert status == 0
     left = ["below.json: no file", "profile.json: JSON of another kind (schema: other)",
             "run.partial.jsonl: JSON lines of another kind"]  # fmt: skip
     text = out.read_text("utf-8")
-    assert all(f"<li>{line}</li>" in text for line in left)
-    assert printed.splitlines() == [
-        *(f"left out: {line.replace(': ', ', ', 1)}" for line in left),
-        f"{out}: 1 results, 3 traces or statistics",
-    ]
+    assert status == 0 and all(f"<li>{line}</li>" in text for line in left)
+    said = [f"left out: {line.replace(': ', ', ', 1)}" for line in left]
+    assert printed.splitlines() == [*said, f"{out}: 1 results, 3 traces or statistics"]
     assert "<title>Report of made &amp; &quot;so&quot;</title>" in text
 
 
-def test_traces_of_other_data_are_shown_each_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_traces_of_other_data_are_shown_each_by_itself(tmp_path, capsys):
     for name, word in (("a", "x"), ("b", "y")):
-        write_lines(tmp_path / f"{name}.jsonl", [greedy(None, [word], [word, "</s>"])])
+        write(tmp_path / f"{name}.jsonl", greedy(None, [word], [word, "</s>"]))
     assert run(capsys, tmp_path)[0] == 0
     page = (tmp_path / "report.html").read_text("utf-8")
     found = re.findall(r'<script type="application/json" class="sentence">(.*?)</script>', page)
@@ -275,33 +229,32 @@ def test_traces_of_other_data_are_shown_each_by_itself(
     assert "No sentence is in all traces" in page
 
 
+def warnings(kind, *contents):
+    """What is warned of files 0.json, 1.json, ... of a kind."""
+    files = [report.Document(f"{i}.json", kind, one, []) for i, one in enumerate(contents)]
+    return report.warnings(files)
+
+
 def test_warnings_name_what_differs():
-    first, second = (
-        report.Document(name, "table", table(**changes), [])
-        for name, changes in (
-            ("a.json", {}),
-            ("b.json", {"versions": {"torch": "3"}, "machine": MACHINE | {"cores": 4}}),
-        )
-    )
-    assert report.warnings([first, first]) == []
+    other = table(versions={"torch": "3"}, machine=MACHINE | {"cores": 4})
+    assert warnings("table", table(), table()) == []
     machine = 'P <1> & "2", {} cores, accelerator: none: {}'
-    assert report.warnings([first, second]) == [
+    assert warnings("table", table(), other) == [
         (
             "Times of different machines must not be compared.",
-            [machine.format(2, "a.json"), machine.format(4, "b.json")],
+            [machine.format(2, "0.json"), machine.format(4, "1.json")],
         ),
-        ("Not all was measured with the same torch.", ["torch 2.13.0: a.json", "torch 3: b.json"]),
+        ("Not all was measured with the same torch.", ["torch 2.13.0: 0.json", "torch 3: 1.json"]),
     ]
 
 
 def test_a_broken_promise_and_other_signatures_are_warnings():
-    contents = [json.loads(BENCHMARK.read_text("utf-8")) for _ in range(2)]
-    assert report.warnings([report.Document("b.json", "benchmark", contents[0], [])]) == []
-    gad = next(s for s in contents[0]["systems"] if s["label"] == "gad")
+    first, second = benchmark(), benchmark()
+    assert warnings("benchmark", first) == []
+    gad = next(s for s in first["systems"] if s["label"] == "gad")
     gad["agreement"]["1"]["beyond ties"] = 2
-    contents[1]["signatures"]["BLEU"] = "tok:intl"
-    files = [report.Document(f"{i}.json", "benchmark", c, []) for i, c in enumerate(contents)]
-    scores, promise = report.warnings(files)
+    second["signatures"]["BLEU"] = "tok:intl"
+    scores, promise = warnings("benchmark", first, second)
     assert scores[0].startswith("Not all BLEU scores are of one kind") and scores[1] == [
         "BLEU nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0: 0.json",
         "BLEU tok:intl: 1.json",
@@ -324,29 +277,23 @@ def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title)
     tally = Tally("t.jsonl", True)
     for audit in ({"identical": False, "tie": False}, {"identical": False, "tie": True},
                   {"identical": True}, None):  # fmt: skip
+        record = greedy(1, ["a"], ["</s>"])
+        del record["lossless"], record["engine_dtype"]
         changes = {"decoding": "gad_pp", "flags": {"accept_topk": 1}, "audit": audit}
-        record = greedy(1, ["a"], ["</s>"]) | changes
-        made_by = ("lossless", "engine_dtype")
-        tally.add({n: v for n, v in record.items() if n not in made_by} | promise, None)
+        tally.add(record | changes | promise, None)
     assert tally.audits == {"identical": 1, "ties": 1, verdict: 1}
     said = "t.jsonl: 1 of 3 outputs are not fairseq's greedy search's, ties apart"
     assert report.warnings([], [tally]) == ([] if title is None else [(title, [said])])
 
 
-def doctored() -> dict[str, Any]:
-    """A benchmark whose tables contradict its samples."""
-    document: dict[str, Any] = json.loads(BENCHMARK.read_text("utf-8"))
-    document["tables"][1]["rows"][0]["p95"] += 0.01
-    return document
-
-
 # ---- errors ------------------------------------------------------------------------------------
 
 
-def changed(content: dict[str, Any], **changes: Any) -> str:
-    """Return a document with other fields; None drops one."""
-    new = content | changes
-    return json.dumps({name: value for name, value in new.items() if value is not None})
+def doctored():
+    """A benchmark whose tables contradict its samples."""
+    document = benchmark()
+    document["tables"][1]["rows"][0]["p95"] += 0.01
+    return document
 
 
 ONE = greedy(1, ["a"], ["b", "</s>"])
@@ -355,38 +302,37 @@ STATISTICS = json.dumps(without_passes(ONE)) + "\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "content", "said"),
     [
         ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
-        ("a.json", changed(table(), version=2), "version 2; allowed: version 1"),
-        ("a.json", changed(table(), setting="x"), "a.json: 'setting' is no dict"),
-        ("a.json", changed(table(), rows=[]), "a.json: 'rows' must be one or more"),
-        ("a.json", changed(table(), machine=None), "a.json: 'machine' is missing"),
-        ("a.json", json.dumps(doctored()), "a.json: its tables are not what its raw samples say"),
+        ("a.json", table(version=2), "version 2; allowed: version 1"),
+        ("a.json", table(setting="x"), "a.json: 'setting' is no dict"),
+        ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
+        ("a.json", table(machine=None), "a.json: 'machine' is missing"),
+        ("a.json", doctored(), "a.json: its tables are not what its raw samples say"),
         ("a.jsonl", "", "a.jsonl, line 1: "),
         ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
-        ("a.jsonl", changed(ONE, version=99) + "\n", "a.jsonl, line 1: got version 99; allowed"),
+        ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),
         ("a.jsonl", LINE + STATISTICS, "a.jsonl, line 2: got a line of another kind"),
         ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
-        ("a.jsonl", changed(ONE, output=["c"]) + "\n", "a.jsonl, line 1: the sentence contradicts"),
-        ("a.jsonl", changed(ONE, num_drafted=[-1]) + "\n", "line 1: 'num_drafted' is missing"),
-        ("a.jsonl", changed(ONE, flags=[1]) + "\n", "a.jsonl, line 1: 'decoding' or 'flags'"),
+        ("a.jsonl", ONE | {"output": ["c"]}, "a.jsonl, line 1: the sentence contradicts"),
+        ("a.jsonl", ONE | {"num_drafted": [-1]}, "line 1: 'num_drafted' is missing"),
+        ("a.jsonl", ONE | {"flags": [1]}, "a.jsonl, line 1: 'decoding' or 'flags'"),
         ("a.txt", "", "allowed: a folder with what the measuring commands wrote"),
         ("a.json", '{"schema": []}', "a.json is JSON of another kind (schema: [])"),
     ],
-)  # fmt: skip
-def test_a_wrong_file_is_named_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
-):
+)
+def test_a_wrong_file_is_named_and_nothing_is_written(tmp_path, capsys, name, content, said):
     if "of another kind (" not in said and name != "a.txt":  # beside one that is right
         (tmp_path / "b.json").write_text(json.dumps(table()))
+    text = content if isinstance(content, str) else json.dumps(content) + "\n"
     (tmp_path / name).write_text(text)
     status, out, err = run(capsys, tmp_path)
     assert (status, out) == (2, "") and not (tmp_path / "report.html").exists()
     assert err.startswith("paradec report: error: ") and said in err and err.count("\n") == 1
 
 
-def test_wrong_folders_and_pages(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_wrong_folders_and_pages(folder, capsys):
     for args, said in (
         (["no"], "DIR: got 'no'; allowed: a folder"),
         ([folder, "--out", folder / "profile.json"], "--out: got "),

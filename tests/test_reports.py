@@ -19,6 +19,7 @@ from support.builders import (
     source_rows,
     tiny_blockwise,
     tiny_drafter,
+    tiny_model,
     tiny_reordered,
 )
 from support.exact import scored
@@ -26,6 +27,7 @@ from support.exact import scored
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION, PassDetails
+from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
 from fairseq_paradec.methods.registry import METHODS
@@ -49,18 +51,16 @@ def read(path):
 def run(tmp_path, **flags):
     """Decode a ragged batch of three with both reports; the hypotheses and the two files."""
     task, model = built("share_all")
-    sample = batch(task, LENGTHS)
+    sample, decoding = batch(task, LENGTHS), flags["decoding"]
     stats, trace = tmp_path / "stats.jsonl", tmp_path / "trace.jsonl"
     flags |= {"stats_file": str(stats), "trace_file": str(trace)}
-    if flags["decoding"] in ("gad", "gad_pp", "nat"):
-        drafter = tiny_drafter(task, seed=2)
-        if flags["decoding"] == "nat":
-            model = drafter
-        else:
-            flags["drafter_path"] = lend(task, model, drafter)
-    if flags["decoding"] == "double_token_beam":
+    if decoding in ("gad", "gad_pp"):
+        flags["drafter_path"] = lend(task, model, tiny_drafter(task, seed=2))
+    if decoding == "nat":
+        model = tiny_drafter(task, seed=2)
+    if decoding == "double_token_beam":
         model = tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
-    if flags["decoding"] == "blockwise":
+    if decoding == "blockwise":
         model = tiny_blockwise(task, dtype=torch.float32, seed=3)
     hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
@@ -69,26 +69,26 @@ def run(tmp_path, **flags):
 @pytest.mark.parametrize("decoding", METHODS)
 def test_every_method_fills_the_schema(tmp_path, decoding):
     task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
+    words, sources = task.target_dictionary, source_rows(sample)
     assert len(stats) == len(trace) == len(LENGTHS)
     assert list(stats[0]["flags"]) == list(METHODS[decoding].reads)
+    more = {"positions", "directions"} if METHODS[decoding].beam else set()
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE | ({"chosen"} if decoding == "auto_fast" else set())
         assert set(long) == set(short) | {"trace"}
-        assert (short["schema"], short["version"]) == (SCHEMA, SCHEMA_VERSION)
-        words = task.target_dictionary
-        assert short["output"] == [words[t] for t in hypo["tokens"]]
-        assert short["source"] == [words[t] for t in source_rows(sample)[row]]
-        assert short["num_tokens"] == len(hypo["tokens"])
-        assert short["decoder_passes"] == hypo["steps"] == len(long["trace"])
-        assert short["mean_accepted"] == pytest.approx(len(hypo["tokens"]) / hypo["steps"])
-        assert short["score"] == pytest.approx(float(hypo["score"]))
-        assert short["id"] == sample["id"][row]
-        assert short["batch_size"] == len(LENGTHS)
-        assert short["audit"] is None
-        assert [p["num_accepted"] for p in long["trace"]] == short["num_accepted"]
-        assert [len(p["draft"]) for p in long["trace"]] == short["num_drafted"]
-        more = {"positions", "directions"} if METHODS[decoding].beam else set()
         assert all(set(p) == PASS | more for p in long["trace"])
+        count = len(hypo["tokens"])
+        wanted = {
+            "schema": SCHEMA, "version": SCHEMA_VERSION, "audit": None, "num_tokens": count,
+            "output": [words[t] for t in hypo["tokens"]], "id": sample["id"][row],
+            "source": [words[t] for t in sources[row]], "batch_size": len(LENGTHS),
+            "decoder_passes": hypo["steps"], "score": pytest.approx(float(hypo["score"])),
+            "mean_accepted": pytest.approx(count / hypo["steps"]),
+            "num_accepted": [p["num_accepted"] for p in long["trace"]],
+            "num_drafted": [len(p["draft"]) for p in long["trace"]],
+        }  # fmt: skip
+        assert {name: short[name] for name in wanted} == wanted
+        assert len(long["trace"]) == hypo["steps"]
 
 
 @pytest.mark.parametrize(
@@ -130,28 +130,17 @@ def test_a_trace_in_another_order_says_what_the_model_does(tmp_path):
     flags = {"decoding": "multiword_beam", "trace_file": str(path), "beam": 3}
     sample, words = batch(task, LENGTHS), task.target_dictionary
     decode(task, [model], sample, Limits(max_len_b=12), **flags)
-    encoded = model.encoder.forward_torchscript(sample["net_input"])
-    for row, record in enumerate(read(path)):
-        passes = record["trace"]
-        places = [at for p in passes for at in p["positions"]]
-        tokens = [token for p in passes for token in p["verifier"]]
-        directions = [name for p in passes for name in p["directions"]]
+    names = ("positions", "directions", "verifier", "log_probs", "runner_up", "runner_up_log_probs")
+    for source, record in zip(source_rows(sample), read(path), strict=True):
+        each = [[fact for p in record["trace"] for fact in p[name]] for name in names]
+        places, directions, tokens = each[:3]
         assert directions == [("1→", "2←")[slot % 2] for slot in range(len(tokens))]
         natural = sorted(zip(places, tokens, strict=True))
         assert [token for _, token in natural] == record["output"]
         slots = [words.index(token) for token in tokens]
-        inputs = torch.tensor([[2, 2, *slots][: 2 * len(passes)]])
-        mine = {
-            key: [value[0].select(1, row).unsqueeze(1) if key == "encoder_out" else value[0][[row]]]
-            for key, value in encoded.items()
-            if key in ("encoder_out", "encoder_padding_mask")
-        }
-        with torch.no_grad():
-            logits, _ = model.decoder(inputs[:, : len(slots) + len(slots) % 2], mine)
-        table = logits[0].log_softmax(dim=-1)
-        names = ("verifier", "log_probs", "runner_up", "runner_up_log_probs")
-        told = [facts for p in passes for facts in zip(*(p[name] for name in names), strict=True)]
-        for slot, (token, score, other, other_score) in enumerate(told[:12]):
+        inputs = [2, *slots][: len(slots) + len(slots) % 2 - 1]
+        table = full_log_probs([model], source, inputs)
+        for slot, (token, score, other, other_score) in enumerate([*zip(*each[2:])][:12]):
             allowed = rules_at(table[slot], words, slot)
             assert score == pytest.approx(float(allowed[words.index(token)]), abs=1e-4)
             allowed[words.index(token)] = -torch.inf
@@ -228,13 +217,12 @@ def test_the_runner_up_of_a_tie_is_the_other_token(choice):
 def test_reports_of_one_process_go_on(tmp_path, caplog):
     """A hub user builds a generator per call: the second must not wipe out the first's lines."""
     task, model = built("share_all")
+    caplog.set_level(logging.INFO)
     path = tmp_path / "stats.jsonl"
     path.write_text('{"schema": "fairseq_paradec.decoding"}\n')
+    flags = {"decoding": "pgj", "stats_file": str(path), "retain_iter_history": True}
     for seed in (1, 2):
-        sample = batch(task, LENGTHS, seed=seed)
-        flags = {"decoding": "pgj", "stats_file": str(path), "retain_iter_history": True}
-        with caplog.at_level(logging.INFO):
-            hypos = decode(task, [model], sample, Limits(), **flags)
+        hypos = decode(task, [model], batch(task, LENGTHS, seed=seed), Limits(), **flags)
     assert len(read(path)) == 2 * len(LENGTHS)
     tokens = sum(len(h["tokens"]) for h in hypos)
     passes = sum(h["steps"] for h in hypos)
@@ -249,10 +237,10 @@ def test_reports_of_one_process_go_on(tmp_path, caplog):
 
 def test_audit_passes_what_is_right(tmp_path, caplog):
     task, model = built("share_all")
+    caplog.set_level(logging.INFO)
     path = tmp_path / "stats.jsonl"
     flags = {"decoding": "hgj", "audit": True, "stats_file": str(path)}
-    with caplog.at_level(logging.INFO):
-        decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
+    decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
     assert [record["audit"] for record in read(path)] == [{"identical": True}] * 3
     assert "audit: 3 of 3 sentences identical" in caplog.text
     assert "0 differ from a tie on (gap < 0.0001), 0 beyond ties" in caplog.text
@@ -263,23 +251,19 @@ def test_audit_finds_what_is_wrong(caplog, max_len_a):
     """One token of one row is changed: the audit says which row, where, and how far apart."""
     task, model = built("share_all")
     limits = Limits(max_len_a=max_len_a, max_len_b=4)
-    sample = batch(task, LENGTHS)
-    # fairseq's limit depends on the batch's width: only single sentences are comparable.
+    sample, position = batch(task, LENGTHS), 2
     hypos = [[h] for h in decode(task, [model], sample, limits, decoding="greedy")]
-    row, position = 1, 2
-    right = int(hypos[row][0]["tokens"][position])
-    wrong = 9 if right != 9 else 10
-    hypos[row][0]["tokens"][position] = wrong
+    tokens = hypos[1][0]["tokens"]
+    right = int(tokens[position])
+    tokens[position] = wrong = 9 if right != 9 else 10
     audit = Audit([model], task.target_dictionary, max_len_a=max_len_a, max_len_b=4)
     verdicts = audit.compare(sample, hypos)
     assert [v["identical"] for v in verdicts] == [True, False, True]
-    prefix = hypos[row][0]["tokens"][:position].tolist()
-    log_probs = full_log_probs(model, source_rows(sample)[row], prefix)[-1]
-    assert verdicts[row]["position"] == position
-    assert verdicts[row]["gap"] == pytest.approx(float(log_probs[right] - log_probs[wrong]), 1e-3)
-    assert not verdicts[row]["tie"]
-    assert "2 of 3 sentences identical" in audit.closing_line()
-    assert "1 beyond ties" in audit.closing_line()
+    log_probs = full_log_probs(model, source_rows(sample)[1], tokens[:position].tolist())[-1]
+    assert verdicts[1]["position"] == position and not verdicts[1]["tie"]
+    assert verdicts[1]["gap"] == pytest.approx(float(log_probs[right] - log_probs[wrong]), 1e-3)
+    line = audit.closing_line()
+    assert "2 of 3 sentences identical" in line and "1 beyond ties" in line
     assert "NOT a tie" in caplog.text
 
 
@@ -289,29 +273,26 @@ def test_audit_judges_by_the_same_limits(members):
     task, _ = built("share_all")
     models = [built(member)[1] for member in members]
     limits = Limits(unkpen=3.0, temperature=1.4, min_len=4)
-    sample = batch(task, LENGTHS)
-    prefix = torch.tensor([[7, 9], [8, 1], [11, 12]])
-    args = argparse.Namespace(**limits.flags(), decoding="pgj")
-    generator = task.build_generator(models, args)
+    sample, prefix = batch(task, LENGTHS), torch.tensor([[7, 9], [8, 1], [11, 12]])
+    generator = task.build_generator(models, argparse.Namespace(**limits.flags(), decoding="pgj"))
+
+    def outputs(**flags):
+        return [hypo["tokens"].tolist() for (hypo,) in generator.generate(models, sample, **flags)]
+
     hypos = generator.generate(models, sample, prefix_tokens=prefix, bos_token=5)
     audit = Audit(models, task.target_dictionary, **limits.stock())
     assert all(v["identical"] for v in audit.compare(sample, hypos, prefix, 5))
-    assert [h[0]["tokens"][0].item() for h in hypos] == [7, 8, 11]
+    found = [hypo["tokens"].tolist() for (hypo,) in hypos]
+    assert [tokens[0] for tokens in found] == [7, 8, 11]
     # Without any of them, outputs differ: the agreement above is no accident.
-    others = [{"prefix_tokens": prefix}, {"bos_token": 5}]
-    for other in others:
-        assert any(
-            a[0]["tokens"].tolist() != b[0]["tokens"].tolist()
-            for a, b in zip(hypos, generator.generate(models, sample, **other), strict=True)
-        )
+    assert found not in (outputs(prefix_tokens=prefix), outputs(bos_token=5))
     unk, position = task.target_dictionary.unk(), 5
-    tokens = hypos[0][0]["tokens"]
-    right = int(tokens[position])
+    right = found[0][position]
     assert right != unk
-    tokens[position] = unk
+    hypos[0][0]["tokens"][position] = unk
     verdict = audit.compare(sample, hypos, prefix, 5)[0]
     source = source_rows(sample)[0]
-    log_probs = full_log_probs(models, source, tokens[:position].tolist(), 1.4, start=5)[-1]
+    log_probs = full_log_probs(models, source, found[0][:position], 1.4, start=5)[-1]
     gap = float(log_probs[right] - (log_probs[unk] - 3.0))
     assert verdict["position"] == position
     assert verdict["gap"] == pytest.approx(abs(gap), abs=1e-3)
@@ -320,51 +301,48 @@ def test_audit_judges_by_the_same_limits(members):
 def test_oracle_lengths_are_labelled_and_not_timed(caplog, monkeypatch, tmp_path):
     """Greedy's run, which tells the oracle's length, is slowed down: the clock must not see it."""
     task, model = built("share_all")
+    caplog.set_level(logging.INFO)
     original = GreedyDrafter.propose
+    clock = mock.Mock()
+    clock.perf_counter.return_value = 0.0
 
     def slow(self, rows):
         clock.perf_counter.return_value += 100.0
         return original(self, rows)
 
-    clock = mock.Mock()
-    clock.perf_counter.return_value = 0.0
     monkeypatch.setattr(base, "time", clock)
     monkeypatch.setattr(GreedyDrafter, "propose", slow)
     path = tmp_path / "stats.jsonl"
     flags = {"decoding": "pj", "jacobi_length": "oracle", "stats_file": str(path)}
-    with caplog.at_level(logging.INFO):
-        decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
+    decode(task, [model], batch(task, LENGTHS), Limits(), **flags)
     assert "oracle lengths, found outside the timer" in caplog.text
-    assert all(r["flags"]["jacobi_length"] == "oracle" for r in read(path))
     assert clock.perf_counter.return_value >= 100
-    assert all(r["batch_seconds"] == 0 for r in read(path))
+    for record in read(path):
+        assert (record["flags"]["jacobi_length"], record["batch_seconds"]) == ("oracle", 0)
 
 
 @pytest.mark.parametrize(("nudge", "tie"), [(0.0, True), (0.01, False)])
 def test_audit_knows_a_tie(nudge, tie):
     """Two words with one embedding tie exactly; choosing the other is no divergence."""
-    task, model = built("share_decoder")
-    sample = batch(task, [6])
-    hypos = [[h] for h in decode(task, [model], sample, Limits(), decoding="greedy")]
-    position = 1
-    token = int(hypos[0][0]["tokens"][position])
+    task, _ = built("share_decoder")
+    model, sample, position = tiny_model(task, "share_decoder"), batch(task, [6]), 1
+
+    def tokens_of():
+        hypos.append([[h] for h in decode(task, [model], sample, Limits(), decoding="greedy")])
+        return hypos[-1][0][0]["tokens"]
+
+    hypos = []
+    token = int(tokens_of()[position])
     twin = 9 if token != 9 else 10
-    weight = model.decoder.output_projection.weight
-    kept = weight[twin].clone()
     with torch.no_grad():
+        weight = model.decoder.output_projection.weight
         weight[twin] = weight[token] * (1 + nudge)
-        args = argparse.Namespace(**Limits().flags(), decoding="greedy")
-        generator = task.build_generator([model], args)
-        hypos = task.inference_step(generator, [model], sample)
-        audit = Audit([model], task.target_dictionary, max_len_b=16)
-        tokens = hypos[0][0]["tokens"]
-        chosen = int(tokens[position])
-        tokens[position] = twin if chosen == token else token
-        (verdict,) = audit.compare(sample, hypos)
-        weight[twin] = kept
-    assert verdict["tie"] == tie
+    tokens = tokens_of()
+    tokens[position] = twin if int(tokens[position]) == token else token
+    audit = Audit([model], task.target_dictionary, max_len_b=16)
+    (verdict,) = audit.compare(sample, hypos[-1])
+    assert verdict["tie"] == tie == audit.ties
     assert verdict["gap"] < (1e-6 if tie else 1)
-    assert audit.ties == tie
 
 
 def test_seconds_add_up(tmp_path):
@@ -379,15 +357,9 @@ def test_seconds_add_up(tmp_path):
 
 
 def test_nan_is_refused():
-    from fairseq_paradec.errors import UsageError
-
-    task, model = built("gelu")
-    bias = model.decoder.layers[1].fc2.bias
-    kept = bias.detach().clone()
+    task, _ = built("gelu")
+    model = tiny_model(task, "gelu")
     with torch.no_grad():
-        bias[0] = float("nan")
-        try:
-            with pytest.raises(UsageError, match="TransformerModel.*NaN"):
-                decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")
-        finally:
-            bias.copy_(kept)
+        model.decoder.layers[1].fc2.bias[0] = float("nan")
+    with pytest.raises(UsageError, match="TransformerModel.*NaN"):
+        decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")

@@ -70,45 +70,33 @@ def test_a_summary_says_only_what_was_measured(tmp_path, changes, words):
         results.render(tmp_path, tmp_path / "page.md")
 
 
-def test_a_table_renders_with_its_circumstances(tmp_path):
+def test_a_table_renders_with_its_circumstances(tmp_path, capsys):
     write_table(tmp_path, "b")
     write_table(tmp_path, "a", title="The first")
-    out = tmp_path / "page.md"
-    assert paradec("--tables", tmp_path, "--out", out) == 0
-    summary = out.read_text(encoding="utf-8")
-    assert "[a](./a.md), [b](./b.md)." in summary
-    text = (tmp_path / "a.md").read_text(encoding="utf-8")
+    out, page = tmp_path / "page.md", tmp_path / "a.md"
+    arguments = ["--tables", tmp_path, "--out", out]
+    assert paradec(*arguments, "--check") == 1 and not out.exists()
+    assert paradec(*arguments) == paradec(*arguments, "--check") == 0
+    assert "[a](./a.md), [b](./b.md)." in out.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     assert text.startswith("# The first\n")
     assert f"torch {torch.__version__}" in text
     assert "\n- A note.\n" in text
-    command = "paradec lossless DATA --out results/some.json"
-    assert f"\n```\n{command}\n```\n" in text
+    assert "\n```\nparadec lossless DATA --out results/some.json\n```\n" in text
     table = """
 | model | ms | done | gain | note |
 | --- | --: | --- | --- | --- |
 | a\\|b | 1.5 | yes | not run |  |
 """
     assert text.endswith(table)
-
-
-def test_check_shows_where_a_page_differs(tmp_path, capsys):
-    write_table(tmp_path)
-    out = tmp_path / "page.md"
-    arguments = ["--tables", tmp_path, "--out", out]
-    assert paradec(*arguments, "--check") == 1
-    assert not out.exists()
-    out = tmp_path / "some.md"
-    assert paradec(*arguments) == 0
-    assert paradec(*arguments, "--check") == 0
-    edited = out.read_text(encoding="utf-8").replace("1.5", "1.4")
-    out.write_text(edited, encoding="utf-8")
+    edited = text.replace("1.5", "1.4")
+    page.write_text(edited, encoding="utf-8")
     capsys.readouterr()
     assert paradec(*arguments, "--check") == 1
     captured = capsys.readouterr()
-    assert "-| a\\|b | 1.4 |" in captured.out
-    assert "+| a\\|b | 1.5 |" in captured.out
+    assert "-| a\\|b | 1.4 |" in captured.out and "+| a\\|b | 1.5 |" in captured.out
     assert "run paradec results" in captured.err
-    assert out.read_text(encoding="utf-8") == edited
+    assert page.read_text(encoding="utf-8") == edited
 
 
 @pytest.mark.parametrize(
@@ -129,16 +117,11 @@ def test_a_wrong_table_is_refused_by_file(tmp_path, changes, words):
     assert all(word in str(error.value) for word in [str(path), *words])
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
-def test_what_is_no_table_is_refused_by_file(tmp_path, content, capsys):
-    path = tmp_path / "broken.json"
-    path.write_bytes(content)
-    arguments = ["--tables", tmp_path, "--out", tmp_path / "page.md"]
-    assert paradec(*arguments) == 2
-    assert f"paradec results: error: {path}: " in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
-
-
-def test_a_folder_without_results_is_refused(capsys):
+def test_what_is_no_table_is_refused_by_file(tmp_path, capsys):
+    path, page = tmp_path / "broken.json", tmp_path / "page.md"
+    for content in (b"", b"{", b"[]", b"\xff\xfe", b"null"):
+        path.write_bytes(content)
+        assert paradec("--tables", tmp_path, "--out", page) == 2 and not page.exists()
+        assert f"paradec results: error: {path}: " in capsys.readouterr().err
     assert paradec("--tables", "no/such") == 2
     assert "--tables: got 'no/such'" in capsys.readouterr().err

@@ -5,6 +5,7 @@ Without ``--device``, as part of all tests, a small part of the gates runs on th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,17 @@ ROWS = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gates of the decoding methods")
-    group.addoption(
-        "--device",
-        choices=("cuda", "cpu"),
-        help="run all gates there (without it: a small part, on the CPU)",
-    )
-    group.addoption(
-        "--summary",
-        metavar="FILE",
-        help=f"JSON table of all gates, for paradec results (--device cuda: {RESULTS}; --device "
-        "cpu: not written)",
-    )
+    where = "run all gates there (without it: a small part, on the CPU)"
+    group.addoption("--device", choices=("cuda", "cpu"), help=where)
+    table = f"table of all gates, as JSON (--device cuda: {RESULTS}; --device cpu: not written)"
+    group.addoption("--summary", metavar="FILE", help=table)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROWS] = {}
     device, summary = asked(config)
-    if summary is not None and device is None:
-        stop(f"--summary: got {str(summary)!r} without --device; allowed: with --device cuda, cpu")
-    if summary is not None and summary.is_dir():
-        stop(f"--summary: got {str(summary)!r}, a folder; allowed: a file")
+    if summary is not None and (device is None or summary.is_dir()):
+        stop(f"--summary: got {str(summary)!r}; allowed: a file, with --device cuda, cpu")
     if device == "cuda" and not torch.cuda.is_available():
         built = "sees none" if torch.version.cuda else "is built without CUDA"
         stop(
@@ -82,16 +74,19 @@ def rows(pytestconfig: pytest.Config) -> dict[str, dict[str, Any]]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     device, summary = asked(config)
-    rows = config.stash[ROWS]
     if summary is None or device is None:
         return
+    from fairseq_paradec.measure import documents, machine
     from gpu import gates  # not before the device is known to be there: fairseq takes seconds
 
-    wanted = [str(case) for case in gates.cases()]
-    if set(rows) != set(wanted):
-        terminalreporter.write_line(
-            f"{summary} is not written: {len(rows)} of {len(wanted)} gates have a result"
-        )
-        return
-    gates.save(summary, device, [rows[name] for name in wanted])
-    terminalreporter.write_line(f"{summary} is written: {len(rows)} gates")
+    rows, wanted = config.stash[ROWS], [str(case) for case in gates.cases()]
+    said = f"{summary} is not written: {len(rows)} of {len(wanted)} gates have a result"
+    if set(rows) == set(wanted):
+        command = "make test-gpu" + ("" if device == "cuda" else f' ARGS="--device {device}"')
+        made_by = machine.circumstances("", []) | {"command": command}
+        part = summary.with_name(summary.name + ".part")  # whole or not at all
+        title, table = f"Gates of every method on {device.upper()}", [rows[n] for n in wanted]
+        documents.save(part, title, gates.NOTES, table, made_by)
+        os.replace(part, summary)
+        said = f"{summary} is written: {len(rows)} gates"
+    terminalreporter.write_line(said)

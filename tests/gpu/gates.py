@@ -9,11 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +33,7 @@ from support.builders import (
 )
 
 from fairseq_paradec.decoding.audit import Audit
-from fairseq_paradec.measure import documents, loading, machine
+from fairseq_paradec.measure import loading, machine
 from fairseq_paradec.methods.registry import METHODS
 from fairseq_paradec.models.heads import BlockHeads
 
@@ -69,7 +67,6 @@ RAGGED = (3, 7, 5, 9, 2, 4, 12, 6)
 #: How far log-probabilities in fp32 may be from fairseq's.
 MAX_SCORE_GAP = 1e-4
 
-TITLE = "Gates of every method on {}"
 NOTES = (
     "Judge: fairseq's own beam-1 search on the same device, in the same precision, TF32 off.",
     "Every sentence is decoded twice, alone and in a ragged batch, and each output is compared with"
@@ -86,6 +83,11 @@ NOTES = (
     "Peak MiB: the most that decoding one batch takes beyond what is held before it; on a CPU the"
     " process's own memory, where the system tells.",
 )
+
+
+def ways(decoding: str) -> tuple[dict[str, Any], ...]:
+    """The flags with which a method is run."""
+    return WAYS.get(decoding, ({},))
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,6 @@ class Case:
 
     def __str__(self) -> str:
         return "-".join((self.label.replace(" ", "-"), self.dtype, self.models))
-
-
-def ways(decoding: str) -> tuple[dict[str, Any], ...]:
-    """The flags with which a method is run."""
-    return WAYS.get(decoding, ({},))
 
 
 def cases() -> list[Case]:
@@ -165,14 +162,18 @@ class Material:
     def decode(self, sample: Sample, flags: dict[str, Any]) -> list[list[Hypo]]:
         """Decode by the method, as fairseq-generate drives it."""
         models, flags = self.run_by(flags)
-        hypos = decode(self.task, models, sample, self.limits, **flags)
-        return [[hypo] for hypo in hypos]
+        return [[hypo] for hypo in decode(self.task, models, sample, self.limits, **flags)]
 
     def run_by(self, flags: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """What the flags decode, and the flags with the drafter in them."""
         if flags.get("drafter_path") in self.paths:
             flags = flags | {"drafter_path": self.paths[flags["drafter_path"]]}
         return [self.drafter if flags["decoding"] == "nat" else self.model], flags
+
+    def is_lossless(self, flags: dict[str, Any]) -> bool:
+        """Whether the method promises greedy's tokens."""
+        models, flags = self.run_by(flags)
+        return bool(loading.generator(self.task, models, **flags).lossless)
 
     def compare(
         self, samples: Sequence[Sample], got: list[list[Hypo]], wanted: list[list[Hypo]]
@@ -184,8 +185,7 @@ class Material:
             with torch.no_grad():
                 audit.compare_with(sample, got[start:end], wanted[start:end])
             start = end
-        counts = {"sentences": start, "identical": audit.identical, "ties": audit.ties}
-        return Counter(counts)
+        return Counter(sentences=start, identical=audit.identical, ties=audit.ties)
 
 
 @functools.cache
@@ -251,17 +251,13 @@ def on(device: str, sample: Sample) -> Sample:
 
 
 def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]:
-    """Decode everything of a case.
-
-    Returns:
-        Its row of the table, and in words what it does not keep to.
-    """
+    """Decode everything of a case: its row of the table, and what it does not keep to."""
     single, ragged, same = Counter[str](), Counter[str](), Counter[str]()
     whole, score_gap, peaks, lossless = 0, 0.0, [], True
     for item in material(case.models, case.dtype, device, few):
         if not item.has(case.flags):
             continue
-        lossless &= is_lossless(item, case.flags)
+        lossless &= item.is_lossless(case.flags)
         for part in item.batches:
             together, peak = machine.with_peak_memory(
                 lambda item=item, part=part: item.decode(part.together, case.flags), device
@@ -280,24 +276,23 @@ def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]
             eos = item.task.target_dictionary.eos()
             whole += sum(is_whole(hypo, eos, device) for hypo in (*together, *alone))
     total = single + ragged
-    known = [peak for peak in peaks if peak is not None]
-    row = {
-        "decoder": case.label,
-        "precision": case.dtype,
-        "models": case.models,
-        "sentences": same["sentences"],
+    judged = {
         "identical alone": single["identical"],
         "identical in batch": ragged["identical"],
         "ties": total["ties"],
         "beyond ties": total["sentences"] - total["identical"] - total["ties"],
         "divergence": f"{100 * (1 - total['identical'] / max(total['sentences'], 1)):.2f}%",
+    }
+    row = {
+        "decoder": case.label,
+        "precision": case.dtype,
+        "models": case.models,
+        "sentences": same["sentences"],
+        **(judged if case.is_judged else dict.fromkeys(judged)),
         "as alone": same["identical"] + same["ties"],
         "largest score gap": f"{score_gap:.1e}",
-        "peak MiB": max(known) if known else None,
+        "peak MiB": max((peak for peak in peaks if peak is not None), default=None),
     }
-    if not case.is_judged:
-        judged = ("identical alone", "identical in batch", "ties", "beyond ties", "divergence")
-        row |= dict.fromkeys(judged)
     return row, list(broken(row, whole, score_gap, lossless))
 
 
@@ -320,12 +315,6 @@ def broken(row: dict[str, Any], whole: int, score_gap: float, lossless: bool) ->
         yield f"{row['beyond ties']} outputs differ from fairseq's beam 1 beyond ties"
     if lossless and not score_gap < MAX_SCORE_GAP:
         yield f"scores are up to {score_gap:.1e} from fairseq's; allowed: below {MAX_SCORE_GAP:.0e}"
-
-
-def is_lossless(item: Material, flags: dict[str, Any]) -> bool:
-    """Whether the method promises greedy's tokens."""
-    models, flags = item.run_by(flags)
-    return bool(loading.generator(item.task, models, **flags).lossless)
 
 
 def alike(got: Sequence[list[Hypo]], wanted: Sequence[list[Hypo]]) -> Counter[str]:
@@ -360,18 +349,3 @@ def score_gaps(got: Sequence[list[Hypo]], wanted: Sequence[list[Hypo]]) -> Itera
         if torch.equal(ours["tokens"], theirs["tokens"].to(ours["tokens"])):
             gap = ours["positional_scores"].double() - theirs["positional_scores"].double()
             yield float(gap.abs().max())
-
-
-def save(path: Path, device: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the table, whole or not at all.
-
-    Args:
-        path: the file to write.
-        device: the rows'.
-        rows: one per case.
-    """
-    command = "make test-gpu" + ("" if device == "cuda" else f' ARGS="--device {device}"')
-    made_by = machine.circumstances("", []) | {"command": command}
-    part = path.with_name(path.name + ".part")
-    documents.save(part, TITLE.format(device.upper()), NOTES, rows, made_by)
-    os.replace(part, path)
