@@ -274,7 +274,7 @@ def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
 
     slow_down(greedy.dataset, "collater", 1)
     slow_down(scorer._encoder, "layers", 10)
-    slow_down(scorer, "log_probs", 100)
+    slow_down(scorer, "choose", 100)
     slow_down(systems, "plain_text", 10_000)
     whole = bench([greedy], rounds=1)
     whole.run()
