@@ -179,9 +179,8 @@ class Sentence:
     def steps(self) -> list[list[str]]:
         """Return the tokens of each step.
 
-        Of blockwise decoding a step is the paper's block: the token of its own that the verifier
-        found in one pass, and the drafted ones that it let pass in the next. Of every other method
-        it is a pass with the tokens that it committed, in the order in which they were written.
+        A block is the verifier's own token of one pass and the drafts that the next pass accepts; a
+        pass has the tokens that it committed, in the order in which they were written.
         """
         if not self.in_blocks:
             return [one.committed for one in self.passes]
