@@ -104,7 +104,7 @@ CASES = [
 
 #: Methods that have their twins or judges elsewhere: beams that end in other places, and the choice
 #: between other methods.
-ELSEWHERE = {"double_token_beam": "test_double_token_beam.py", "auto_fast": "test_auto_fast.py"}
+ELSEWHERE = {"double_token_beam": "test_multiword_beam.py", "auto_fast": "test_auto_fast.py"}
 
 LIMITS = {
     "16": Limits(),

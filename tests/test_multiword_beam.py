@@ -1,50 +1,71 @@
-"""--decoding multiword_beam against a slow twin, fairseq's own beam search, and brute force."""
+"""--decoding multiword_beam and double_token_beam: slow twins, fairseq's beam, and brute force."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
+from reference import double_token_beam as pairs
 from reference import multiword_beam as paper
+from support import multiword
 from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
-from support.multiword import (
-    MODELS,
-    PREFIXES,
-    RAGGED,
-    assert_same,
-    ranking,
-    reordered,
-    rules_of,
-    run,
-    twin,
-)
+from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
 from support.orders import spec_of
 
 from fairseq_paradec.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
-# ---- the twin -----------------------------------------------------------------------------------
+#: fairseq's limits: none, and each of them in turn.
+LIMITS: dict[str, Limits] = {
+    "model": Limits(max_len_b=200),
+    "short": Limits(max_len_b=5, lenpen=0.6),
+    "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
+    "empty": Limits(min_len=0, max_len_b=9),
+    "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
+    "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
+}
+
+
+def same_as_twin(
+    models: Sequence[Any], task: Any, lengths: Sequence[int], seed: int, beam: int, limits: Limits
+) -> set[int]:
+    """Check all hypotheses of all rows against the twin, and return their lengths."""
+    sample, found = batch(task, lengths, seed=seed), set()
+    hypos = run(task, models, sample, beam, limits)
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        want = twin(models, source, beam, limits)
+        assert_same(got, want)
+        assert 1 <= len(want) <= beam
+        found |= {len(output.tokens) for output in want}
+    return found
+
+
+# ---- the twins ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", MODELS)
 def test_ragged_batches_are_the_twins(given: str) -> None:
-    """Sentences that end at different steps, some at the limit: all their hypotheses."""
+    """Sentences that end at different steps, some at the limit, with one and two EODs."""
     task, model = reordered(given)
-    limits, lengths = Limits(max_len_b=11), set()
-    for beam in (1, 2, 5):
-        sample = batch(task, RAGGED, seed=beam)
-        hypos = run(task, [model], sample, beam, limits)
-        for source, got in zip(source_rows(sample), hypos, strict=True):
-            want = twin([model], source, beam, limits)
-            assert_same(got, want)
-            assert len(want) <= beam
-            lengths |= {len(output.tokens) for output in want}
-    assert len(lengths) > 1, "outputs should differ in length"
+    lengths = [same_as_twin([model], task, RAGGED, n, n, Limits(max_len_b=11)) for n in (1, 2, 5)]
+    assert {n % 2 for n in set().union(*lengths)} == {0, 1}, "outputs should differ in length"
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("given", ["double_token", "double_token_r2l"])
+def test_limits_of_pairs_are_the_twins(given: str, limits: Limits) -> None:
+    """Minimal and maximal lengths within a pair, penalties, temperature, the model's positions."""
+    task, model = reordered(given)
+    for beam in (1, 3):
+        found = same_as_twin([model], task, (4, 9, 2), 3, beam, limits)
+        top = multiword.rules_of(model, 9, limits).max_len
+        assert limits.min_len < min(found) and max(found) <= top + 1
 
 
 @pytest.mark.parametrize("given", ["ibdecoder", "sa-3", "imdecoder"])
@@ -58,18 +79,65 @@ def test_outer_addition_loses_nothing(given: str) -> None:
             assert want == twin([model], source, beam, limits)
 
 
-def test_an_ensemble_averages_probabilities() -> None:
+@pytest.mark.parametrize("given", ["ibdecoder_sa", "double_token"])
+def test_an_ensemble_averages_probabilities(given: str) -> None:
     """Two models of one order; two of different orders are refused."""
-    task, first = reordered("ibdecoder_sa")
-    _, second = reordered("ibdecoder_sa", seed=2)
-    sample, limits = batch(task, RAGGED, seed=1), Limits(max_len_b=11, temperature=1.3)
-    hypos = run(task, [first, second], sample, 3, limits)
-    for source, got in zip(source_rows(sample), hypos, strict=True):
-        assert_same(got, twin([first, second], source, 3, limits))
-    _, other = reordered("imdecoder")
+    task, first = reordered(given)
+    _, second = reordered(given, seed=2)
+    same_as_twin([first, second], task, RAGGED, 1, 3, Limits(max_len_b=11, temperature=1.3))
+    _, other = reordered("double_token_l2r")
     for flags in ({}, {"decoding": "multiword_beam"}, {"score_reference": True}):
         with pytest.raises(UsageError, match="^--path: .*different target orders"):
             task.build_generator([first, other], argparse.Namespace(**flags))
+
+
+@pytest.mark.parametrize("end", [-1.0, 1.5, 8.0])
+def test_a_step_of_pairs_is_the_twins(end: float) -> None:
+    """Random scores, also where most pairs end: of 3W, W do not. A word is impossible."""
+    task, model = reordered("double_token")
+    for seed, beam in enumerate((1, 2, 3, 5)):
+        generator = torch.Generator().manual_seed(seed)
+        width = beam if seed % 2 else 1
+        tables = torch.randn(1, width, 2, 9, generator=generator, dtype=torch.float64)
+        tables[..., 2] += end
+        tables[..., [1, 4]] = -torch.inf
+        tables = tables.log_softmax(dim=-1)
+        scores = torch.randn(1, width, generator=generator, dtype=torch.float64)
+        live = [paper.Hypothesis((p,), (float(scores[0, p]),)) for p in range(width)]
+        best = pairs.double_top_k(live, tables[0].tolist(), eod=2, width=beam)
+        alive = [one for one in best if 2 not in one.slots[1:]][:beam]
+        assert len(alive) == beam  # why the paper takes 3W
+        wanted = ([one for one in best[:beam] if 2 in one.slots[1:]], alive)
+        search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
+        for got, want in zip(search.extend(tables.clone(), scores.clone()), wanted, strict=True):
+            found = zip(got.parents[0].tolist(), got.words[0].tolist(), got.scores[0].tolist())
+            found = [one for one in found if one[2] > -math.inf]
+            assert [(p, *w) for p, w, _ in found] == [one.slots for one in want]
+            assert [s for *_, s in found] == pytest.approx([one.total for one in want])
+
+
+def test_the_twin_of_pairs_by_hand() -> None:
+    """Tokens 0, 1 and EOD, 2; W = 1: two left words, three pairs, the best of which counts."""
+    first = [[-1.0, -3.0, -2.0], [-1.5, -2.5, -0.5]]  # left, right
+    second = [[-4.0, -5.0, -0.1], [-1.0, -0.7, -0.2]]
+    found = pairs.double_top_k([paper.Hypothesis()], [first], eod=2, width=1)
+    # Lefts 0 and EOD; EOD goes with EOD only.
+    assert [one.slots for one in found] == [(0, 2), (0, 0), (2, 2)]
+    assert [one.total for one in found] == pytest.approx([-1.5, -2.5, -2.5])
+    first[1][2] = -math.inf  # no EOD on the right: left EODs are impossible, too
+    found = pairs.double_top_k([paper.Hypothesis()], [first], eod=2, width=1)
+    assert [one.slots for one in found] == [(0, 0), (0, 1)]
+    model, limits = reordered("double_token")[1], Limits()
+    spec, rank = spec_of(model.target_order), multiword.ranking(limits)
+    (one,) = pairs.search(
+        lambda found: [[first, second][len(slots) // 2] for slots in found],
+        spec, multiword.rules_of(model, 3, limits), 1, rank, None,
+    )  # fmt: skip
+    assert one.slots == (0, 0, 2, 2)
+    (output,) = paper.outputs([one], spec, 2, rank)
+    assert output.tokens == [0, 0, 2]
+    assert output.scores == pytest.approx([-1.0, -1.5, -0.3])
+    assert output.score == pytest.approx(-2.8 / 3)
 
 
 # ---- what it comes down to ----------------------------------------------------------------------
@@ -77,7 +145,8 @@ def test_an_ensemble_averages_probabilities() -> None:
 
 @pytest.mark.parametrize("unnormalized", [False, True])
 @pytest.mark.parametrize(
-    "given, size, max_len", [("sa_transformer", 6, 3), ("ibdecoder_sa", 5, 7), ("imdecoder", 5, 7)]
+    "given, size, max_len",
+    [("sa_transformer", 6, 3), ("ibdecoder_sa", 5, 7), ("imdecoder", 5, 7), ("double_token", 6, 3)],
 )
 def test_a_beam_that_holds_everything_is_exact(
     given: str, size: int, max_len: int, unnormalized: bool
@@ -87,46 +156,45 @@ def test_a_beam_that_holds_everything_is_exact(
     limits = Limits(max_len_b=max_len, unnormalized=unnormalized)
     sample = batch(task, (4,), seed=2)
     (source,) = source_rows(sample)
-    spec, rules = spec_of(model.target_order), rules_of(model, len(source), limits)
-    everything = paper.every_output(paper.asker([model], spec, source, rules), spec, rules)
+    spec, rules = spec_of(model.target_order), multiword.rules_of(model, len(source), limits)
+    ask = paper.asker([model], spec, source, rules)
+    everything = multiword.algorithm(spec).every_output(ask, spec, rules)
     assert len(everything) == sum((size - 2) ** n for n in range(1, max_len + 1))
-    ordered = paper.outputs(everything, spec, 2, ranking(limits))
+    ordered = paper.outputs(everything, spec, 2, multiword.ranking(limits))
     (got,) = run(task, [model], sample, (size - 1) ** (max_len + 1), limits)
     assert len(got) == len(ordered)
     assert_same(got[:50], ordered[:50])
 
 
-def stock(
-    task: Any, model: Any, sample: dict[str, Any], beam: int, limits: Limits, **more: Any
-) -> Any:
-    """fairseq's own beam search."""
-    generator = SequenceGenerator([model], task.target_dictionary, beam_size=beam, **limits.stock())
-    try:
-        with torch.no_grad():
-            return generator.generate([model], sample, **more)
-    finally:
-        if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
-            model.set_beam_size(1)
-
-
-def assert_stocks(got: Any, want: Any) -> None:
-    """All hypotheses of all rows are fairseq's."""
-    for ours, theirs in zip(got, want, strict=True):
-        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
-        for one, other in zip(ours, theirs, strict=True):
-            assert float(one["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
-            scores = other["positional_scores"].tolist()
-            assert one["positional_scores"].tolist() == pytest.approx(scores, abs=1e-4)
+def same_as_fairseq(
+    task: Any, model: Any, seed: int, beam: int, limits: Limits, prefixes: Any = None, **flags: Any
+) -> None:
+    """Check all hypotheses of all rows against fairseq's own beam search."""
+    sample, words = batch(task, RAGGED, seed=seed), task.target_dictionary
+    hypos = run(task, [model], sample, beam, limits, prefixes, **flags)
+    generator = SequenceGenerator([model], words, beam_size=beam, **limits.stock())
+    with torch.no_grad():
+        stock = generator.generate([model], sample, prefix_tokens=prefixes)
+    if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
+        model.set_beam_size(1)
+    for got, want in zip(hypos, stock, strict=True):
+        assert_same(
+            got,
+            [
+                paper.Output(
+                    h["tokens"].tolist(), h["positional_scores"].tolist(), float(h["score"])
+                )
+                for h in want
+            ],
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("variant", ["default", "adaptive_softmax", "mbart"])
 def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int) -> None:
-    """--decoding multiword_beam on a stock model: all hypotheses of its own beam search."""
-    task, model = built(variant)
-    sample, limits = batch(task, RAGGED, seed=beam), Limits()
-    got = run(task, [model], sample, beam, limits)
-    assert_stocks(got, stock(task, model, sample, beam, limits))
+    same_as_fairseq(*built(variant), beam, beam, Limits())
+    if variant == "default":  # prefixes of other lengths row by row
+        same_as_fairseq(*built(variant), 4, beam, Limits(), PREFIXES)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -142,22 +210,7 @@ def test_one_word_a_step_is_fairseqs_search(beam: int, limits: Limits) -> None:
     """A reordered model whose order is left to right."""
     task = tiny_task()
     model = tiny_reordered(task, "sa_transformer", seed=beam, tokens_per_direction=1)
-    sample = batch(task, RAGGED, seed=beam)
-    got = run(task, [model], sample, beam, limits, decoding="auto")
-    assert_stocks(got, stock(task, model, sample, beam, limits))
-
-
-# ---- prefixes -----------------------------------------------------------------------------------
-
-
-def test_prefixes_as_fairseq_has_them() -> None:
-    """Of other lengths row by row, on a plain Transformer."""
-    task, model = built("default")
-    sample = batch(task, RAGGED, seed=4)
-    for beam in (1, 4):
-        got = run(task, [model], sample, beam, Limits(), PREFIXES)
-        want = stock(task, model, sample, beam, Limits(), prefix_tokens=PREFIXES)
-        assert_stocks(got, want)
+    same_as_fairseq(task, model, beam, beam, limits, decoding="auto")
 
 
 @pytest.mark.parametrize("given", ["sa_transformer", "sa-3"])
@@ -178,22 +231,28 @@ def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    "given, flags, message",
     [
-        ({"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
-        ({"decoding": "double_token_beam"}, "--decoding: got 'double_token_beam'; .*multiword"),
-        ({"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
-        ({"beam": 0}, "--beam: got "),
-        ({"audit": True}, "--audit: got "),
-        ({"block_size": 3}, "--block-size: got "),
-        ({"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
-        ({"deduplicate_ngrams": 2, "trace_file": "trace.jsonl"}, "--deduplicate-ngrams: got "),
-        ({"sampling": True}, "--sampling: got "),
+        ("ibdecoder", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
+        ("ibdecoder", {"decoding": "double_token_beam"}, "--decoding: got .*; .*multiword_beam"),
+        ("ibdecoder", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+        ("ibdecoder", {"beam": 0}, "--beam: got "),
+        ("ibdecoder", {"audit": True}, "--audit: got "),
+        ("ibdecoder", {"block_size": 3}, "--block-size: got "),
+        ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
+        ("ibdecoder", {"deduplicate_ngrams": 2, "trace_file": "t"}, "--deduplicate-ngrams: got "),
+        ("ibdecoder", {"sampling": True}, "--sampling: got "),
+        ("double_token", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*double_token_beam"),
+        ("double_token", {"decoding": "multiword_beam"}, "--decoding: got .*; .*double_token_beam"),
+        ("double_token", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+        (None, {"decoding": "double_token_beam"}, "--path: .*double_token"),
     ],
 )
-def test_what_it_cannot_honour_is_refused(flags: dict[str, Any], message: str) -> None:
+def test_what_it_cannot_honour_is_refused(
+    given: str | None, flags: dict[str, Any], message: str
+) -> None:
     """By name: a reordered model has one search, and its first words are not the first slots."""
-    task, model = reordered("ibdecoder")
+    task, model = reordered(given) if given else built("default")
     with pytest.raises(UsageError, match=f"^{message}"):
         run(task, [model], batch(task, RAGGED), limits=Limits(), **{"beam": 2} | flags)
 

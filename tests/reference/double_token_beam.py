@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .greedy import Rules
-from .multiword_beam import Ask, Hypothesis, Output
-from .target_order import Spec, read
+from .multiword_beam import Ask, Hypothesis
+from .target_order import Spec
 
 
 def double_top_k(
@@ -36,7 +37,7 @@ def double_top_k(
 
 
 def search(
-    ask: Ask, rules: Rules, width: int, rank: Callable[[float, int], float]
+    ask: Ask, spec: Spec, rules: Rules, width: int, rank: Callable[[float, int], float], extend: Any
 ) -> list[Hypothesis]:
     """What one sentence's search finishes (FINALIZE), of one step the best that are wanted.
 
@@ -60,21 +61,7 @@ def search(
     return finished
 
 
-def outputs(
-    finished: Sequence[Hypothesis], spec: Spec, eod: int, rank: Callable[[float, int], float]
-) -> list[Output]:
-    """Finished hypotheses in natural order, with one `</s>`, the best one first."""
-    found = []
-    for hypothesis in finished:
-        n = hypothesis.slots.index(eod)
-        assert set(hypothesis.slots[n:]) == {eod} and len(hypothesis.slots) % 2 == 0
-        score = rank(hypothesis.total, n + 1)
-        words, scores = read(spec, hypothesis.slots[:n]), read(spec, hypothesis.scores[:n])
-        found.append(Output([*words, eod], [*scores, sum(hypothesis.scores[n:])], score))
-    return sorted(found, key=lambda output: -output.score)
-
-
-def every_output(ask: Ask, rules: Rules) -> list[Hypothesis]:
+def every_output(ask: Ask, spec: Spec, rules: Rules) -> list[Hypothesis]:
     """All outputs that the limits allow, with their log-probabilities: no search at all."""
     found, live = [], [Hypothesis()]
     while live:

@@ -152,14 +152,15 @@ def search(
 def outputs(
     finished: Sequence[Hypothesis], spec: Spec, eos: int, rank: Callable[[float, int], float]
 ) -> list[Output]:
-    """Finished hypotheses in natural order, the best one first."""
+    """Finished hypotheses in natural order, with one `</s>`, the best one first."""
     found = []
     for hypothesis in finished:
-        n = len(hypothesis.slots) - 1
-        assert hypothesis.slots[-1] == eos and eos not in hypothesis.slots[:n]
+        n = hypothesis.slots.index(eos)
+        ends = 2 - n % 2 if spec.double_token else 1
+        assert hypothesis.slots[n:] == (eos,) * ends
         score = rank(hypothesis.total, n + 1)
         words, scores = read(spec, hypothesis.slots[:n]), read(spec, hypothesis.scores[:n])
-        found.append(Output([*words, eos], [*scores, hypothesis.scores[n]], score))
+        found.append(Output([*words, eos], [*scores, sum(hypothesis.scores[n:])], score))
     return sorted(found, key=lambda output: -output.score)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from reference import double_token_beam as pairs
 from reference import multiword_beam as paper
 from reference.greedy import Rules
+from reference.target_order import Spec
 
 from support.builders import MAX_POSITIONS, Limits, tiny_reordered, tiny_task
 from support.orders import spec_of
@@ -29,17 +31,11 @@ MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
     "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
     "vanilla_positions": ("ibdecoder", 13, {"vanilla_positions": True}),
-}
-
-
-#: fairseq's limits: none, and each of them in turn.
-LIMITS: dict[str, Limits] = {
-    "model": Limits(max_len_b=200),
-    "short": Limits(max_len_b=5, lenpen=0.6),
-    "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
-    "empty": Limits(min_len=0, max_len_b=9),
-    "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
-    "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
+    "double_token": ("double_token", 14, {}),
+    "double_token_l2r": ("double_token_l2r", 14, {}),
+    "double_token_r2l": ("double_token_r2l", 14, {}),
+    "double_token-middle": ("double_token", 14, {"middle_to_side": True}),
+    "double_token-vanilla": ("double_token", 14, {"vanilla_mask": True}),
 }
 
 
@@ -67,7 +63,9 @@ def run(
 
     A beam may be wider here than fairseq's, which it cuts to the vocabulary's size.
     """
-    given = {"decoding": "multiword_beam", "beam": beam, "nbest": beam} | flags
+    order = getattr(models[0], "target_order", None)
+    own = "double_token_beam" if order is not None and order.double_token else "multiword_beam"
+    given = {"decoding": own, "beam": beam, "nbest": beam} | flags
     generator = task.build_generator(list(models), argparse.Namespace(**limits.flags(), **given))
     generator.beam_size = given["beam"]
     found: list[list[dict[str, Any]]] = task.inference_step(
@@ -103,11 +101,16 @@ def twin(
     prefix: Sequence[int] = (),
     extend: Any = paper.outer_addition,
 ) -> list[paper.Output]:
-    """What Algorithm 1 makes of one sentence."""
+    """What Algorithm 1 of either paper makes of one sentence."""
     spec, rules = spec_of(models[0].target_order), rules_of(models[0], len(source), limits, prefix)
-    ask = paper.asker(models, spec, source, rules)
-    finished = paper.search(ask, spec, rules, beam, ranking(limits), extend)
+    ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search
+    finished = search(ask, spec, rules, beam, ranking(limits), extend)
     return paper.outputs(finished, spec, rules.eos, ranking(limits))
+
+
+def algorithm(spec: Spec) -> Any:
+    """The twin's module: `search` and `every_output`."""
+    return pairs if spec.double_token else paper
 
 
 def assert_same(got: Sequence[dict[str, Any]], want: Sequence[paper.Output]) -> None:
