@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,8 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import LanguagePairDataset
-from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_scorer import SequenceScorer
-from omegaconf import OmegaConf
 from reference import target_order as paper
 from support import builders
 from support.builders import MAX_POSITIONS, batch, source_rows, tiny_reordered, tiny_task
@@ -28,8 +26,6 @@ from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.target_order import TargetOrder
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
-
-Pair = tuple[torch.Tensor, torch.Tensor]  # a source and a target, both with </s>
 
 #: What each architecture writes like.
 PRESETS: dict[str, TargetOrder] = {
@@ -69,40 +65,21 @@ def reordered(given: str, seed: int = 0) -> tuple[Any, ReorderedTransformer]:
     return task, tiny_reordered(task, arch, seed=seed, **options)
 
 
-def pairs_of(lengths: Sequence[int], seed: int = 0, words: int = 40) -> list[Pair]:
-    """Random sources and targets of these numbers of words."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for n in lengths:
-        source = torch.randint(4, words, (n % 5 + 2,), generator=generator)
-        source[-1] = 2
-        target = torch.randint(4, words, (n + 1,), generator=generator)
-        target[-1] = 2
-        found.append((source, target))
-    return found
-
-
-def with_targets(task: Any, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """fairseq's own batch of these pairs."""
-    source, target = [p[0] for p in pairs], [p[1] for p in pairs]
+def with_targets(task: Any, lengths: Sequence[int]) -> dict[str, Any]:
+    """fairseq's own batch of random sources, and targets of these numbers of words."""
+    source = builders.sources(task, [n % 5 + 2 for n in lengths])
+    target = builders.sources(task, [n + 1 for n in lengths], seed=1)
     dataset = LanguagePairDataset(
         source, [len(row) for row in source], task.source_dictionary,
         target, [len(row) for row in target], task.target_dictionary, shuffle=False,
     )  # fmt: skip
-    sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(pairs))])
+    sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(lengths))])
     return sample
 
 
 def words_of(sample: dict[str, Any]) -> list[list[int]]:
     """The batch's targets without `</s>` and padding."""
     return [[word for word in row if word not in (1, 2)] for row in sample["target"].tolist()]
-
-
-class Backward:
-    """All that a task's train_step asks of an optimizer."""
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
 
 
 def full_forward(
@@ -120,7 +97,7 @@ def full_forward(
 
 @every_preset
 def test_presets_are_the_papers(arch: str) -> None:
-    """The order of each preset, and its sizes; a flag wins over the preset."""
+    """A flag wins over the preset."""
     names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
     for size, want in {"": (6, 512, 2048, 8), "_tiny": (4, 128, 256, 4)}.items():
         args = argparse.Namespace()
@@ -135,16 +112,11 @@ def test_presets_are_the_papers(arch: str) -> None:
 
 
 def save_plain(path: Path, **options: Any) -> Any:
-    """A plain Transformer of tiny_reordered's sizes, and its checkpoint as fairseq-train does."""
+    """A plain Transformer of tiny_reordered's sizes, and its checkpoint."""
     sizes = {"encoder_layers": 1, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32}
     task = tiny_task()
     model = builders.tiny_model(task, dtype=torch.float32, **{"seed": 3} | sizes | options)
-    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
-    cfg["task"] = {**asdict(task.cfg), "_name": "translation"}
-    cfg["model"] = argparse.Namespace(**vars(model.flags), arch="transformer")
-    state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {}}
-    history = {"criterion_name": "CrossEntropyCriterion", "lr_scheduler_state": {}}
-    torch.save(state | {"optimizer_history": [history | {"num_updates": 1}]}, path)
+    builders.save_model(task, model, path, "transformer")
     return model
 
 
@@ -167,45 +139,37 @@ def test_training_may_start_from_a_plain_transformers_encoder(tmp_path: Path) ->
 
 def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     """Of another size, not there, or one that does other things with the same weights."""
-    differences: list[dict[str, Any]] = [
-        {"encoder_ffn_embed_dim": 48}, {"encoder_attention_heads": 4}, {"activation_fn": "gelu"},
-    ]  # fmt: skip
     path = tmp_path / "plain.pt"
-    for options in ({}, *differences):
-        if options:
-            save_plain(path, **options)
+    others = {"encoder_ffn_embed_dim": 48, "encoder_attention_heads": 4, "activation_fn": "gelu"}
+    for name, value in (("none", None), *others.items()):
+        if value is not None:
+            save_plain(path, **{name: value})
         with pytest.raises(UsageError, match="^--encoder-from: "):
             tiny_reordered(tiny_task(), "ibdecoder", encoder_from=str(path))
-
-
-def criterion_of(task: Any, prefix: int) -> Any:
-    """A criterion that leaves the first words of targets out."""
-    return task.build_criterion(
-        argparse.Namespace(
-            _name="label_smoothed_cross_entropy", criterion="label_smoothed_cross_entropy",
-            label_smoothing=0.1, sentence_avg=False, ignore_prefix_size=prefix,
-            report_accuracy=False,
-        )
-    )  # fmt: skip
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     """Contradictory orders; padding in front of targets, alignments and prefixes of targets."""
     with pytest.raises(UsageError, match="^--vanilla-mask: got "):
         tiny_reordered(tiny_task(), "transformer_r2l", vanilla_mask=True)
-    for name in ("left_pad_target", "load_alignments"):
+    for arch, setting, prefix, said in (
+        ("ibdecoder", "left_pad_target", 0, "--left-pad-target: got True; allowed: ."),
+        ("ibdecoder", "load_alignments", 0, "--load-alignments: got True; allowed: ."),
+        ("ibdecoder", "", 2, "--ignore-prefix-size: got 2; allowed: 0"),
+        ("ibdecoder", "", 0, ""),
+        ("sa_transformer", "", 2, ""),
+    ):
         task = tiny_task()
-        tiny_reordered(task, "ibdecoder")
-        setattr(task.cfg, name, True)
-        with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: got True; allowed: ."):
-            criterion_of(task, 0)
-    task = tiny_task()
-    tiny_reordered(task, "ibdecoder")
-    assert criterion_of(task, 0)
-    with pytest.raises(UsageError, match="^--ignore-prefix-size: got 2; allowed: 0"):
-        criterion_of(task, 2)
-    tiny_reordered(task, "sa_transformer")
-    assert criterion_of(task, 2)
+        tiny_reordered(task, arch)
+        if setting:
+            setattr(task.cfg, setting, True)
+        name = "label_smoothed_cross_entropy"
+        args = argparse.Namespace(
+            _name=name, criterion=name, label_smoothing=0.1, sentence_avg=False,
+            ignore_prefix_size=prefix, report_accuracy=False,
+        )  # fmt: skip
+        with pytest.raises(UsageError, match=f"^{said}") if said else nullcontext():
+            assert task.build_criterion(args)
 
 
 # ---- the forward pass ---------------------------------------------------------------------------
@@ -248,7 +212,7 @@ def test_the_loss_is_the_twins(given: str) -> None:
     task = tiny_task()
     model = tiny_reordered(task, arch, dropout=0.0, **options)
     criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
-    sample = with_targets(task, pairs_of([6, 1, 0, 9, 3]))
+    sample = with_targets(task, [6, 1, 0, 9, 3])
     natural = {name: value.clone() for name, value in sample["net_input"].items()}
     pairs = list(zip(source_rows(sample), words_of(sample), strict=True))
     spec = spec_of(model.target_order)
@@ -257,7 +221,8 @@ def test_the_loss_is_the_twins(given: str) -> None:
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
 
-    loss, size, log = task.train_step(sample, model, criterion, Backward(), 0)
+    optimizer = argparse.Namespace(backward=lambda loss: loss.backward())
+    loss, size, log = task.train_step(sample, model, criterion, optimizer, 0)
     assert float(loss) == pytest.approx(float(want), abs=1e-4)
     assert float(log["nll_loss"]) == pytest.approx(float(plain), abs=1e-4)
     assert size == log["ntokens"] == count
@@ -275,7 +240,7 @@ def test_the_loss_is_the_twins(given: str) -> None:
 def test_a_batch_in_model_order() -> None:
     """The natural target is kept, the sample given is not touched; without a target, nothing."""
     task, _ = reordered("ibdecoder")
-    sample = with_targets(task, pairs_of([5, 2]))
+    sample = with_targets(task, [5, 2])
     target = sample["target"].clone()
     written = task.in_model_order(sample)
     assert sample["target"].equal(target) and "natural_target" not in sample
@@ -289,7 +254,7 @@ def test_a_batch_in_model_order() -> None:
 def test_scores_of_references_are_in_natural_order(arch: str) -> None:
     """--score-reference: each word's own log-probability, `</s>`'s last, of all EODs."""
     task, model = reordered(arch)
-    sample = with_targets(task, pairs_of([5, 8, 1, 2]))
+    sample = with_targets(task, [5, 8, 1, 2])
     scorer = task.build_generator([model], argparse.Namespace(score_reference=True))
     assert type(scorer) is SequenceScorer
     hypos = task.inference_step(scorer, [model], sample)
