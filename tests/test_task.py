@@ -55,59 +55,50 @@ def test_an_empty_or_too_long_sentence_has_an_empty_output(caplog):
         assert torch.equal(seen[i][0]["tokens"], want["tokens"])
 
 
+def batches_of(task, lengths, **options):
+    """The sentences of each batch of sentences of these lengths; 64 positions."""
+    rows = sources(task, lengths)
+    dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
+    task.datasets["train"] = dataset
+    found = task.get_batch_iterator(dataset, max_positions=(64, 24), **options).frozen_batches
+    return [list(one) for one in found]
+
+
 def test_too_long_stays_an_error_in_training_and_skippable_in_generation():
-    task = tiny_task()
-    rows = sources(task, [6, 70])
-
-    def batches(**options):
-        dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
-        limits = {"max_sentences": 1, "max_positions": (64, 24)}
-        return task.get_batch_iterator(dataset, **limits, **options).frozen_batches
-
-    assert [list(b) for b in batches()] == [[0], [1]]
-    assert [list(b) for b in batches(ignore_invalid_inputs=True)] == [[0]]
+    task, one = tiny_task(), {"max_sentences": 1}
+    assert batches_of(task, [6, 70], **one) == [[0], [1]]
+    assert batches_of(task, [6, 70], **one, ignore_invalid_inputs=True) == [[0]]
     task.build_criterion(CrossEntropyCriterionConfig(_name="cross_entropy"))
     with pytest.raises(Exception, match="skip-invalid-size-inputs"):
-        batches()
+        batches_of(task, [6, 70], **one)
 
 
 @pytest.mark.parametrize(("skip", "kept"), [(False, [0, 1, 2, 3, 4]), (True, [0, 1, 2, 3])])
 def test_a_sentence_beyond_max_tokens_comes_alone(skip, kept):
-    task = tiny_task()
-    rows = sources(task, [6, 30, 3, 4, 70])
-    dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
-    limits = {"max_tokens": 13, "max_positions": (64, 24), "ignore_invalid_inputs": skip}
-    batches = task.get_batch_iterator(dataset, **limits)
-    assert [1] in [list(b) for b in batches.frozen_batches]
-    assert sorted(i for b in batches.frozen_batches for i in b) == kept
-
-
-def test_min_len_beyond_the_limit_is_named_before_decoding():
-    task, model = built("default")  # 24 positions
-    args = argparse.Namespace(min_len=29, decoding="greedy", max_len_b=200)
-    with pytest.raises(UsageError, match="--min-len: got 29.*limit, here"):
-        task.build_generator([model], args)
-
-
-def test_a_short_sentence_with_max_len_a_does_not_stop_the_others():
-    task, model = built("default")
-    limits = Limits(max_len_a=1.0, max_len_b=0, min_len=4)
-    hypos = decode(task, [model], batch(task, [9, 2]), limits, decoding="pgj")
-    assert len(hypos[1]["tokens"]) == 5
-    assert 5 <= len(hypos[0]["tokens"]) <= 10
+    found = batches_of(tiny_task(), [6, 30, 3, 4, 70], max_tokens=13, ignore_invalid_inputs=skip)
+    assert [1] in found
+    assert sorted(i for batch in found for i in batch) == kept
 
 
 def test_no_sentence_of_the_training_set_is_dropped_when_generating():
     """Distillation translates the training set; fairseq keeps multiples of eight there."""
     task = tiny_task()
-    rows = sources(task, [5] * 13)
-    dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
-    task.datasets["train"] = dataset
     task.cfg.train_subset = "train"
     for size in (5, 8):
-        limits = {"max_positions": (64, 24), "required_batch_size_multiple": 8}
-        batches = task.get_batch_iterator(dataset, max_sentences=size, **limits)
-        assert sum(len(b) for b in batches.frozen_batches) == 13
+        found = batches_of(task, [5] * 13, max_sentences=size, required_batch_size_multiple=8)
+        assert sum(map(len, found)) == 13
+
+
+def test_min_len_beyond_the_limit_is_named_before_decoding():
+    """A short sentence whose limit --max-len-a sets does not stop the others."""
+    task, model = built("default")  # 24 positions
+    args = argparse.Namespace(min_len=29, decoding="greedy", max_len_b=200)
+    with pytest.raises(UsageError, match="--min-len: got 29.*limit, here"):
+        task.build_generator([model], args)
+    limits = Limits(max_len_a=1.0, max_len_b=0, min_len=4)
+    hypos = decode(task, [model], batch(task, [9, 2]), limits, decoding="pgj")
+    assert len(hypos[1]["tokens"]) == 5
+    assert 5 <= len(hypos[0]["tokens"]) <= 10
 
 
 def test_how_a_model_was_decoded_in_training_is_forgotten(tmp_path):
@@ -133,10 +124,8 @@ def test_interactive_answers_every_line():
             "--buffer-size", 4, "--batch-size", 2, stdin=TEXT,
         )
     )  # fmt: skip
-    texts = [line.split("\t")[2] for line in lines_of(result.stdout, "D")]
-    assert [line.split("\t")[0] for line in lines_of(result.stdout, "D")] == [
-        f"D-{i}" for i in range(5)
-    ]
+    heads, _, texts = zip(*(line.split("\t") for line in lines_of(result.stdout, "D")))
+    assert list(heads) == [f"D-{i}" for i in range(5)]
     assert texts[1] == texts[2] == ""
     assert "Hund" in texts[0]
     assert "Männer" in texts[4]
@@ -144,28 +133,27 @@ def test_interactive_answers_every_line():
     assert "the model takes 1024; its output is empty" in result.stderr
 
 
-@pytest.fixture(scope="module")
-def hard_data(tmp_path_factory) -> Path:
-    """A data folder whose test set holds the lines of TEXT."""
-    folder = tmp_path_factory.mktemp("hard lines'")
-    (folder / "test.en").write_text(TEXT, encoding="utf-8")
-    (folder / "test.de").write_text("ein\n" * 5, encoding="utf-8")
-    dicts = ["--srcdict", DEMO / "dict.en.txt", "--tgtdict", DEMO / "dict.de.txt"]
-    data = folder / "data-bin"
-    prefix = ["--testpref", folder / "test", "--destdir", data]
-    succeed(fairseq("preprocess", "-s", "en", "-t", "de", *prefix, *dicts))
-    return data
-
-
 @pytest.mark.slow
-def test_generate_answers_every_line(hard_data):
-    how = ("--decoding", "pgj", "--batch-size", 2)
-    result = succeed(fairseq("generate", hard_data, *GENERATE[1:], *how))
-    heads = sorted(line.split("\t")[0] for line in lines_of(result.stdout, "H"))
-    assert heads == [f"H-{i}" for i in range(5)]
-    assert "Translated 5 sentences" in result.stderr
-    assert "sentence 1 is empty" in result.stderr
-    assert "sentence 2 (a dog runs a dog ...) has" in result.stderr
+def test_generate_answers_every_line(tmp_path):
+    """A test set with the lines of TEXT; scores of references are left to fairseq."""
+    (tmp_path / "test.en").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "test.de").write_text("ein\n" * 5, encoding="utf-8")
+    dicts = ["--srcdict", DEMO / "dict.en.txt", "--tgtdict", DEMO / "dict.de.txt"]
+    prefix = ["--testpref", tmp_path / "test", "--destdir", tmp_path / "lines' data"]
+    succeed(fairseq("preprocess", "-s", "en", "-t", "de", *prefix, *dicts))
+    for how, numbers in (
+        (("--decoding", "pgj"), [0, 1, 2, 3, 4]),
+        (("--score-reference", "--skip-invalid-size-inputs-valid-test"), [0, 1, 3, 4]),
+    ):
+        given = (tmp_path / "lines' data", *GENERATE[1:], "--batch-size", 2, *how)
+        result = succeed(fairseq("generate", *given))
+        heads = sorted(line.split("\t")[0] for line in lines_of(result.stdout, "H"))
+        assert heads == [f"H-{i}" for i in numbers]
+        assert ("its output is empty" in result.stderr) == ("--decoding" in how)
+        if "--decoding" in how:
+            assert "Translated 5 sentences" in result.stderr
+            assert "sentence 1 is empty" in result.stderr
+            assert "sentence 2 (a dog runs a dog ...) has" in result.stderr
 
 
 def commands_of(page: Path) -> list[str]:
@@ -184,14 +172,10 @@ def test_the_commands_of_a_page_run_as_written(page):
     assert any("fairseq-interactive" in command for command in commands)
     for command in commands:
         result = subprocess.run(
-            ["bash", "-euc", command],
-            cwd=root,
-            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
-            input="A dog runs across the grass.\n",
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+            ["bash", "-euc", command], cwd=root, input="A dog runs across the grass.\n",
+            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True,
+            text=True, timeout=300,
+        )  # fmt: skip
         assert result.returncode == 0, result.stderr[-2000:]
         wanted = 1 if "interactive" in command else 100
         assert len(lines_of(result.stdout, "H")) == wanted
@@ -204,9 +188,8 @@ def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
     root = PLUGIN.parent
     data, model = "data-bin/demo.en-de", "data-bin/demo.en-de/model.pt"
     given = (data, "--user-dir", "fairseq_paradec", "--path", model, "--prefix-size", "1")
-    ours = succeed(
-        fairseq("generate", *given, "--decoding", "hgj", "--audit", "--print-step", cwd=root)
-    )
+    flags = ("--decoding", "hgj", "--audit", "--print-step")
+    ours = succeed(fairseq("generate", *given, *flags, cwd=root))
     stock = succeed(fairseq("generate", *given, "--beam", "1", cwd=root))
     hypotheses = [
         {line.split("\t")[0]: line.split("\t")[2] for line in lines_of(r.stdout, "H")}
@@ -263,7 +246,6 @@ def test_a_usage_error_is_one_line():
     ("make", "words"),
     [
         ("no folder", "DATA: got"),
-        ("nothing", "DATA: got"),
         ("no dictionaries", "dict.en.txt is not there"),
         ("no subset", "--gen-subset"),
         ("damaged", "--gen-subset"),
@@ -271,8 +253,7 @@ def test_a_usage_error_is_one_line():
 )
 def test_incomplete_data_is_named(tmp_path, make, words):
     """Without -s and -t, as the page says it."""
-    kinds = {"no folder": [], "nothing": [], "no dictionaries": ["test.*"]}
-    for kind in kinds.get(make, ["test.*", "dict.*"]):
+    for kind in ["test.*"] if make == "no dictionaries" else ["test.*", "dict.*"]:
         for file in DEMO.glob(kind):
             shutil.copy(file, tmp_path)
     if make == "damaged":
@@ -284,13 +265,3 @@ def test_incomplete_data_is_named(tmp_path, make, words):
     assert result.returncode == 1
     (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert words in message
-
-
-@pytest.mark.slow
-def test_scoring_references_is_left_to_fairseq(hard_data):
-    """An empty source has a score, as in fairseq."""
-    data = ["--score-reference", "--batch-size", "2", "--skip-invalid-size-inputs-valid-test"]
-    result = succeed(fairseq("generate", hard_data, *GENERATE[1:], *data))
-    heads = sorted(line.split("\t")[0] for line in lines_of(result.stdout, "H"))
-    assert heads == ["H-0", "H-1", "H-3", "H-4"]
-    assert "its output is empty" not in result.stderr
