@@ -10,16 +10,15 @@ import argparse
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
+from reference.greedy import rules_for, stock_greedy
 from reference.jacobi import reference, sentence
-from support import adaptive, blockwise, gad, multiword
+from support import adaptive, blockwise, exact, gad, multiword
 from support.builders import VARIANTS, Limits, batch, built, collate, source_rows, tiny_blockwise
-from support.exact import PREFIXES
 from support.pairwise import Row, pairwise
 
 from fairseq_paradec.methods.registry import METHODS
@@ -135,7 +134,7 @@ FACTORS = {
     "case": CASES,
     "variant": list(VARIANTS),
     "limits": list(LIMITS),
-    "prefix": ["none", *PREFIXES],
+    "prefix": ["none", *exact.PREFIXES],
     "batch": list(BATCHES),
     "models": [1, 2],
     "dtype": ["float64", "float32"],
@@ -190,7 +189,6 @@ class Setting:
     exact: list[dict[str, Any]]
     given: Any = None
     script: Any = None
-    found: list[Any] = field(default_factory=list)
 
 
 def setting_of(row: Row) -> Setting:
@@ -212,7 +210,7 @@ def setting_of(row: Row) -> Setting:
     sample = batch(task, lengths, seed=1, left_pad=left)
     if row["batch"] == "no ids":
         sample = {"net_input": sample["net_input"]}
-    forced = PREFIXES.get(row["prefix"], [[]] * 4)[: len(lengths)]
+    forced = exact.PREFIXES.get(row["prefix"], [[]] * 4)[: len(lengths)]
     size = len(task.target_dictionary)
     prefixes = [[t if t < size else 4 + t % 12 for t in one] for one in forced]
     if chosen.family in ("gad", "nat"):
@@ -262,29 +260,15 @@ def stock(setting: Setting) -> list[dict[str, Any]]:
     return found
 
 
-def decode(setting: Setting) -> tuple[list[list[dict[str, Any]]], list[Any]]:
-    """All hypotheses of each row, and its `Row`."""
+def generator_of(setting: Setting) -> Any:
+    """The method under test, whose drafter may follow a script."""
     args = argparse.Namespace(**setting.limits.flags(), **setting.flags)
     extra = {"tokens_to_suppress": words_of(setting)} if setting.limits.suppressed else None
     generator = setting.task.build_generator(setting.models, args, extra_gen_cls_kwargs=extra)
     if setting.script is not None:
-        scorer = gad.ScriptedScorer(setting.given.drafter, setting.script)
-        scorer.sources = source_rows(setting.sample)
-        generator.draft_scorer = scorer
-    rows: list[Any] = []
-    if hasattr(generator, "_make_rows"):
-        make_rows = generator._make_rows
-
-        def keep_rows(*given: Any) -> Any:
-            rows.extend(make_rows(*given))
-            return rows
-
-        generator._make_rows = keep_rows
-    forced = torch.tensor(setting.prefixes) if setting.prefixes[0] else None
-    hypos = setting.task.inference_step(
-        generator, setting.models, setting.sample, prefix_tokens=forced
-    )
-    return hypos, rows
+        said = (setting.given.drafter, setting.script, source_rows(setting.sample))
+        generator.draft_scorer = gad.ScriptedScorer(*said)
+    return generator
 
 
 # ---- the twins: tokens, scores if they have them, and passes ------------------------------------
@@ -349,50 +333,35 @@ def test_every_two_levels_meet() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_conformance(row: Row) -> None:
     setting = setting_of(row)
-    hypos, rows = decode(setting)
-    sources = source_rows(setting.sample)
+    task, models, sample, limits = setting.task, setting.models, setting.sample, setting.limits
+    generator, sources = generator_of(setting), source_rows(sample)
     if setting.case.family == "multiword":
-        beam = setting.flags["beam"]
-        for got, source, prefix in zip(hypos, sources, setting.prefixes, strict=True):
-            want = multiword.twin(setting.models, source, beam, setting.limits, prefix)
+        beam, hypos = setting.flags["beam"], task.inference_step(generator, models, sample)
+        for got, source in zip(hypos, sources, strict=True):
+            want = multiword.twin(models, source, beam, limits)
             multiword.assert_same(got[: len(want)], want)
         return
-    ties = 0
-    for i, (source, prefix) in enumerate(zip(sources, setting.prefixes, strict=True)):
-        (hypo, *_), tied = hypos[i], 0
+    forced = torch.tensor(setting.prefixes) if setting.prefixes[0] else None
+    found, ties = exact.watched(task, generator, models, sample, forced), 0
+    for i, (ours, source, prefix) in enumerate(zip(found, sources, setting.prefixes, strict=True)):
+        tied = 0
         if setting.case.exact:
-            tied = same_as_fairseq(setting, hypo, setting.exact[i], source, prefix)
+            stocks = setting.exact[i]
+            tied = exact.same_or_tie(task, models, limits, ours.hypo, stocks, source, prefix)
             ties += tied
         if row["dtype"] == "float64" and not tied:
-            same_as_twin(hypo, rows[i], twin(setting, source, prefix))
+            same_as_twin(ours, twin(setting, source, prefix))
     assert ties <= (1 if row["dtype"] == "float32" else 0)
 
 
-def same_as_fairseq(
-    setting: Setting, ours: Any, theirs: Any, source: Sequence[int], prefix: Sequence[int]
-) -> int:
-    """Check tokens, score and positional scores; 1 if they part at a tie."""
-    rules = rules_for(
-        setting.task.target_dictionary, setting.models, len(source), prefix=prefix,
-        **setting.limits.reference(),
-    )  # fmt: skip
-    got, want = ours["tokens"].tolist(), theirs["tokens"].tolist()
-    if assert_same_or_tie(setting.models, source, rules, got, want):
-        return 1
-    assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
-    positional = [one["positional_scores"].double() for one in (ours, theirs)]
-    torch.testing.assert_close(*positional, atol=1e-4, rtol=0)
-    return 0
-
-
-def same_as_twin(hypo: Any, row: Any, want: Any) -> None:
+def same_as_twin(ours: exact.Decoded, want: Any) -> None:
     """Check tokens, scores, number of passes and every pass."""
     if want is None:
         return
     tokens, scores, count, passes = want
-    assert hypo["tokens"].tolist() == tokens
-    assert hypo["steps"] == count
+    assert ours.tokens == tokens
+    assert ours.hypo["steps"] == count
     if scores is not None:
-        assert row.scores == pytest.approx(scores, abs=1e-4)
+        assert ours.row.scores == pytest.approx(scores, abs=1e-4)
     if passes is not None:
-        assert [(p.start, p.num_drafted, p.num_accepted) for p in row.passes] == passes
+        assert ours.passes == passes

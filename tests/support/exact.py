@@ -36,7 +36,6 @@ METHODS: list[Flags] = [
 
 
 def name(flags: Flags) -> str:
-    """A test id that says which flags are set."""
     return "-".join(str(value) for value in flags.values())
 
 
@@ -64,6 +63,21 @@ GRID: list[Flags] = [
 ]  # fmt: skip
 
 
+def same_or_tie(
+    task: Any, models: Any, limits: Limits, ours: Any, theirs: Any, source: Any, prefix: Any
+) -> int:
+    """Check tokens, score and positional scores of one row; 1 if they part at a tie."""
+    words = task.target_dictionary
+    rules = rules_for(words, models, len(source), prefix=prefix, **limits.reference())
+    outputs = [one["tokens"].tolist() for one in (ours, theirs)]
+    if assert_same_or_tie(models, source, rules, *outputs):
+        return 1
+    assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
+    positional = [one["positional_scores"].double() for one in (ours, theirs)]
+    torch.testing.assert_close(*positional, atol=1e-4, rtol=0)
+    return 0
+
+
 def check(
     task: Any,
     models: Sequence[Any],
@@ -74,28 +88,13 @@ def check(
     max_ties: int = 0,
     want: list[dict[str, Tensor]] | None = None,
 ) -> list[dict[str, Tensor]]:
-    """Decode, and compare tokens, score and positional scores with fairseq's hypotheses.
-
-    Returns:
-        fairseq's hypotheses (`want`, if they are known already).
-    """
+    """Decode, compare with fairseq's hypotheses (`want`, if they are known), and return these."""
     if want is None:
         want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
-    got, words = (
-        decode(task, models, sample, limits, prefix_tokens, **flags),
-        task.target_dictionary,
-    )
+    got = decode(task, models, sample, limits, prefix_tokens, **flags)
     forced = [[]] * len(got) if prefix_tokens is None else prefix_tokens.tolist()
-    ties = 0
-    for ours, theirs, row, prefix in zip(got, want, source_rows(sample), forced, strict=True):
-        rules = rules_for(words, models, len(row), prefix=prefix, **limits.reference())
-        outputs = [one["tokens"].tolist() for one in (ours, theirs)]
-        if assert_same_or_tie(models, row, rules, *outputs):
-            ties += 1
-            continue
-        assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-4)
-        positional = [one["positional_scores"].double() for one in (ours, theirs)]
-        torch.testing.assert_close(*positional, atol=1e-4, rtol=0)
+    rows = zip(got, want, source_rows(sample), forced, strict=True)
+    ties = sum(same_or_tie(task, models, limits, *row) for row in rows)
     assert ties <= max_ties
     return want
 
@@ -126,13 +125,8 @@ def watched(
 ) -> list[Decoded]:
     """Decode a batch, and keep what happened in each row's passes."""
     kept: list[Row] = []
-    make_rows = type(generator)._make_rows
-
-    def keep_rows(*args: Any) -> list[Row]:
-        kept.extend(make_rows(generator, *args))
-        return kept
-
-    generator._make_rows = keep_rows
+    make_rows = generator._make_rows
+    generator._make_rows = lambda *args: kept.extend(make_rows(*args)) or kept
     try:
         hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
     finally:

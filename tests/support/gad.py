@@ -59,10 +59,9 @@ Script = Callable[[tuple[int, ...], Sequence[int], int], Tensor]
 class ScriptedScorer(BlockScorer):
     """Runs the drafter's model, and then says something else."""
 
-    def __init__(self, model: Any, script: Script) -> None:
+    def __init__(self, model: Any, script: Script, sources: list[list[int]]) -> None:
         super().__init__(model)
-        self.script = script
-        self.sources: list[list[int]] = []
+        self.script, self.sources = script, sources
 
     def _start(self, encoder_out: dict[str, Any]) -> None:
         super()._start(encoder_out)
@@ -74,8 +73,7 @@ class ScriptedScorer(BlockScorer):
 
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
         asked = zip(self.rows, prefixes, strict=True)
-        scores = [self.script(tuple(self.sources[b]), prefix, size) for b, prefix in asked]
-        self.scores = torch.stack(scores)
+        self.scores = torch.stack([self.script(tuple(self.sources[b]), y, size) for b, y in asked])
         return super().fill(prefixes, size)
 
     def _gather_weights(self) -> None:
@@ -106,8 +104,7 @@ def run(
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = given.task.build_generator(models, args)
     if script is not None:
-        scorer = generator.draft_scorer = ScriptedScorer(given.drafter, script)
-        scorer.sources = source_rows(sample)
+        generator.draft_scorer = ScriptedScorer(given.drafter, script, source_rows(sample))
     return watched(given.task, generator, models, sample, prefix_tokens)
 
 
@@ -118,20 +115,14 @@ def twin_verifier(given: Pair, source: tuple[int, ...], temperature: float) -> p
     return paper.verifier(given.models, source, rules)
 
 
+@functools.cache
 def said_by(
     given: Pair, source: tuple[int, ...], block_size: int, script: Script | None = None
 ) -> paper.Draft:
     """The twin's drafter, or one that follows a script."""
-    if script is None:
-        return twin_drafter(given, source, block_size)
-    return lambda prefix: script(source, prefix, block_size)
-
-
-@functools.cache
-def twin_drafter(given: Pair, source: tuple[int, ...], block_size: int) -> paper.Draft:
-    """The twin's drafter; kept, because it remembers what it has computed."""
-    attention = given.drafter.decoder.attention
-    return paper.drafter(given.drafter, source, block_size, attention)
+    if script is not None:
+        return lambda prefix: script(source, prefix, block_size)
+    return paper.drafter(given.drafter, source, block_size, given.drafter.decoder.attention)
 
 
 def twin(
