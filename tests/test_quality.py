@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
+from support.tables import table, write
 
 from fairseq_paradec.analysis import by_length
 from fairseq_paradec.analysis.quality import (
@@ -21,6 +20,7 @@ from fairseq_paradec.analysis.quality import (
     resampled,
 )
 from fairseq_paradec.analysis.rouge import rouge
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.measure.text import plain_text, quality_of, text_language
@@ -29,19 +29,19 @@ PAIR = Size(1, 2, 1)
 RNG = np.random.default_rng(3)
 
 
-def slow_interval(
-    score: Callable[[Sequence[int]], float], size: int, resamples: int
-) -> list[float]:
-    """The ends of a 95% interval, resample by resample."""
-    draws = np.random.default_rng(SEED).choice(size, size=(resamples, size), replace=True)
-    return list(np.percentile([score(draw.tolist()) for draw in draws], [2.5, 97.5]))
+def drawn(size, resamples):
+    return np.random.default_rng(SEED).choice(size, size=(resamples, size), replace=True)
+
+
+def slow_interval(gaps, resamples=40):
+    """The ends of a 95% interval of a mean, resample by resample."""
+    means = [sum(gaps[i] for i in draw) / len(draw) for draw in drawn(len(gaps), resamples)]
+    return list(np.percentile(means, [2.5, 97.5]))
 
 
 def test_resamples_are_those_of_one_draw():
-    draws = np.random.default_rng(SEED).choice(7, size=(20, 7), replace=True)
-    counts = resampled(7, 20)
-    assert counts.shape == (20, 7)
-    assert [[list(draw).count(i) for i in range(7)] for draw in draws] == counts.tolist()
+    counts = [[list(draw).count(i) for i in range(7)] for draw in drawn(7, 20)]
+    assert resampled(7, 20).tolist() == counts
 
 
 # ---- images ------------------------------------------------------------------------------------
@@ -63,11 +63,10 @@ def test_images_are_compared_by_paired_bootstrap():
         [" ".join(map(str, RNG.integers(0, 256, 2))) for _ in range(9)] for _ in range(3)
     )
     judge = ImageQuality(references, PAIR, resamples=40)
-    a, b = judge.each(ours), judge.each(theirs)
+    gaps = judge.each(ours) - judge.each(theirs)
     difference, *interval = judge.differences(ours, theirs)["PSNR"]
-    assert difference == pytest.approx(a.mean() - b.mean())
-    slow = slow_interval(lambda draw: a[draw].mean() - b[draw].mean(), 9, 40)
-    assert interval == pytest.approx(slow) and interval[0] < interval[1]
+    assert difference == pytest.approx(gaps.mean())
+    assert interval == pytest.approx(slow_interval(gaps)) and interval[0] < interval[1]
     assert judge.differences(ours, ours)["PSNR"] == (0, 0, 0)
 
 
@@ -77,11 +76,10 @@ def test_images_are_compared_by_paired_bootstrap():
         (["1 2", "1 2 3"], "output 2: tokens: got '3 of them'; allowed: 2, for 1×2×1"),
         (["1 <unk>", "1 2"], "output 1: intensity: got '<unk>'; allowed: 0 to 255"),
         (["1 2", "1 256"], "output 2: tokens[1]: got 256; allowed: 0 to 255"),
-        (["1 2", "-1 2"], "output 2: intensity: got '-1'"),
         (["1 2", "\u0663 2"], "output 2: intensity: got"),
     ],
 )
-def test_what_is_no_image_is_named(texts: list[str], said: str):
+def test_what_is_no_image_is_named(texts, said):
     judge = ImageQuality(["1 2", "3 4"], PAIR, resamples=2)
     with pytest.raises(UsageError, match=re.escape(said)):
         judge.scores(texts)
@@ -89,23 +87,104 @@ def test_what_is_no_image_is_named(texts: list[str], said: str):
         ImageQuality(texts, PAIR, resamples=2)
 
 
+# ---- ROUGE -------------------------------------------------------------------------------------
+
+CAT = "the cat the cat on mat", "the cat sat on the mat"
+POLICE = "the gunman kill police today", "police kill the gunman"
+#: Lin 2004, section 3.2, with the two candidate sentences in the other order.
+LIN = "w1 w3 w8 w9 w5 . w1 w2 w6 w7 w8 .", "w1 w2 w3 w4 w5 ."
+MARKED = "a b sep c", "a sep b d"
+
+
+@pytest.mark.parametrize(
+    ("pair", "mark", "kind", "precision", "recall"),
+    [
+        # the (2 and 2), cat (2, but 1 in the reference), on, mat: 5 of 6 and 6
+        (CAT, None, "1", 5 / 6, 5 / 6),
+        (POLICE, None, "1", 4 / 5, 4 / 4),  # all four of the reference, of five
+        # the-cat, twice there and once in the reference; cat-the, cat-on, on-mat are not in it
+        (CAT, None, "2", 1 / 5, 1 / 5),
+        # the-gunman of four, and of police-kill, kill-the, the-gunman
+        (POLICE, None, "2", 1 / 4, 1 / 3),
+        (CAT, None, "L", 4 / 6, 4 / 6),  # the cat on mat
+        # the gunman: what comes before "the" in one stands behind it in the other
+        (POLICE, None, "L", 2 / 5, 2 / 4),
+        # Each sentence of the reference against all of the summary's (Lin 2004: 4 of 5 words):
+        (LIN, ".", "Lsum", 4 / 10, 4 / 5),  # w1 w3 w5 and w1 w2: w1 w2 w3 w5
+        (LIN, ".", "L", 3 / 10, 3 / 5),  # w1 w3 w5
+        (MARKED, "sep", "1", 2 / 3, 2 / 3),
+        (MARKED, "sep", "2", 1 / 2, 1 / 2),  # a-b, across its sentences
+    ],
+)
+def test_rouge_by_hand(pair, mark, kind, precision, recall):
+    found = rouge([pair[0]], [pair[1]], sentence_mark=mark)
+    assert ("ROUGE-Lsum" in found) == (mark is not None)
+    one, f1 = found[f"ROUGE-{kind}"], 2 * precision * recall / (precision + recall)
+    wanted = pytest.approx((100 * precision, 100 * recall, 100 * f1))
+    assert (one.precision, one.recall, one.f1) == wanted
+
+
+@pytest.mark.parametrize("stemming", [False, True])
+def test_the_rouge_package_says_the_same(stemming):
+    words = "Dogs dog running runs, the mat. was wasn't 12 x".split()
+    texts = [" ".join(RNG.choice(words, RNG.integers(1, 13))) for _ in range(60)]
+    texts[0] = ""  # a decoder may write nothing
+    ours, wanted = texts[:30], texts[30:]
+    found = rouge(ours, wanted, stemming=stemming)
+    package = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemming)
+    for name, key in (("ROUGE-1", "rouge1"), ("ROUGE-2", "rouge2"), ("ROUGE-L", "rougeL")):
+        each = [package.score(target, text)[key] for target, text in zip(wanted, ours)]
+        for field, value in zip(("precision", "recall", "f1"), zip(*each)):
+            assert getattr(found[name], field) == pytest.approx(100 * sum(value) / 30)
+
+
+def test_the_interval_is_that_of_a_mean():
+    """Of 400 summaries 30% are right and the others wrong: a binomial share."""
+    found = rouge(["right"] * 120 + ["wrong"] * 280, ["right"] * 400)["ROUGE-1"]
+    half = 1.96 * 100 * math.sqrt(0.3 * 0.7 / 400)  # 4.49
+    assert found.f1 == pytest.approx(30)
+    assert (found.low, found.high) == pytest.approx((30 - half, 30 + half), abs=0.5)
+
+
+def test_the_commands(tmp_path, capsys):
+    """Of what fairseq-generate printed, and of plain text."""
+    lines = [f"T-0\t{CAT[1]}", f"D-0\t-1\t{CAT[0]}", f"T-1\t{POLICE[1]}", f"D-1\t-1\t{POLICE[0]}"]
+    ours = write(tmp_path / "ours", *lines)
+    same = write(tmp_path / "same", CAT[1], POLICE[1])
+    rows = table(capsys, "rouge", ours, same, "--ref", ours)
+    names = [[name, f"ROUGE-{n}"] for name in ("ours", "same") for n in "12L"]
+    assert [row[:2] for row in rows] == names
+    # Means of 5/6 and 8/9, 4/5 and 5/6, 5/6 and 1; resampled, one of the two, or both.
+    assert rows[0][2:] == ["86.11", "83.33-88.89", "81.67", "91.67"]
+    assert rows[3][2:] == ["100.00", "100.00-100.00", "100.00", "100.00"]
+    ours = write(tmp_path / "ours", "the cat the cat on mat", "x", "a b c d", "a b")
+    theirs = write(tmp_path / "theirs", "the cat sat on the mat", "y", "a b c d", "a c")
+    sources = write(tmp_path / "src", "1 2 3 4", "1", "1 2 3", "1 2")
+    rows = table(capsys, "length-bins", ours, theirs, sources, "--bins", 2, "--rouge")
+    assert [row[2] for row in rows] == ["25.00", "83.33", "54.17"]  # 0 and 50; 100 and 66.67
+    assert paradec(["analyse", "rouge", ours, "--ref", same]) == 2
+    assert "ours: got 4 sentences; allowed: 2, as in" in capsys.readouterr().err
+
+
 # ---- summaries ---------------------------------------------------------------------------------
 
-SUMMARIES = ["The dog sleeps. A cat sat on mats!", "It rains <q> nobody came", "", "x y z"]
-WANTED = ["A cat sat. The dog sleeps now.", "Nobody came. It rains", "one two", "x z y"]
 
-
-def test_rouge_is_the_packages_own():
-    judge = SummaryQuality(WANTED, resamples=2)
-    scores = judge.scores(SUMMARIES)
+def test_summaries_are_scored_sentence_by_sentence():
+    ours = ["The dog sleeps. A cat sat on mats!", "It rains <q> nobody came", "", "x y z"]
+    wanted = ["A cat sat. The dog sleeps now.", "Nobody came. It rains", "one two", "x z y"]
+    judge = SummaryQuality(wanted, resamples=2)
+    scores = judge.scores(ours)
     package = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"])
-    lines = [text.replace(". ", ".\n").replace(" <q> ", "\n") for text in (*SUMMARIES, *WANTED)]
-    each = [package.score(theirs, ours) for ours, theirs in zip(lines[:4], lines[4:])]
+    lines = [text.replace(". ", ".\n").replace(" <q> ", "\n") for text in (*ours, *wanted)]
+    each = [package.score(theirs, text) for text, theirs in zip(lines[:4], lines[4:])]
     for name, key in zip(judge.metrics, ("rouge1", "rouge2", "rougeL", "rougeLsum")):
         assert scores[name] == pytest.approx(25 * sum(one[key].fmeasure for one in each))
     # "it rains" and "nobody came", whatever their order; as a whole, one of the two is shared.
-    two = SummaryQuality(WANTED[1:2], resamples=2).scores(SUMMARIES[1:2])
+    two = SummaryQuality(wanted[1:2], resamples=2).scores(ours[1:2])
     assert two["ROUGE-Lsum"] == pytest.approx(100) and two["ROUGE-L"] == pytest.approx(50)
+    texts, truth = ["a cat <q> a dog"], ["a bird <q> a fish"]  # the mark is no word
+    whole = SummaryQuality(truth).scores(texts)["ROUGE-L"]
+    assert by_length.rouge_l(texts, truth, [[0]]) == [whole] == [50]  # "a a" of four words
 
 
 def test_summaries_are_compared_by_paired_bootstrap():
@@ -114,43 +193,31 @@ def test_summaries_are_compared_by_paired_bootstrap():
         [" ".join(RNG.choice(words, size=6)) for _ in range(9)] for _ in range(3)
     )
     found = SummaryQuality(references, resamples=40).differences(ours, theirs)
-
-    def gap(name: str, n: int) -> float:
-        """The difference of a single summary, scored by itself."""
-        a, b = (rouge([texts[n]], [references[n]])[name].f1 for texts in (ours, theirs))
-        return a - b
-
     for name in ("ROUGE-1", "ROUGE-L"):
-        difference, *interval = found[name]
-        gaps = [gap(name, n) for n in range(9)]
-        assert difference == pytest.approx(np.mean(gaps))
-        slow = slow_interval(lambda draw, gaps=gaps: np.mean([gaps[i] for i in draw]), 9, 40)
-        assert interval == pytest.approx(slow)
+        first, second = (
+            [rouge([text], [truth])[name].f1 for text, truth in zip(texts, references)]
+            for texts in (ours, theirs)
+        )
+        gaps = [a - b for a, b in zip(first, second)]
+        assert found[name] == pytest.approx((np.mean(gaps), *slow_interval(gaps)))
 
 
 # ---- by the kind of data -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder that says it holds images, with nothing else in it."""
+def test_the_data_decide_what_is_measured(tmp_path):
+    folder, kind = str(tmp_path), tmp_path / "sizes.json"
     sizes = {s: {"height": h, "width": 2 * h, "channels": 1} for s, h in (("lr", 1), ("hr", 2))}
-    kind = {"schema": "fairseq_paradec.images", "version": 1}
-    (tmp_path / "sizes.json").write_text(json.dumps(kind | sizes))
-    return tmp_path
-
-
-def test_the_data_decide_what_is_measured(tmp_path: Path, pictures: Path):
-    judge = quality_of(str(pictures), "hr", ["1 2 3 4 5 6 7 8"])
+    kind.write_text(json.dumps({"schema": "fairseq_paradec.images", "version": 1} | sizes))
+    judge = quality_of(folder, "hr", ["1 2 3 4 5 6 7 8"])
     assert isinstance(judge, ImageQuality) and judge.size == Size(2, 4, 1)
-    assert text_language(str(pictures), "hr") is None
+    assert text_language(folder, "hr") is None
     with pytest.raises(UsageError, match="reference 1: "):
-        quality_of(str(pictures), "hr", ["1 2"])
-    (pictures / "sizes.json").write_text("{")
+        quality_of(folder, "hr", ["1 2"])
+    kind.write_text("{")
     with pytest.raises(UsageError, match=r"sizes\.json is no JSON"):
-        quality_of(str(pictures), "hr", ["1 2"])
-    (pictures / "sizes.json").unlink()
-    folder = str(tmp_path)
+        quality_of(folder, "hr", ["1 2"])
+    kind.unlink()
     assert isinstance(quality_of(folder, "hr", ["a"]), TranslationQuality)  # Croatian
     assert isinstance(quality_of(folder, "summary", ["a"]), SummaryQuality)
     assert isinstance(quality_of(folder, "document", ["a"]), TranslationQuality)
@@ -159,9 +226,3 @@ def test_the_data_decide_what_is_measured(tmp_path: Path, pictures: Path):
     for side in ("document", "summary"):
         language = text_language(folder, side)
         assert plain_text("it 's the sum@@ mary .".split(), language) == "it's the summary."
-
-
-def test_marks_between_sentences_are_no_words():
-    texts, truth = ["a cat <q> a dog"], ["a bird <q> a fish"]
-    whole = SummaryQuality(truth).scores(texts)["ROUGE-L"]
-    assert by_length.rouge_l(texts, truth, [[0]]) == [whole] == [50]  # "a a" of four words
