@@ -17,24 +17,19 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from support.commands import DEMO, ROOT, fairseq, lines_of, succeed, wait_until
 
-from fairseq_paradec.cli.distill import merge as distill_merge
-from fairseq_paradec.cli.distill import parts as distill_parts
-from fairseq_paradec.cli.distill import shard as distill_shard
+from fairseq_paradec.cli.distill import merge, parts, shard
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 
-SCRIPT = ROOT / "scripts" / "distill.sh"
 TEACHER = DEMO / "model.pt"
 EMPTY, TOO_LONG, SENTENCES = 3, 7, 72
-PATH = ["--path", str(TEACHER)]
-OPTIONS = (*PATH, "--subset", "train", "--lenpen", "1")
+WORDS = {lang: Dictionary.load(str(DEMO / f"dict.{lang}.txt")) for lang in ("en", "de")}
 
 
 @pytest.fixture(autouse=True)
@@ -44,38 +39,31 @@ def no_launcher(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def words() -> dict[str, Dictionary]:
-    return {lang: Dictionary.load(str(DEMO / f"dict.{lang}.txt")) for lang in ("en", "de")}
-
-
-@pytest.fixture(scope="module")
-def corpus(words) -> list[torch.Tensor]:
+def corpus():
     """The sources."""
-    demo = data_utils.load_indexed_dataset(str(DEMO / "test.en-de.en"), words["en"])
+    demo = data_utils.load_indexed_dataset(str(DEMO / "test.en-de.en"), WORDS["en"])
     sentences = [demo[i] for i in range(SENTENCES - 2)]
-    end = torch.tensor([words["en"].eos()])
+    end = torch.tensor([WORDS["en"].eos()])
     sentences.insert(EMPTY, end)
     sentences.insert(TOO_LONG, torch.cat([torch.full((1100,), 10), end]))
     return sentences
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, words, corpus) -> Path:
+def data(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("da ta's")
-    for piece, sentences in (("train", corpus[:62]), ("train1", corpus[62:])):
-        for lang in ("en", "de"):
+    for lang in ("en", "de"):
+        for piece, sentences in (("train", corpus[:62]), ("train1", corpus[62:])):
             prefix = str(folder / f"{piece}.en-de.{lang}")
-            builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", len(words[lang]))
+            builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", len(WORDS[lang]))
             for sentence in sentences:
                 builder.add_item(sentence if lang == "en" else torch.tensor([9, 2]))
             builder.finalize(f"{prefix}.idx")
-    for lang in ("en", "de"):
         shutil.copy(DEMO / f"dict.{lang}.txt", folder)
         for end in ("bin", "idx"):
+            name = f"en-de.{lang}.{end}"
             for split in ("valid", "test"):
-                shutil.copy(
-                    DEMO / f"test.en-de.{lang}.{end}", folder / f"{split}.en-de.{lang}.{end}"
-                )
+                shutil.copy(DEMO / f"test.{name}", folder / f"{split}.{name}")
     (folder / "notes.txt").write_text("not to be copied\n")
     (folder / "raw").mkdir()
     for name in ("train.de", "train1.en", "valid.en", "test.de", "notes.txt"):
@@ -83,21 +71,21 @@ def data(tmp_path_factory, words, corpus) -> Path:
     return folder
 
 
-def begin(data: Path, dest: Path, *options: object, shards: int = 1, size: int = 8) -> int:
-    given = ["--beam", 5, "--batch-size", size, "--num-shards", shards, *options]
-    return paradec(["distill", "parts", str(data), str(dest), *OPTIONS, *map(str, given)])
+def begin(data, dest, *options, shards=1, size=8):
+    given = [data, dest, "--path", TEACHER, "--subset", "train", "--lenpen", 1, "--beam", 5]
+    given += ["--batch-size", size, "--num-shards", shards, *options]
+    return paradec(["distill", "parts", *map(str, given)])
 
 
-def translate(data: Path, dest: Path, *shards: int, path: object = TEACHER, **more: object) -> None:
+def translate(data, dest, *shards, path=TEACHER):
     """As paradec distill shard, but for what becomes of an error."""
-    options = {"path": path, "device": "cpu", "worker": 0} | more
-    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    given = [data, dest, *shards, "--path", path, "--device", "cpu", "--worker", 0]
     parser = argparse.ArgumentParser()
-    distill_shard.declare(parser)
-    assert distill_shard.run(parser.parse_args([*map(str, (data, dest, *shards)), *given])) == 0
+    shard.declare(parser)
+    assert shard.run(parser.parse_args([*map(str, given)])) == 0
 
 
-def made(dest: Path) -> dict[str, bytes]:
+def made(dest):
     """All of a finished folder but its parts, and the settings, which name the shards."""
     found = {str(p.relative_to(dest)): p.read_bytes() for p in dest.rglob("*") if p.is_file()}
     assert "distilled.json" in found
@@ -105,54 +93,53 @@ def made(dest: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory) -> Path:
+def whole(data, tmp_path_factory):
     """Made by one shard, never interrupted."""
     dest = tmp_path_factory.mktemp("whole") / "dest"
     assert begin(data, dest) == 0
     translate(data, dest, 0)
-    distill_merge.merge(data, dest)
+    merge.merge(data, dest)
     return dest
 
 
-def shell(*args: object, python: object = sys.executable, **variables: str) -> Any:
-    command = [str(SCRIPT), *map(str, args), "--python", str(python)]
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A folder with all parts, not merged."""
+    shutil.copytree(whole / "parts", tmp_path / "copy" / "parts")
+    return tmp_path / "copy"
+
+
+def command(*args, python=sys.executable):
+    return [*map(str, (ROOT / "scripts" / "distill.sh", *args, "--python", python))]
+
+
+def shell(*args, python=sys.executable, **variables):
     env = os.environ | variables
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command(*args, python=python), env=env, capture_output=True, text=True)
 
 
 # ---- what is made -------------------------------------------------------------------------------
 
 
-def test_the_folder_holds_the_teachers_translations(data, whole, words, corpus):
+def test_the_folder_holds_the_teachers_translations(data, whole, corpus):
     text = {n: (whole / "text" / f"train.{n}").read_text().splitlines() for n in ("en", "de")}
-    assert text["en"] == [words["en"].string(s) for s in corpus]
+    assert text["en"] == [WORDS["en"].string(s) for s in corpus]
+    assert [i for i, line in enumerate(text["de"]) if not line] == [EMPTY, TOO_LONG]
     assert len(text["de"]) == SENTENCES
-    empty = [i for i, line in enumerate(text["de"]) if not line]
-    assert empty == [EMPTY, TOO_LONG]
     left_out = [r.split("\t")[:2] for r in (whole / "text/left-out.txt").read_text().splitlines()]
     assert left_out == [[str(EMPTY), "1"], [str(TOO_LONG), "1101"]]
-    kept = [i for i in range(SENTENCES) if i not in empty]
-    for lang in ("en", "de"):
-        dataset = data_utils.load_indexed_dataset(str(whole / f"train.en-de.{lang}"), words[lang])
-        assert [words[lang].string(s) for s in dataset] == [text[lang][i] for i in kept]
-        assert all(s[-1] == words[lang].eos() and s.dtype == torch.int64 for s in dataset)
+    kept = [i for i in range(SENTENCES) if i not in (EMPTY, TOO_LONG)]
+    for lang, words in WORDS.items():
+        dataset = data_utils.load_indexed_dataset(str(whole / f"train.en-de.{lang}"), words)
+        assert [words.string(s) for s in dataset] == [text[lang][i] for i in kept]
+        assert all(s[-1] == words.eos() and s.dtype == torch.int64 for s in dataset)
 
     copies = {p.name for p in data.iterdir() if p.name.startswith(("dict", "valid", "test"))}
-    assert {p.name for p in whole.iterdir() if p.is_file()} == copies | {
-        "distilled.json",
-        *(f"train.en-de.{lang}.{end}" for lang in ("en", "de") for end in ("bin", "idx")),
-    }
+    ours = {f"train.en-de.{lang}.{end}" for lang in WORDS for end in ("bin", "idx")}
+    assert {p.name for p in whole.iterdir() if p.is_file()} == copies | ours | {"distilled.json"}
     assert all((data / name).read_bytes() == (whole / name).read_bytes() for name in copies)
     raw = {path.name: path.read_text() for path in (whole / "raw").iterdir()}
     assert raw == {name: f"raw {name}\n" for name in ("valid.en", "test.de")}
-
-
-def test_pieces_of_the_training_set_are_joined_and_other_subsets_are_not(data, tmp_path):
-    for name in ("train.en-de.en.idx", "train1.en-de.en.idx"):
-        shutil.copy(data / name, tmp_path / name.replace("train", "valid"))
-        shutil.copy(data / name, tmp_path / name)
-    assert distill_parts.pieces(tmp_path, "valid", ("en", "de")) == ["valid"]
-    assert distill_parts.pieces(tmp_path, "train", ("en", "de")) == ["train", "train1"]
 
 
 @pytest.mark.slow
@@ -176,15 +163,10 @@ def test_an_ensemble_and_options_reach_the_search(data, whole, tmp_path):
     state["model"] = {n: w * (1.2 if w.dim() > 1 else 1) for n, w in state["model"].items()}
     torch.save(state, second)
     before = json.loads((whole / "parts" / "settings.json").read_text())
+    both = f"{TEACHER}:{second}"
     results = []
-    for path, changes in (
-        (TEACHER, {}),
-        (f"{TEACHER}:{second}", {}),
-        (second, {}),
-        (TEACHER, {"beam": 1}),
-        (TEACHER, {"lenpen": -3.0}),
-    ):
-        run, _ = distill_shard.translator(data, str(path), before | changes, torch.device("cpu"))
+    for path, changes in ((TEACHER, {}), (both, {}), (second, {}), (TEACHER, {"lenpen": -3.0})):
+        run, _ = shard.translator(data, str(path), before | changes, torch.device("cpu"))
         results.append(run(list(range(30, 60))))
     assert not [1 for i, one in enumerate(results) if one in results[:i]]
     assert sum(map(len, results[-1])) < sum(map(len, results[0]))
@@ -196,28 +178,12 @@ def test_an_ensemble_and_options_reach_the_search(data, whole, tmp_path):
 def test_shards_in_any_order_make_the_same(data, whole, tmp_path):
     dest = tmp_path / "dest"
     assert begin(data, dest, shards=3) == 0
-    for shard in (2, 0, 1):
+    for number in (2, 0, 1):
         with pytest.raises(UsageError, match="shards not finished: "):
-            distill_merge.merge(data, dest)
-        translate(data, dest, shard)
-    distill_merge.merge(data, dest)
+            merge.merge(data, dest)
+        translate(data, dest, number)
+    merge.merge(data, dest)
     assert made(dest) == made(whole)
-
-
-@pytest.fixture
-def spy(tmp_path) -> Path:
-    """A Python that writes down who is to do which shards, instead of translating them."""
-    script = tmp_path / "spy python"
-    script.write_text(f"""#!/usr/bin/env bash
-case "$4 $5" in
-    "distill shard") while [ "$1" != --worker ]; do shift; done; said="$2: ${{*:6}}" ;;
-    "distill merge") said=merge ;;
-    *) exec "{sys.executable}" "$@" ;;
-esac
-echo "$said" >>'{tmp_path}/log'
-""")
-    script.chmod(0o755)
-    return script
 
 
 SLURM = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
@@ -227,40 +193,35 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 @pytest.mark.parametrize(
     ("options", "variables", "expected"),
     [
-        (["--num-shards", 3], {}, ["0: 0 1 2", "merge"]),
-        (["--processes", 2], {}, ["0: 0", "1: 1", "merge"]),
-        (["--processes", 2, "--num-shards", 5], {}, ["0: 0 2 4", "1: 1 3", "merge"]),
-        ([], TORCHRUN, ["1: 3"]),
-        (["--num-shards", 9], TORCHRUN, ["1: 3 7"]),
-        ([], {"RANK": "0", "WORLD_SIZE": "1"}, ["0: 0", "merge"]),
-        ([], SLURM, ["0: 2"]),
-        (["--num-shards", 3, "--shard-id", 1], SLURM | TORCHRUN, ["0: 1"]),
-        (["--processes", 1], SLURM | TORCHRUN, ["0: 0", "merge"]),
-        (["--merge", "--batch-size", 8], TORCHRUN, ["merge"]),
+        ("--num-shards 3", {}, ["0: 0 1 2", "merge"]),
+        ("--processes 2 --num-shards 5", {}, ["0: 0 2 4", "1: 1 3", "merge"]),
+        ("", TORCHRUN, ["1: 3"]),
+        ("--num-shards 9", TORCHRUN, ["1: 3 7"]),
+        ("", {"RANK": "0", "WORLD_SIZE": "1"}, ["0: 0", "merge"]),
+        ("", SLURM, ["0: 2"]),
+        ("--num-shards 3 --shard-id 1", SLURM | TORCHRUN, ["0: 1"]),
+        ("--processes 1", SLURM | TORCHRUN, ["0: 0", "merge"]),
+        ("--merge --batch-size 8", TORCHRUN, ["merge"]),
     ],
 )
-def test_who_does_which_shards(data, tmp_path, spy, options, variables, expected):
+def test_who_does_which_shards(data, tmp_path, options, variables, expected):
+    """Told by a Python that writes down who is to do which shards, instead of translating them."""
+    spy = tmp_path / "spy python"
+    spy.write_text(f"""#!/usr/bin/env bash
+case "$4 $5" in
+    "distill shard") while [ "$1" != --worker ]; do shift; done; said="$2: ${{*:6}}" ;;
+    "distill merge") said=merge ;;
+    *) exec "{sys.executable}" "$@" ;;
+esac
+echo "$said" >>'{tmp_path}/log'
+""")
+    spy.chmod(0o755)
     if "--merge" in options:  # then the folder tells the number of shards
         assert begin(data, tmp_path / "dest", shards=3) == 0
-    command = (data, "--path", TEACHER, *options, tmp_path / "dest")
-    result = shell(*command, python=spy, **variables)
+    given = (data, "--path", TEACHER, *options.split(), tmp_path / "dest")
+    result = shell(*given, python=spy, **variables)
     assert result.returncode == 0, result.stderr
     assert sorted((tmp_path / "log").read_text().splitlines()) == expected
-
-
-def test_each_process_gets_a_gpu(data, tmp_path, monkeypatch):
-    assert begin(data, tmp_path / "dest", shards=2) == 0
-    seen = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(distill_shard, "translator", lambda *a: (seen.append(a[-1]), 1 / 0))
-    for worker in range(3):
-        with pytest.raises(ZeroDivisionError):
-            translate(data, tmp_path / "dest", 0, device="cuda", worker=worker)
-    assert seen == [torch.device("cuda", i) for i in (0, 1, 0)]
-
-
-# ---- batches ------------------------------------------------------------------------------------
 
 
 def test_batches_hold_every_sentence_once_and_keep_the_limits():
@@ -269,15 +230,12 @@ def test_batches_hold_every_sentence_once_and_keep_the_limits():
         sizes = [rng.randint(1, 30) for _ in range(rng.randint(0, 40))]
         tokens = rng.choice([None, rng.randint(1, 100)])
         count = rng.choice([None, rng.randint(1, 9)])
-        batches = distill_parts.make_batches(sizes, tokens, count)
+        batches = parts.make_batches(sizes, tokens, count)
         assert sorted(i for ids in batches for i in ids) == list(range(len(sizes)))
         for ids in batches:
             padded = len(ids) * max(sizes[i] for i in ids)
             assert tokens is None or padded <= tokens or len(ids) == 1
             assert count is None or len(ids) <= count
-    assert distill_parts.make_batches([5] * 9, None, 3) != sorted(
-        distill_parts.make_batches([5] * 9, None, 3)
-    )
 
 
 # ---- interruptions ------------------------------------------------------------------------------
@@ -289,20 +247,20 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def fake(ids: list[int]) -> list[list[int]]:
+def fake(ids):
     return [[100 + i] * (i % 3) for i in ids]
 
 
 def test_a_shard_killed_after_any_batch_and_torn_at_any_byte_ends_the_same(tmp_path):
     path = tmp_path / "part"
-    distill_shard.run_shard(path, BATCHES, fake)
+    shard.run_shard(path, BATCHES, fake)
     full = path.read_bytes()
     assert [list(json.loads(line)["ids"]) for line in full.splitlines()] == BATCHES
     for length in range(len(full)):
         for tail in (b"", b"\0\0\0"):
             path.write_bytes(full[:length] + tail)
-            seen: list[list[int]] = []
-            distill_shard.run_shard(path, BATCHES, lambda ids: seen.append(ids) or fake(ids))  # noqa: B023
+            seen = []
+            shard.run_shard(path, BATCHES, lambda ids: seen.append(ids) or fake(ids))  # noqa: B023
             assert path.read_bytes() == full
             assert seen == BATCHES[full[:length].count(b"\n") :]
 
@@ -310,15 +268,15 @@ def test_a_shard_killed_after_any_batch_and_torn_at_any_byte_ends_the_same(tmp_p
 def test_a_part_is_refused_to_a_second_process_and_to_other_batches(tmp_path):
     path = tmp_path / "part"
 
-    def meddles(ids: list[int]) -> list[list[int]]:
+    def meddles(ids):
         with pytest.raises(UsageError, match="another process is at work on .*part"):
-            distill_shard.run_shard(path, BATCHES, fake)
+            shard.run_shard(path, BATCHES, fake)
         return fake(ids)
 
-    distill_shard.run_shard(path, BATCHES, meddles)
+    shard.run_shard(path, BATCHES, meddles)
     before = path.read_bytes()
     with pytest.raises(UsageError, match="part holds other batches"):
-        distill_shard.run_shard(path, BATCHES[1:], fake)
+        shard.run_shard(path, BATCHES[1:], fake)
     assert path.read_bytes() == before
 
 
@@ -327,148 +285,126 @@ def test_a_command_stopped_and_killed_goes_on_where_it_was(data, tmp_path):
     """Ctrl-C, then SIGKILL, then two processes do the rest; no batch is done twice."""
     dest, twin = tmp_path / 'it\'s a "dest"', tmp_path / "twin"
     part = dest / "parts" / "0-of-2.jsonl"
-    words = (data, *PATH, "--batch-size", 1, "--processes", 2, dest, "--python", sys.executable)
-    before, seen = b"", 0
+    given = (data, "--path", TEACHER, "--batch-size", 1, "--processes", 2, dest)
+    before = b""
+
+    def goes_on():
+        return part.is_file() and part.read_bytes().count(b"\n") > before.count(b"\n") + 3
+
     for sent, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         process = subprocess.Popen(
-            [str(SCRIPT), *map(str, words)], stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        wait_until(
-            lambda: part.is_file() and part.read_bytes().count(b"\n") > seen + 3,  # noqa: B023
-            process,
+            command(*given), stderr=subprocess.PIPE, text=True, start_new_session=True
         )
+        wait_until(goes_on, process)
         os.killpg(process.pid, sent)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == status
         assert ("finished batches are kept" in errors) == (sent == signal.SIGINT)
         with part.open("ab") as stream:  # freed as soon as the process is gone
-            distill_shard.fcntl.flock(stream, distill_shard.fcntl.LOCK_EX)
+            shard.fcntl.flock(stream, shard.fcntl.LOCK_EX)
         assert part.read_bytes().startswith(before)
         before = part.read_bytes()[: part.read_bytes().rfind(b"\n") + 1]
-        seen = before.count(b"\n")
-    result = shell(*words)
+    result = shell(*given)
     assert result.returncode == 0, result.stderr
     assert f"{SENTENCES} sentences, 2 of them left out" in result.stderr
-    assert "already made" in shell(*words).stderr
+    assert "already made" in shell(*given).stderr
     assert begin(data, twin, size=1, shards=2) == 0
     translate(data, twin, 0, 1)
-    distill_merge.merge(data, twin)
+    merge.merge(data, twin)
     assert made(dest) == made(twin) and part.read_bytes().startswith(before)
     assert part.read_bytes() == (twin / "parts" / part.name).read_bytes()
 
 
-def test_a_merge_cut_short_at_any_file_does_not_look_finished(data, whole, tmp_path, monkeypatch):
-    dest = tmp_path / "dest"
-    shutil.copytree(whole / "parts", dest / "parts")
+def test_a_merge_cut_short_at_any_file_does_not_look_finished(data, whole, copy, monkeypatch):
     replace = Path.replace
     for count in range(len(made(whole)) + 1):
         left = iter(range(count))
 
-        def dies(self: Path, target: Path, left: Any = left) -> Path:
+        def dies(self, target, left=left):
             if next(left, None) is None:
                 raise Killed
             return replace(self, target)
 
         monkeypatch.setattr(Path, "replace", dies)
         with pytest.raises(Killed):
-            distill_merge.merge(data, dest)
-        assert not (dest / "distilled.json").exists()
+            merge.merge(data, copy)
+        assert not (copy / "distilled.json").exists()
     monkeypatch.undo()
-    distill_merge.merge(data, dest)
-    assert made(dest) == made(whole)
+    merge.merge(data, copy)
+    assert made(copy) == made(whole)
 
 
-def test_of_merges_at_once_one_does_the_work(data, whole, tmp_path, monkeypatch):
+def test_of_merges_at_once_one_does_the_work(data, whole, copy, monkeypatch):
     """As all ranks of torchrun do; files locked by several descriptors lock out threads, too."""
-    dest = tmp_path / "dest"
-    shutil.copytree(whole / "parts", dest / "parts")
-    write, calls, together = distill_merge.write, [], threading.Barrier(4)
-    monkeypatch.setattr(distill_merge, "write", lambda *a: (calls.append(a), write(*a))[1])
+    write, calls, together = merge.write, [], threading.Barrier(4)
+    monkeypatch.setattr(merge, "write", lambda *a: (calls.append(a), write(*a))[1])
     with ThreadPoolExecutor(4) as pool:
-        counts = list(
-            pool.map(lambda _: (together.wait(60), distill_merge.merge(data, dest))[1], range(4))
-        )
+        counts = list(pool.map(lambda _: (together.wait(60), merge.merge(data, copy))[1], range(4)))
     assert counts == [{"sentences": SENTENCES, "left out": 2}] * 4 and len(calls) == 1
-    assert made(dest) == made(whole)
+    assert made(copy) == made(whole)
 
 
 # ---- missing, doubled, refused ------------------------------------------------------------------
 
 
-def test_missing_doubled_and_foreign_sentences_are_named(data, whole, tmp_path):
-    part = whole / "parts" / "0-of-1.jsonl"
+def test_missing_doubled_and_foreign_sentences_are_named(data, copy):
+    part = copy / "parts" / "0-of-1.jsonl"
     lines = part.read_bytes().splitlines(keepends=True)
     last = ", ".join(map(str, sorted(json.loads(lines[-1])["ids"])))
-    foreign = distill_parts.format_batch(distill_parts.Batch([SENTENCES], [[5]]))
-    for i, (content, message) in enumerate((
+    foreign = parts.format_batch(parts.Batch([SENTENCES], [[5]]))
+    for content, message in (
         (lines[:-1], f"are missing: {last}; shards not finished: 0$"),
         ([*lines, lines[-1]], f"are doubled: {last}; remove"),
         ([*lines, foreign], f"of another subset: {SENTENCES}; remove"),
-    )):  # fmt: skip
-        dest = tmp_path / str(i)
-        shutil.copytree(whole / "parts", dest / "parts")
-        (dest / "parts" / part.name).write_bytes(b"".join(content))
+    ):
+        part.write_bytes(b"".join(content))
         with pytest.raises(UsageError, match=message):
-            distill_merge.merge(data, dest)
-        assert not (dest / "text").exists()
+            merge.merge(data, copy)
+        assert not (copy / "text").exists()
 
 
-def test_another_setting_is_refused_by_name(data, whole, tmp_path, capsys):
-    dest, other, changed = tmp_path / "dest", tmp_path / "other.pt", tmp_path / "changed"
-    shutil.copytree(whole / "parts", dest / "parts")
+def test_another_setting_is_refused_by_name(data, copy, tmp_path, capsys):
+    other, changed = tmp_path / "other.pt", tmp_path / "changed"
     other.write_bytes(TEACHER.read_bytes() + b"\0")
     shutil.copytree(data, changed)
     shutil.copy(data / "train.en-de.en.bin", changed / "train1.en-de.en.bin")
     for folder, options, words in (
-        (data, ["--num-shards", 2], ["--num-shards", "2", "1"]),
         (data, ["--beam", 4], ["--beam", "4", "5"]),
-        (data, ["--fp16"], ["--fp16"]),
         (data, ["--path", other], ["--path"]),
         (changed, [], ["DATA: got files"]),
     ):
-        assert begin(folder, dest, *options) == 2
+        assert begin(folder, copy, *options) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and "allowed: the same, or another DEST" in error
-        assert all(word in error for word in (*words, str(dest))), error
-    assert begin(data, dest) == 0
+        assert all(word in error for word in (*words, str(copy))), error
+    assert begin(data, copy) == 0
 
 
 def test_a_teacher_of_another_pair_is_refused(data, tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(data, folder)
+    back = tmp_path / "back.pt"
     state = torch.load(TEACHER, weights_only=True)
     state["cfg"]["task"] |= {"source_lang": "de", "target_lang": "en"}
-    torch.save(state, tmp_path / "back.pt")
-    assert begin(folder, tmp_path / "dest", "--path", tmp_path / "back.pt") == 0
+    torch.save(state, back)
+    assert begin(data, tmp_path / "dest", "--path", back) == 0
     with pytest.raises(UsageError, match="--path: got a teacher for de-en; allowed: one for en-de"):
-        translate(folder, tmp_path / "dest", 0, path=tmp_path / "back.pt")
+        translate(data, tmp_path / "dest", 0, path=back)
 
 
 @pytest.mark.parametrize(
-    ("args", "expected", "variables"),
+    ("args", "expected"),
     [
-        (["DATA", "DEST"], "--path is missing", {}),
-        (["--path", f"{TEACHER}:no.pt", "DATA", "DEST"], "missing teacher (--path): no.pt", {}),
-        ([*PATH, "DATA", "a:b"], "DEST: got 'a:b'; allowed: a path without ':'", {}),
-        ([*PATH, "DATA", "DATA"], "holds other files", {}),
-        ([*PATH, "--subset", "exam", "DATA", "DEST"], "test train train1 valid", {}),
-        ([*PATH, "--beam", "0", "DATA", "DEST"], "--beam: got '0'", {}),
-        ([*PATH, "--shard-id", "0", "DATA", "DEST"], "--shard-id needs --num-shards", {}),
-        ([*PATH, "--num-shards", "2", "--shard-id", "2", "DATA", "DEST"], "allowed: 0 to 1", {}),
-        (
-            [*PATH, "DATA", "DEST"],
-            "SLURM_ARRAY_TASK_ID): got '4'; allowed: 0 to 3",
-            SLURM | {"SLURM_ARRAY_TASK_ID": "4"},
-        ),
-        ([*PATH, "--device", "tpu", "DATA", "DEST"], "--device: got 'tpu'; allowed: cpu cuda", {}),
-        ([*PATH, "--merge", "DATA", "DEST"], "parts to merge (DEST)", {}),
-        ([*PATH, "--beams", "5", "DATA", "DEST"], "unknown option: --beams", {}),
+        ("--path no.pt DATA DEST", "missing teacher (--path): no.pt"),
+        ("DATA DATA", "holds other files"),
+        ("--subset exam DATA DEST", "test train train1 valid"),
+        ("--shard-id 0 DATA DEST", "--shard-id needs --num-shards"),
+        ("--num-shards 2 --shard-id 2 DATA DEST", "allowed: 0 to 1"),
+        ("--merge DATA DEST", "parts to merge (DEST)"),
     ],
 )
-def test_mistakes_are_named_in_a_line_before_work_starts(data, tmp_path, args, expected, variables):
+def test_mistakes_are_named_in_a_line_before_work_starts(data, tmp_path, args, expected):
     places = {"DATA": data, "DEST": tmp_path / "dest"}
-    result = shell(*(places.get(arg, arg) for arg in args), **variables)
+    given = [places.get(word, word) for word in args.split()]
+    result = shell("--path", TEACHER, *given)
     assert result.returncode == 2
     assert expected in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert not (tmp_path / "dest").exists()

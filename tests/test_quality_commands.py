@@ -126,7 +126,6 @@ def test_what_has_no_use_for_images_is_refused(pictures, tmp_path, capsys):
     model, heads = pictures / "model.pt", DEMO / "heads.pt"
     distance = f"blockwise --accept-distance 2 --drafter-path {heads}"
     for words, said in (
-        ([pictures, "--path", model, "--peers"], "--peers: got 'given'; allowed: it with texts"),
         ([pictures, "--path", other], "a model of --task image_super_resolution"),
         ([pictures, "--path", model, "--reference", lines], "got '3 of them'; allowed: 64"),
         ([DEMO, "--path", DEMO / "model.pt", "--decoder", distance], "--accept-distance"),

@@ -11,33 +11,28 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from support.commands import ROOT
 
 SCRIPTS = ROOT / "scripts"
 
 
-def command(name: str, *args: object) -> list[str]:
-    return ["bash", str(SCRIPTS / f"{name}.sh"), *map(str, args)]
-
-
-ENVIRONMENT = {
-    **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")},
-    "PYTHON": sys.executable,
-    "OMP_NUM_THREADS": "1",
-}
+def arguments(name: str, *args: object, python: str = sys.executable) -> dict[str, Any]:
+    """What subprocess needs for a recipe."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
+    return {
+        "args": ["bash", str(SCRIPTS / f"{name}.sh"), *map(str, args)],
+        "env": env | {"PYTHON": python, "OMP_NUM_THREADS": "1"},
+        "stdin": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
 
 
 def run(name: str, *args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(name, *args),
-        env=ENVIRONMENT,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    given = arguments(name, *args)
+    return subprocess.run(**given, cwd=cwd, stdout=subprocess.PIPE, timeout=300)
 
 
 def succeed(name: str, *args: object, cwd: Path | None = None) -> str:
@@ -68,14 +63,8 @@ def kill_at(call: str, name: str, *args: object) -> str:
             f'exec "{sys.executable}" "$@"\n'
         )
         python.chmod(0o755)
-        process = subprocess.Popen(
-            command(name, *args),
-            env={**ENVIRONMENT, "PYTHON": str(python)},
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        given = arguments(name, *args, python=str(python))
+        process = subprocess.Popen(**given, start_new_session=True)
         _, said = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, said
     # The children hold the lock until they, too, have gone.
@@ -98,8 +87,5 @@ def read(path: Path) -> list[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Everything that a recipe made, downloads and its own notes apart."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not str(path.relative_to(folder)).startswith((".", "download/"))
-    }
+    names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {k: v.read_bytes() for k, v in names.items() if not k.startswith((".", "download/"))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ def train(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
 STUB = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
+    *sizes.json*) exec "REAL" "$@" ;;
     *device_count*) echo "$GPUS" ;;
     *socket*) echo 12345 ;;
     *"paradec resume"*) echo "$UPDATES" ;;
@@ -53,7 +55,7 @@ class Stubbed:
         self.record = folder / "record"
         self.save_dir = folder / "model"
         self.python = folder / "python"
-        self.python.write_text(STUB)
+        self.python.write_text(STUB.replace("REAL", sys.executable))
         self.python.chmod(0o755)
 
     def dictionary(self, language: str, text: str) -> None:
@@ -69,12 +71,14 @@ class Stubbed:
         self.record.unlink(missing_ok=True)
         assert self.run(*args, **env).returncode == 0
         words = self.record.read_text().splitlines()
-        found = {}
-        for word, after in zip(words, words[1:]):
-            if word.startswith("--"):
-                found[word[2:]] = "" if after.startswith("--") else after
-        found["threads"] = words[-1].split()[1]
-        return found
+        pairs = [(word[2:], after) for word, after in zip(words, words[1:]) if word[:2] == "--"]
+        found = {name: "" if after.startswith("--") else after for name, after in pairs}
+        return found | {"threads": words[-1].split()[1]}
+
+    def values(self, flag: str) -> list[str]:
+        """What follows a flag wherever it was given to the last run."""
+        words = self.record.read_text().splitlines()
+        return [after for word, after in zip(words, words[1:]) if word == flag]
 
 
 # Each makes what the real one makes last.
@@ -119,27 +123,38 @@ class Recipe:
     """A recipe with such steps, in folders whose paths have a space and a quote."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        self.script = script
+        self.script = f"train_{script}.sh"
         self.folder = folder / "it's a folder"
         scripts = self.folder / "scripts"
         scripts.mkdir(parents=True)
-        for name in (script, "lib.sh"):
+        for name in (self.script, "lib.sh"):
             shutil.copy(SCRIPTS / name, scripts)
         for name in ("train", "distill", "acceptance", "evaluate"):
             self.program(scripts / f"{name}.sh", STEP)
         self.program(self.folder / "python", PYTHON)
         self.data = self.folder / "data"
         (self.data / "raw").mkdir(parents=True)
-        for name in ("train.en-de.de.idx", "valid.en-de.de.idx", "test.en-de.de.idx"):
+        files = ["raw/valid.de", "raw/test.de", "dict.de.txt"]
+        for name in [f"{split}.en-de.de.idx" for split in ("train", "valid", "test")] + files:
             (self.data / name).touch()
-        for name in ("raw/valid.de", "raw/test.de", "dict.de.txt"):
-            (self.data / name).touch()
-        self.distilled = self.folder / "distilled"
-        shutil.copytree(self.data, self.distilled)
+        self.distilled, self.other = self.folder / "distilled", self.folder / "other"
+        for copy in (self.distilled, self.other):
+            shutil.copytree(self.data, copy)
+        (self.other / "dict.de.txt").write_text("a 1\n")
         self.base, self.teacher = self.folder / "base.pt", self.folder / "teacher.pt"
         self.base.touch()
         self.teacher.touch()
+        self.empty = self.folder / "empty"
+        self.empty.mkdir()
         self.record = self.folder / "record"
+
+    def place(self, word: str) -> str:
+        """Put the path of such a file or folder for each name, such as BASE, in a word."""
+        return re.sub(
+            "DATA|BASE|TEACHER|DISTILLED|OTHER|EMPTY",
+            lambda found: str(getattr(self, found[0].lower())),
+            word,
+        )
 
     def program(self, path: Path, text: str) -> None:
         path.write_text(text)
@@ -170,13 +185,6 @@ class Recipe:
         assert result.returncode == 2, args
         assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
         assert not self.record.exists() and not (self.folder / "no").exists()
-
-
-def names(steps: list[str]) -> list[str]:
-    """Of each step the script and what it makes."""
-    words = [step.split() for step in steps]
-    places = {"train.sh": 3, "distill.sh": 2, "acceptance.sh": -1}
-    return [" ".join([word[0], *(word[n] for n in [places.get(word[0])] if n)]) for word in words]
 
 
 def cut_short(command: list[str], made: Path) -> str:
