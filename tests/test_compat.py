@@ -98,7 +98,7 @@ SPOILT = {
     "a list": (lambda state: [1, 2], FOREIGN.format("list")),
     "plain weights": (lambda state: state["model"], FOREIGN.format(r"\w+ with the keys decoder")),
     "no settings": (lambda state: {**state, "cfg": None}, FOREIGN.format("dict with the keys")),
-    "no weights": (lambda state: {**state, "model": {}}, r"do not fit.*Missing key.*fc1\.weight"),
+    "no weights": (lambda state: {**state, "model": {}}, r"do not fit.*Missing key.*embed_tokens"),
     "arch": (foreign("model"), r"architecture 'elsewhere' is not registered"),
     "task": (foreign("task"), r"task 'elsewhere' is not registered; allowed"),
 }
