@@ -1,11 +1,39 @@
 """Package metadata. requirements.txt pins what the checkout is tested with; here are the ranges."""
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Distribution, find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+
+
+class BuildWithLibrary(build_py):
+    """Builds the library of native passes too; without it, torch computes them."""
+
+    def run(self):
+        super().run()
+        source = ROOT / "fairseq_paradec/decoding/engine/native/library.py"
+        # By its path: importing the package would need torch and fairseq.
+        spec = importlib.util.spec_from_file_location("library", source)
+        library = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(library)
+        folder = ROOT if self.editable_mode else Path(self.build_lib)
+        try:
+            library.build_all(folder / "fairseq_paradec/lib")
+        except library.NativeUnavailable as error:
+            print(f"setup.py: no native library, torch computes passes: {error}", file=sys.stderr)
+
+
+class PlatformDistribution(Distribution):
+    """A wheel with the library is of one platform."""
+
+    def has_ext_modules(self):
+        return True
+
 
 
 def read_version() -> str:
@@ -32,6 +60,8 @@ setup(
     author="the fairseq_paradec authors",
     license="MIT",
     python_requires=">=3.10,<3.13",
+    cmdclass={"build_py": BuildWithLibrary},
+    distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
         "fairseq_paradec": ["csrc/*"],

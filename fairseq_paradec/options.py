@@ -143,11 +143,11 @@ class DecodingConfig:
         ENGINE,
     )
     engine: str = _option(
-        "torch",
-        "what computes this plugin's passes: torch, or native, this plugin's own library for CPUs, "
-        "which a C++ compiler builds when it is first used",
+        "auto",
+        "what computes this plugin's passes: native, this plugin's own library for CPUs; torch; or "
+        "auto, native where it knows the model and torch elsewhere",
         ENGINE,
-        choices=("torch", "native"),
+        choices=("auto", "native", "torch"),
     )
     engine_dtype: str | None = _option(
         None,

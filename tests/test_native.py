@@ -27,11 +27,11 @@ from support.commands import ROOT
 
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.native import library as native
-from fairseq_paradec.decoding.engine.native.stack import NativeMap, Workspace
+from fairseq_paradec.decoding.engine.native.stack import NativeMap
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 
-NATIVE = Engine(native=True)
+NATIVE = Engine(kind="native")
 #: Variants whose embeddings or outputs are projected: torch's.
 OTHERS = ("output_dim", "adaptive_output_dim", "quant_noise")
 
@@ -62,7 +62,7 @@ def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str)
 @pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
 def test_products_of_any_shape(form: str) -> None:
     """1 to 65 rows; odd widths; a row of zeros."""
-    drawn, workspace = random.Random(form), Workspace()
+    drawn = random.Random(form)
     torch.manual_seed(3)
     for turn in range(40):
         rows = drawn.choice([1, 2, 9, 10, 11, 19, 20, 21, 33, 65])
@@ -70,7 +70,7 @@ def test_products_of_any_shape(form: str) -> None:
         weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
         x = torch.randn(rows, inputs)
         x[-1] *= turn % 2
-        found = NativeMap(weight, bias, form, workspace)(x)
+        found = NativeMap(weight, bias, form)(x)
         want = wanted(weight, bias, x, form)
         # With bf16 instructions inputs are rounded, too; a half rounds to either side in int8.
         near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3}[form] * inputs**0.5 * 4
@@ -116,7 +116,7 @@ def test_lower_dtypes_are_near() -> None:
     sample, tokens = batch(task, [7, 4]), torch.randint(4, 30, (2, 5))
     scores = {}
     for dtype in ("fp32", "bf16", "int8"):
-        scorer = ChunkScorer(model, Engine(dtype, native=True))
+        scorer = ChunkScorer(model, Engine(dtype, kind="native"))
         scorer.encode(sample["net_input"])
         scores[dtype] = scorer.log_probs(scorer.step(tokens))
     spread = scores["fp32"].std()
@@ -189,13 +189,13 @@ def test_what_is_not_known_is_named(variant: str, dtype: torch.dtype, reason: st
 def test_without_a_compiler_the_reason_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    native.library.cache_clear()
+    native._load.cache_clear()
     try:
         with pytest.raises(UsageError, match="native library is not there: .*no-such-compiler"):
             ChunkScorer(model_of("default"), NATIVE).encode(batch(tiny_task(), [3])["net_input"])
     finally:
         monkeypatch.undo()
-        native.library.cache_clear()
+        native._load.cache_clear()
 
 
 # ---- sanitizers ----------------------------------------------------------------------------------

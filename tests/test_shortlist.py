@@ -174,7 +174,7 @@ def test_only_the_first_tokens_are_projected() -> None:
     rules = TokenRules(1, 3, 2, 2, 1, 0.0, 1.0, 0, torch.device("cpu"))
     rows = [Row(b, [], 99) for b in range(2)]
     chosen = []
-    for engine in (Engine(), Engine(native=True)):
+    for engine in (Engine(), Engine(kind="native")):
         scorer = BlockScorer(given.drafter, engine)
         drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
         with torch.inference_mode():

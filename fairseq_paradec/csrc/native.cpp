@@ -10,6 +10,8 @@
 
 namespace {
 
+thread_local Workspace work;
+
 Norm make_norm(const float* weight, const float* bias, int size, float epsilon) {
     Norm norm;
     norm.epsilon = epsilon;
@@ -94,12 +96,9 @@ API Linear* paradec_map_new(const float* weight, const float* bias, int outputs,
 
 API void paradec_map_free(Linear* map) { delete map; }
 
-API Workspace* paradec_workspace_new() { return new (std::nothrow) Workspace; }
-API void paradec_workspace_free(Workspace* work) { delete work; }
-
 // y = map(x): rows x inputs, with this stride -> rows x outputs.
-API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, Workspace* work) try {
-    multiply(*map, x, stride, rows, {y, map->outputs}, *work);
+API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y) try {
+    multiply(*map, x, stride, rows, {y, map->outputs}, work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;
@@ -107,16 +106,16 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
 
 // One pass; states: rows x width x padded(dim). 2: a token without a vector, or without a slot.
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
-                     float* states, Workspace* work) try {
-    return pass(*stack, *chunk, *own, source, states, *work) ? 0 : 2;
+                     float* states) try {
+    return pass(*stack, *chunk, *own, source, states, work) ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }
 
 // Keys and values of a source; states: rows x length x dim, with this stride.
 API int paradec_source(const Stack* stack, const Linear* map, const float* states, int stride, int length,
-                       const int32_t* begins, const Store* source, Workspace* work) try {
-    put_source(*stack, *map, states, stride, length, begins, *source, *work);
+                       const int32_t* begins, const Store* source) try {
+    put_source(*stack, *map, states, stride, length, begins, *source, work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;
@@ -124,8 +123,8 @@ API int paradec_source(const Stack* stack, const Linear* map, const float* state
 
 // Project hidden states and choose tokens.
 API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
-                       int stride, int rows, Workspace* work) try {
-    choose(*projection, *rules, *choices, hidden, stride, rows, *work);
+                       int stride, int rows) try {
+    choose(*projection, *rules, *choices, hidden, stride, rows, work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

@@ -19,7 +19,7 @@ from ..decoding.engine.scorers import Scorer, build_scorer
 from ..decoding.engine.settings import Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
-from ..decoding.provenance import NATIVE, provenance
+from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
@@ -69,7 +69,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.config = config
         self.src_dict = src_dict
         self.helper: Any = None  # the drafter or heads of another checkpoint
-        self.engine = Engine(config.engine_dtype, config.compile, native=config.engine == NATIVE)
+        self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
@@ -96,7 +96,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Return a record's fields of provenance for the last batch; see docs/trace.md."""
         return provenance(
             self.lossless,
-            self.config.engine,
+            NATIVE if self.scorer.native else TORCH,
             self.engine.dtype_of(self.model.models[0]),
             self.scorer.compiled,
             self.model.models,

@@ -33,7 +33,6 @@ class BlockScorer(ChunkScorer):
     def _gather(self, form: Form) -> DecoderWeights:
         """Gather as ChunkScorer does; the mask vector follows the embeddings, as one more token."""
         weights, decoder = super()._gather(form), self.decoder
-        self.mask_token = weights.embedding.size(0)
         sharpness = decoder.copy_sharpness
         vectors = torch.cat((weights.scale * weights.embedding, decoder.mask_vector[None]))
         return weights._replace(
@@ -41,6 +40,12 @@ class BlockScorer(ChunkScorer):
             scale=1.0,
             copy_sharpness=None if sharpness is None else sharpness.detach(),
         )
+
+    @property
+    def mask_token(self) -> int:
+        """The number of the mask vector: V."""
+        size: int = self.decoder.embed_tokens.num_embeddings
+        return size
 
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output; see ChunkScorer.start."""

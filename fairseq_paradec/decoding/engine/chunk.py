@@ -7,6 +7,7 @@ rolls back to its own length. Every method of this package runs on it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.packing import NativeEncoder, pack_decoder, pack_projection, why_torch
-from .native.passes import NativeCache, NativeWeights, native_pass
-from .native.stack import why_not
+from .native.library import NativeUnavailable
+from .native.packing import Packed, packed
+from .native.passes import NativeCache, native_pass
+from .native.stack import FORMS
 from .projection import gather_projection
 from .settings import Engine
 from .weights import Form, compiles
@@ -33,7 +35,12 @@ from .weights import Form, compiles
 if TYPE_CHECKING:
     from ..row import Row
 
+log = logging.getLogger(__name__)
+
 PLAIN = Engine()
+
+# What the log has said: a model and why torch computes its passes.
+_SAID: set[tuple[str, str]] = set()
 
 
 class ChunkScorer:
@@ -67,14 +74,52 @@ class ChunkScorer:
         self._refuse_unknown(model)
         self.engine = engine
         self.given = model
-        self.model = engine.model(model)
-        self.decoder = self.model.decoder
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let native passes, or torch's, compute this model as it is now."""
+        self.model = self.given
+        self.decoder = self.model.decoder
+        self.packed = self._packed()
+        if self.packed is not None:
+            self._encoder: Any = self.packed.encoder
+            self._pass: Any = native_pass
+            return
+        self.model = self.engine.model(self.given)
+        self.decoder = self.model.decoder
         self._encoder = lean_encoder(self.model)
-        self._native_encoder: NativeEncoder | None = None
-        self._pass: Any = decoder_pass
-        if engine.compile:
-            self._pass = CompiledPass(type(self.decoder).__name__, engine.compiling)
+        self._pass = decoder_pass
+        if self.engine.compile:
+            self._pass = CompiledPass(type(self.decoder).__name__, self.engine.compiling)
+
+    def _packed(self) -> Packed | None:
+        """Return the model's native weights; None: torch computes its passes.
+
+        Raises:
+            UsageError: ``--engine native`` does not know the model.
+        """
+        kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+        if kind == "torch" or self.engine.compile or dtype not in FORMS:
+            return None
+        if not getattr(self.given, "_is_generation_fast", False):
+            return None  # its weights change
+        found: Packed | str
+        level, name = logging.INFO, type(self.given).__name__
+        try:
+            found = packed(
+                self.given, type(self).__name__, dtype, lambda: self._gather("plain")
+            )  # fmt: skip
+        except NativeUnavailable as error:
+            found, level = f"the native library is not there: {error}", logging.WARNING
+        if isinstance(found, Packed):
+            return found
+        if kind == "native":
+            raise option_error("--engine", kind, f"torch with this {name}: {found}")
+        if (name, found) not in _SAID:
+            _SAID.add((name, found))
+            log.log(level, "passes of this %s are torch's: %s", name, found)
+        return None
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
@@ -83,6 +128,11 @@ class ChunkScorer:
             refuse_unknown(model, [type(model.decoder)])
         else:
             refuse_unknown(model)
+
+    @property
+    def native(self) -> bool:
+        """Whether passes are native."""
+        return self.packed is not None
 
     @property
     def compiled(self) -> bool:
@@ -98,7 +148,15 @@ class ChunkScorer:
         kind = (weight.dtype, weight.device, lasting)
         if self._gathered_from == kind and lasting:
             return
+        if self._gathered_from is not None and self._gathered_from != kind:
+            self._settle()
         self._gathered_from = kind
+        if self.packed is not None:
+            self.weights = self.packed.decoder
+            self.projection = gather_projection(self.model, "plain")
+            if self.weights.projection is not None:
+                self.projection = self.projection._replace(linear=self.weights.projection)
+            return
         if self.model is not self.given:
             # fairseq's own load_state_dict upgrades checkpoints and needs their options.
             nn.Module.load_state_dict(self.model.to(weight.device), self.given.state_dict())
@@ -112,29 +170,6 @@ class ChunkScorer:
             self._encoder.gather(form)
         self.weights = self._gather(form)
         self.projection = gather_projection(self.model, form)
-        if self.engine.native and lasting:
-            self._go_native()
-
-    def _go_native(self) -> None:
-        """Let native passes take the place of torch's.
-
-        Raises:
-            UsageError: they do not know this model.
-        """
-        plain = self._gather("plain")
-        reason = why_torch(self.model, plain)
-        if reason is None and self._encoder is not None:
-            reason = why_not(self._encoder.stack)
-        if reason is not None:
-            name = type(self.model).__name__
-            raise option_error("--engine", "native", f"torch with this {name}: {reason}")
-        self.weights = pack_decoder(plain, self.engine.dtype or "fp32")
-        self._pass = native_pass
-        linear = pack_projection(self.decoder, self.weights)
-        if linear is not None:
-            self.projection = self.projection._replace(linear=linear)
-        if self._encoder is not None:
-            self._native_encoder = NativeEncoder(self._encoder, self.weights)
 
     def _gather(self, form: Form) -> DecoderWeights:
         """Gather the decoder's weights."""
@@ -153,8 +188,6 @@ class ChunkScorer:
 
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
-        if self._native_encoder is not None:
-            return self._native_encoder(net_input)
         if self._encoder is None:
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
@@ -171,7 +204,7 @@ class ChunkScorer:
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
         padding = encoder_out["encoder_padding_mask"]
         blank = padding[0] if len(padding) > 0 else None
-        if isinstance(self.weights, NativeWeights):
+        if self.packed is not None:
             self.cache = NativeCache(self.weights, states, blank)
             return
         self.cache = self._new_cache(source_keys(self.weights, states), blank)

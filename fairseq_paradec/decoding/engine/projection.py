@@ -152,7 +152,7 @@ class DraftProjection:
             weight, whole = module.weight[: self.size].detach(), projection.linear
             linear: Any
             if isinstance(whole, NativeMap):
-                linear = NativeMap(weight, bias, whole.form, whole.workspace)
+                linear = NativeMap(weight, bias, whole.form)
             else:
                 linear = make_map(weight, bias, projection.form)
             self._whole, self._part = projection, projection._replace(linear=linear)

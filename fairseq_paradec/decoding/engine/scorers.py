@@ -21,6 +21,11 @@ class Scorer(Protocol):
     """A model as the decoding loop calls it: a ChunkScorer, or an ensemble of them."""
 
     @property
+    def native(self) -> bool:
+        """Whether passes are native."""
+        ...
+
+    @property
     def compiled(self) -> bool:
         """Whether a pass of this batch ran compiled."""
         ...
@@ -80,6 +85,11 @@ class EnsembleScorer:
 
     def __init__(self, scorers: Sequence[ChunkScorer]) -> None:
         self.scorers = list(scorers)
+
+    @property
+    def native(self) -> bool:
+        """Whether passes are native, for all models."""
+        return all(scorer.native for scorer in self.scorers)
 
     @property
     def compiled(self) -> bool:

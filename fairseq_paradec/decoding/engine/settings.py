@@ -1,4 +1,4 @@
-"""Engine: the dtype of passes, and whether they are compiled."""
+"""Engine: what computes passes, and in which dtype."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ class Engine:
             weights of linear maps are 8-bit integers, and all else is fp32.
         compile: run passes compiled by torch.compile.
         compiling: the state of compilation.
+        kind: ``torch``, ``native``, or ``auto``: native where it knows the model.
     """
 
     dtype: str | None = None
     compile: bool = False
     compiling: Compiling = field(default_factory=Compiling, compare=False)
-    native: bool = False
+    kind: str = "torch"
 
     def model(self, model: Any) -> Any:
         """Return the model in this dtype: the model itself, or its copy, made once."""
-        if self.dtype is None or self.native:
+        if self.dtype is None:
             return model
         wanted = DTYPES.get(self.dtype, torch.float32)
         if next(model.parameters()).dtype == wanted:

@@ -1,19 +1,33 @@
-"""The library of native passes: built from ``csrc/`` for this CPU, loaded once."""
+"""The library of native passes: found or built for this CPU, and loaded once.
+
+Installation builds it for every instruction set of this kind of machine (setup.py runs
+``build_all``, so this module imports the standard library only). A library that is missing there,
+or is of other sources, is built when it is first used, for this CPU, in the user's cache.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import functools
 import hashlib
+import logging
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-SOURCES = Path(__file__).resolve().parents[3] / "csrc"
+log = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).resolve().parents[3]
+SOURCES = PACKAGE / "csrc"
+#: Where installation puts libraries.
+BUILT = PACKAGE / "lib"
 FLAGS = (
     "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fopenmp",
     "-fvisibility=hidden", "-std=c++17",
@@ -93,38 +107,65 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
-    "paradec_workspace_new": (c_void_p, []),
-    "paradec_workspace_free": (None, [c_void_p]),
-    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
-    "paradec_pass": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]
-    ),
+    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p]),
+    "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "paradec_source": (
-        c_int,
-        [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
+        c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]
     ),
-    "paradec_choose": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
-    ),
+    "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
 }  # fmt: skip
 
 
-@functools.cache
 def library() -> Any:
-    """Return the library for this CPU; it is built when it is first needed.
+    """Return the library for this CPU, loaded.
 
     Raises:
-        NativeUnavailable: there is no compiler, or what it made does not load.
+        NativeUnavailable: there is none, and none can be built.
     """
-    name, flags = target()
-    try:
-        found = ctypes.CDLL(str(_build(name, flags)))
-        for function, (result, arguments) in _SIGNATURES.items():
-            getattr(found, function).restype = result
-            getattr(found, function).argtypes = arguments
-    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
-        raise NativeUnavailable(str(error).splitlines()[0]) from error
+    found = _load()
+    if isinstance(found, NativeUnavailable):
+        raise found
     return found
+
+
+@functools.cache
+def _load() -> Any:
+    """Load the library, or return the reason why it cannot be loaded."""
+    name, flags = target()
+    start, problems = _start_of(name, flags), []
+    for path in (path for folder in (BUILT, _cache()) for path in sorted(folder.glob(start + "*"))):
+        try:
+            return _open(path)
+        except (OSError, AttributeError) as error:
+            problems.append(str(error).splitlines()[0])
+    try:
+        log.info("building the native library for this CPU (%s): some seconds, once", name)
+        return _open(build(name, flags, _cache()))
+    except (OSError, AttributeError, NativeUnavailable) as error:
+        return NativeUnavailable("; ".join([*problems, str(error).splitlines()[0]]))
+
+
+def _open(path: Path) -> Any:
+    """Load a library whose content is what its name says; a damaged one could crash.
+
+    Raises:
+        OSError: it is damaged, or cannot be loaded.
+        AttributeError: it lacks a function.
+    """
+    if path.stem.rpartition("-")[2] != _hash(path.read_bytes()):
+        raise OSError(f"{path.name} is damaged")
+    found = ctypes.CDLL(str(path))
+    for function, (result, arguments) in _SIGNATURES.items():
+        getattr(found, function).restype = result
+        getattr(found, function).argtypes = arguments
+    return found
+
+
+def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
+    """Yield the instruction sets of this kind of machine; see ``TARGETS``."""
+    for one in TARGETS:
+        if not one[2] or platform.machine() in ("x86_64", "AMD64"):
+            yield one
 
 
 def target() -> tuple[str, tuple[str, ...]]:
@@ -137,25 +178,63 @@ def target() -> tuple[str, tuple[str, ...]]:
                 break
     except OSError:
         pass
-    return next((name, flags) for name, flags, needs in TARGETS if needs <= has)
+    return next((name, flags) for name, flags, needs in targets() if needs <= has)
 
 
-def _build(name: str, flags: tuple[str, ...]) -> Path:
-    """Compile the sources, unless the same ones were compiled before; return the library's path."""
+def build_all(folder: Path) -> None:
+    """Build the library for every instruction set of this kind of machine.
+
+    What an earlier build has left in the folder goes.
+
+    Raises:
+        NativeUnavailable: one cannot be built.
+    """
+    for old in folder.glob("*.so"):
+        old.unlink()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]:
+            done.result()
+
+
+def build(name: str, flags: tuple[str, ...], folder: Path) -> Path:
+    """Build the library for an instruction set; return its path in the folder.
+
+    Its name says what it was built from, and what it contains.
+
+    Raises:
+        NativeUnavailable: there is no compiler, or it fails.
+    """
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NativeUnavailable("no C++ compiler (c++, g++)")
-    digest = hashlib.sha256(" ".join((compiler, *FLAGS, *flags)).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "fairseq_paradec" / "native"
-    built = folder / f"{name}-{digest.hexdigest()[:16]}.so"
-    if not built.exists():
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             made = Path(temporary) / "library.so"
-            command = [compiler, *FLAGS, *flags, str(SOURCES / "native.cpp"), "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True)
-            made.rename(built)
+            source = str(SOURCES / "native.cpp")
+            command = [*compiler.split(), *FLAGS, *flags, source, "-o", str(made)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            built = folder / f"{_start_of(name, flags)}{_hash(made.read_bytes())}.so"
+            made.replace(built)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise NativeUnavailable(f"{compiler}: {said[0]}") from error
     return built
+
+
+def _start_of(name: str, flags: tuple[str, ...]) -> str:
+    """Return how the names of an instruction set's libraries begin: sources and flags are in it."""
+    content = " ".join((*FLAGS, *flags)).encode()
+    for path in sorted(SOURCES.iterdir()):
+        content += path.read_bytes()
+    return f"{name}-{_hash(content)}-"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _cache() -> Path:
+    """Return the user's folder of libraries."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "fairseq_paradec" / "native"

@@ -2,53 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 from ..decoder_pass import DecoderWeights
-from ..encoder import LeanEncoder
-from .library import NativeUnavailable, library
+from ..encoder import LeanEncoder, lean_encoder
+from .library import library
 from .passes import NativeWeights, native_encode
-from .stack import NativeMap, NativeStack, Workspace, why_not
+from .stack import NativeMap, NativeStack, why_not
 
 
-def why_torch(model: Any, plain: DecoderWeights) -> str | None:
-    """Say why a decoder's passes cannot be native, or return None.
+class Packed(NamedTuple):
+    """A model in the form that native passes read.
+
+    Attributes:
+        decoder: its weights.
+        encoder: None: the encoder is no stock one, and torch computes it.
+    """
+
+    decoder: NativeWeights
+    encoder: NativeEncoder | None
+
+
+#: Packed models by scorer's class and form, each with the state of its weights when it was packed.
+_PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
+_PACKED = WeakKeyDictionary()
+
+
+def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
+    """Pack a model, or return the reason why torch has to compute its passes.
+
+    A model is packed once for all scorers of a class and form, in all threads.
 
     Args:
-        model: the model.
-        plain: its decoder's weights, gathered plainly.
+        model: prepared for inference.
+        kind: the scorer's class.
+        form: ``fp32``, ``bf16`` or ``int8``.
+        gather: gathers its decoder plainly.
+
+    Raises:
+        NativeUnavailable: there is no library.
     """
-    if plain.embedding.device.type != "cpu":
-        return f"it is on {plain.embedding.device.type}"
-    if plain.embedding.dtype != torch.float32:
+    reason = _why_not(model)
+    if reason is not None:
+        return reason
+    stamp = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+    known = _PACKED.setdefault(model, {})
+    if (kind, form) in known and known[kind, form][0] == stamp:
+        return known[kind, form][1]
+    plain, lean = gather(), lean_encoder(model)
+    reason = why_not(plain.layers) or (None if lean is None else why_not(lean.stack))
+    if reason is None and (plain.project_in is not None or plain.project_out is not None):
+        reason = "its embeddings or outputs are projected"
+    if reason is None and plain.copy_sharpness is not None:
+        reason = "its masks copy from the source (--soft-copy)"
+    if reason is not None:
+        return reason
+    library()
+    encoder = None if lean is None else NativeEncoder(lean, form)
+    found = Packed(_pack(plain, model.decoder.output_projection, form), encoder)
+    known[kind, form] = stamp, found
+    return found
+
+
+def _why_not(model: Any) -> str | None:
+    """Say why a model's passes cannot be native, as far as a look at it tells."""
+    weight = model.decoder.embed_tokens.weight
+    if weight.device.type != "cpu":
+        return f"it is on {weight.device.type}"
+    if weight.dtype != torch.float32:
         return "its weights are not in fp32 (--engine-dtype packs them in bf16 or int8)"
-    if plain.noise is not None or plain.project_in is not None or plain.project_out is not None:
-        return "its embeddings or outputs are projected"
-    if plain.copy_sharpness is not None:
-        return "its masks copy from the source (--soft-copy)"
+    if getattr(model.decoder, "quant_noise", None) is not None:
+        return "its embeddings are projected"
     if hasattr(model.decoder, "attention_window"):
         return "its attention is local"
-    reason = why_not(plain.layers)
-    if reason is None:
-        try:
-            library()
-        except NativeUnavailable as error:
-            return f"the native library is not there: {error}"
-    return reason
+    return None
 
 
-def pack_decoder(plain: DecoderWeights, form: str) -> NativeWeights:
-    """Pack a decoder that ``why_torch`` has nothing against.
-
-    Args:
-        plain: gathered plainly.
-        form: ``fp32``, ``bf16`` or ``int8``.
-    """
-    workspace = Workspace()
+def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
+    """Pack a decoder."""
     stack = NativeStack(
         plain.layers, plain.embedding, plain.scale, plain.positions, plain.embedding_norm,
         plain.final_norm, form,
@@ -57,28 +95,22 @@ def pack_decoder(plain: DecoderWeights, form: str) -> NativeWeights:
     parts = 2 * len(plain.layers)
     weight = torch.cat([stack.pad_heads(w) for w in keys.weight.chunk(parts)])
     bias = torch.cat([stack.pad_heads(b) for b in keys.bias.chunk(parts)])
-    return NativeWeights(stack, NativeMap(weight, bias, form, workspace), workspace)
-
-
-def pack_projection(decoder: Any, weights: NativeWeights) -> NativeMap | None:
-    """Pack a decoder's projection to the vocabulary; None: it has no linear one."""
-    module = decoder.output_projection
-    if type(module) is not nn.Linear:
-        return None
-    return NativeMap(module.weight, module.bias, weights.stack.form, weights.workspace)
+    linear = None
+    if type(projection) is nn.Linear:
+        linear = NativeMap(projection.weight, projection.bias, form)
+    return NativeWeights(stack, NativeMap(weight, bias, form), linear)
 
 
 class NativeEncoder:
     """A stock encoder by native passes; called like LeanEncoder.
 
     Args:
-        lean: of the same encoder; its weights are gathered plainly.
-        weights: of the decoder, for the form and the workspace.
+        lean: of the same encoder, gathered plainly.
+        form: ``fp32``, ``bf16`` or ``int8``.
     """
 
-    def __init__(self, lean: LeanEncoder, weights: NativeWeights) -> None:
-        lean.gather("plain")
-        self.lean, self.workspace = lean, weights.workspace
+    def __init__(self, lean: LeanEncoder, form: str) -> None:
+        self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
         places = lean.encoder.embed_positions
         self.most = lean.encoder.max_positions()
         table = lean.positions
@@ -90,7 +122,7 @@ class NativeEncoder:
             self.most = min(self.most, len(table))
         self.stack = NativeStack(
             lean.stack, lean.vectors, lean.scale, table, lean.embedding_norm, lean.final_norm,
-            weights.stack.form,
+            form,
         )  # fmt: skip
 
     def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
@@ -100,13 +132,13 @@ class NativeEncoder:
             IndexError: a source is longer than the model has positions for.
         """
         tokens = net_input["src_tokens"]
-        padding = tokens.eq(self.lean.pad)
+        padding = tokens.eq(self.pad)
         padded = bool(padding.any())
         if tokens.size(1) > self.most and int((~padding).sum(dim=1).max()) > self.most:
             raise IndexError(f"a source of {tokens.size(1)} tokens: longer than the positions")
-        states = native_encode(self.stack, tokens, padding if padded else None, self.workspace)
+        states = native_encode(self.stack, tokens, padding if padded else None)
         return {
             "encoder_out": [states.transpose(0, 1)],
             "encoder_padding_mask": [padding],
-            "encoder_embedding": [],
+            "encoder_embedding": [self.scale * F.embedding(tokens, self.vectors)],
         }

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...token_rules import Limits, Scored
 from ..masks import Mask
 from .library import Choices, Chunk, Rules, Store, library
-from .stack import NativeMap, NativeStack, Workspace, address_of, check
+from .stack import NativeMap, NativeStack, address_of, check
 
 if TYPE_CHECKING:
     from ...row import Row
@@ -27,12 +27,12 @@ class NativeWeights(NamedTuple):
     Attributes:
         stack: its layers.
         source_keys: all layers' keys and values of the source in one map, (L·2·H·Dp)×C.
-        workspace: where passes compute.
+        projection: to the vocabulary; None: it is no linear map.
     """
 
     stack: NativeStack
     source_keys: NativeMap
-    workspace: Workspace
+    projection: NativeMap | None
 
 
 class NativeCache:
@@ -84,7 +84,6 @@ class NativeCache:
             library().paradec_source(
                 stack.address, weights.source_keys.address, states.data_ptr(), states.size(2),
                 length, address_of(begins), ctypes.byref(self.source_store),
-                weights.workspace.address,
             )
         )  # fmt: skip
 
@@ -189,19 +188,16 @@ def native_pass(
         else:
             chunk.seen, chunk.seen_rows = mask.data_ptr(), mask.size(0)
     stack = weights.stack
-    return _run(stack, chunk, cache.store, cache.source_store, weights.workspace)
+    return _run(stack, chunk, cache.store, cache.source_store)
 
 
-def native_encode(
-    stack: NativeStack, tokens: Tensor, padding: Tensor | None, workspace: Workspace
-) -> Tensor:
+def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor | None) -> Tensor:
     """Run an encoder's layers: B×S tokens -> B×S×D, zero at padding.
 
     Args:
         stack: of the encoder.
         tokens: B×S.
         padding: B×S, True at padding; None: there is none.
-        workspace: where it computes.
     """
     batch, length = tokens.shape
     slots = -(-length // stack.lanes) * stack.lanes
@@ -216,7 +212,7 @@ def native_encode(
         rows=batch, width=length, tokens=tokens.data_ptr(), begins=address_of(begins),
         counts=address_of(counts), seen=seen.data_ptr(), seen_rows=seen.size(0),
     )  # fmt: skip
-    return _run(stack, chunk, store(keys, values), None, workspace)
+    return _run(stack, chunk, store(keys, values), None)
 
 
 def _array(numbers: Sequence[int]) -> Any:
@@ -224,14 +220,12 @@ def _array(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int32 * len(numbers))(*numbers)
 
 
-def _run(
-    stack: NativeStack, chunk: Chunk, own: Store, source: Store | None, workspace: Workspace
-) -> Tensor:
+def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> Tensor:
     """Call the library: -> B×K×D."""
     states = torch.empty(chunk.rows, chunk.width, stack.stride)
     status = library().paradec_pass(
         stack.address, ctypes.byref(chunk), ctypes.byref(own),
-        None if source is None else ctypes.byref(source), states.data_ptr(), workspace.address,
+        None if source is None else ctypes.byref(source), states.data_ptr(),
     )  # fmt: skip
     if status == 2:
         raise IndexError("a token that is not in the model's vocabulary")
@@ -279,7 +273,7 @@ def native_choose(
     check(
         library().paradec_choose(
             linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
-            batch * width, linear.workspace.address,
+            batch * width,
         )
     )  # fmt: skip
     if draft is None or drafted_scores is None or ranks is None:

@@ -28,14 +28,6 @@ _ACTIVATIONS = {
 }
 
 
-class Workspace:
-    """Where passes compute; a thread needs one of its own."""
-
-    def __init__(self) -> None:
-        self.address = library().paradec_workspace_new()
-        weakref.finalize(self, library().paradec_workspace_free, self.address)
-
-
 class NativeMap:
     """A linear map with packed weights; its products are fp32 in and out.
 
@@ -43,14 +35,11 @@ class NativeMap:
         weight: O×I.
         bias: O, or None.
         form: a key of ``FORMS``.
-        workspace: where it computes.
     """
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None, form: str, workspace: Workspace
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, form: str) -> None:
         self.outputs, self.inputs = weight.shape
-        self.form, self.workspace = form, workspace
+        self.form = form
         weight, bias = _plain(weight), None if bias is None else _plain(bias)
         self.address = library().paradec_map_new(
             weight.data_ptr(), address_of(bias), *weight.shape, FORMS[form]
@@ -66,7 +55,6 @@ class NativeMap:
         check(
             library().paradec_map(
                 self.address, flat.data_ptr(), flat.stride(0), len(flat), out.data_ptr(),
-                self.workspace.address,
             )
         )  # fmt: skip
         return out.view(*x.shape[:-1], self.outputs)
