@@ -15,6 +15,7 @@ class BuildWithLibrary(build_py):
     """Builds the library of native passes too; without it, torch computes them."""
 
     def run(self):
+        """Build what setuptools builds, and the library."""
         super().run()
         source = ROOT / "fairseq_paradec/decoding/engine/native/library.py"
         # By its path: importing the package would need torch and fairseq.
@@ -32,6 +33,7 @@ class PlatformDistribution(Distribution):
     """A wheel with the library is of one platform."""
 
     def has_ext_modules(self):
+        """Return True."""
         return True
 
 

@@ -88,7 +88,7 @@ def test_the_document_fits_its_schema(document):
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     jsonschema.validate(document, schema)
     for system in document["systems"]:
-        engine = "fairseq" if system["command"].startswith("beam") else "torch"
+        engine = "fairseq" if system["command"].startswith("beam") else "native"
         assert system["engine"] == ("ctranslate2" if system["promise"] == "peer" else engine)
         assert system["engine_dtype"] == system["dtype"] and not system["compiled"]
         if system["promise"] in ("exact", "beam search"):
@@ -273,7 +273,7 @@ def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
         monkeypatch.setattr(place, name, wrapped)
 
     slow_down(greedy.dataset, "collater", 1)
-    slow_down(scorer._encoder, "layers", 10)
+    slow_down(scorer, "_encode", 10)
     slow_down(scorer, "choose", 100)
     slow_down(systems, "plain_text", 10_000)
     whole = bench([greedy], rounds=1)

@@ -328,7 +328,7 @@ def demo_traces(tmp_path_factory):
     paths, operations = {}, {}
     for name, drafter in {"greedy": None, "gad": "drafter.pt", "blockwise": "heads.pt"}.items():
         paths[name] = folder / f"{name}.jsonl"
-        flags = {"decoding": name, "trace_file": str(paths[name])}
+        flags = {"decoding": name, "trace_file": str(paths[name]), "engine": "torch"}
         flags |= {} if drafter is None else {"drafter_path": str(DEMO / drafter)}
         sample, limits = collate(task, given[:1]), Limits(max_len_b=200)
         operations[name] = counted(partial(decode, task, [model], sample, limits, **flags))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +27,13 @@ from support.builders import (
 )
 from support.commands import ROOT
 
+from fairseq_paradec.decoding.engine import chunk
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.native import library as native
 from fairseq_paradec.decoding.engine.native.stack import NativeMap
 from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
 NATIVE = Engine(kind="native")
@@ -111,6 +116,69 @@ def test_passes_are_torchs(variant: str) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+def test_a_token_does_not_depend_on_its_chunk(form: str) -> None:
+    """Alone, in a chunk, beside other rows: equal to the last bit."""
+    task, model = tiny_task(), model_of("default")
+    scorer = ChunkScorer(model, Engine(form, kind="native"))
+    sample = batch(task, [7])
+    torch.manual_seed(1)
+    tokens = torch.randint(4, 30, (1, 23))
+    scorer.encode(sample["net_input"])
+    whole = scorer.log_probs(scorer.step(tokens))
+    for sizes in ([1] * 23, [2, 9, 1, 11], [10, 13]):
+        scorer.encode(sample["net_input"])
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(scorer.log_probs(scorer.step(tokens[:, start : start + size])))
+            start += size
+            scorer.keep([start])
+        assert torch.equal(torch.cat(parts, dim=1), whole)
+    many = batch(task, [7, 4, 9])["net_input"]
+    source = sample["net_input"]["src_tokens"][0]
+    many["src_tokens"][0] = 1
+    many["src_tokens"][0, -len(source) :] = source
+    scorer.encode(many)
+    beside = scorer.log_probs(scorer.step(tokens.expand(3, -1)))
+    assert torch.equal(beside[:1], whole)
+
+
+@torch.inference_mode()
+def test_random_chunks_of_many_tokens() -> None:
+    """1 to 65 rows, outputs up to 300 tokens, odd widths and vocabularies; choices as torch's."""
+    drawn = random.Random(5)
+    for turn in range(12):
+        task = tiny_task(size=(size := drawn.choice([9, 31, 33, 64, 97])))
+        model = model_of("default", task)
+        scorers = [ChunkScorer(model, engine) for engine in (Engine(), NATIVE)]
+        rows = [1, 65, 2, 17][turn % 4]
+        sample = batch(task, [drawn.randint(1, 12) for _ in range(rows)], seed=turn)
+        for scorer in scorers:
+            scorer.encode(sample["net_input"])
+        wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
+        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, torch.device("cpu"), (5, 6))
+        written = [0] * rows
+        while min(written) < wanted:
+            width = drawn.choice([1, 2, 9, 10, 11, 64])
+            tokens = torch.randint(4, size, (rows, width))
+            given = [Row(b, [], wanted, tokens=[4] * n) for b, n in enumerate(written)]
+            states = [scorer.step(tokens) for scorer in scorers]
+            scores = rules.choose(scorers[0].log_probs(states[0], 1.1), given, tokens)
+            found = scorers[1].choose(states[1], rules, given, tokens)
+            known = scores.draft_scores > -torch.inf
+            assert torch.equal(known, found.draft_scores > -torch.inf)
+            torch.testing.assert_close(found.scores, scores.scores, atol=2e-4, rtol=0)
+            torch.testing.assert_close(
+                found.draft_scores[known], scores.draft_scores[known], atol=2e-4, rtol=0
+            )
+            off = found.tokens != scores.tokens  # only where two scores are as good as equal
+            assert int(off.sum()) <= 1 and int((found.draft_ranks != scores.draft_ranks).sum()) < 9
+            written = [n + drawn.randint(0, width) for n in written]
+            for scorer in scorers:
+                scorer.keep(written)
+
+
+@torch.inference_mode()
 def test_lower_dtypes_are_near() -> None:
     task, model = tiny_task(), model_of("default")
     sample, tokens = batch(task, [7, 4]), torch.randint(4, 30, (2, 5))
@@ -186,16 +254,63 @@ def test_what_is_not_known_is_named(variant: str, dtype: torch.dtype, reason: st
         ChunkScorer(model, NATIVE).encode(batch(task, [3])["net_input"])
 
 
-def test_without_a_compiler_the_reason_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine without compiler and libraries; the folder where installation puts them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(native, "BUILT", tmp_path)
+    monkeypatch.setattr(chunk, "_SAID", set())
     native._load.cache_clear()
-    try:
-        with pytest.raises(UsageError, match="native library is not there: .*no-such-compiler"):
-            ChunkScorer(model_of("default"), NATIVE).encode(batch(tiny_task(), [3])["net_input"])
-    finally:
-        monkeypatch.undo()
+    yield tmp_path
+    native._load.cache_clear()
+
+
+def test_without_a_library_torch_decodes(elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No library, and a damaged one: one line of warning; `--engine native` says why."""
+    task, model = tiny_task(), model_of("default")
+    sample = batch(task, [3, 5])
+    want = decode(task, [model], sample, Limits(), decoding="greedy", engine="torch")
+    for damaged in (False, True):
+        if damaged:
+            name, flags = native.target()
+            name = f"{native._start_of(name, flags)}{'0' * 16}.so"
+            (elsewhere / name).write_bytes(b"\x7fELF and no more")
+        caplog.clear()
+        chunk._SAID.clear()
         native._load.cache_clear()
+        for _ in range(2):
+            found = decode(task, [model], sample, Limits(), decoding="greedy", engine="auto")
+            assert [one["tokens"].tolist() for one in found] == [
+                one["tokens"].tolist() for one in want
+            ]
+        (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert "no-such-compiler" in said and ("damaged" in said) == damaged
+        with pytest.raises(UsageError, match="native library is not there: .*no-such-compiler"):
+            ChunkScorer(model, NATIVE)
+
+
+def test_a_damaged_library_is_built_again(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CXX")
+    name, flags = native.target()
+    (elsewhere / f"{native._start_of(name, flags)}{'0' * 16}.so").write_bytes(b"")
+    assert ChunkScorer(model_of("default"), NATIVE).native
+    (built,) = (elsewhere / "cache").rglob("*.so")
+    assert native._hash(built.read_bytes()) in built.name
+
+
+def test_a_model_in_training_is_torchs() -> None:
+    model = tiny_model(tiny_task(), "default", torch.float32)
+    assert not ChunkScorer(model, NATIVE).native
+    model._is_generation_fast = True
+    scorer = ChunkScorer(model, NATIVE)
+    assert scorer.native
+    before = scorer.weights if hasattr(scorer, "weights") else scorer.packed
+    with torch.no_grad():  # weights that change are packed again by the next scorer
+        model.decoder.layers[0].fc1.weight.mul_(2)
+    assert ChunkScorer(model, NATIVE).packed is not before
 
 
 # ---- sanitizers ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import nn
 from .. import __version__
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
-NATIVE, FAIRSEQ = "native", "fairseq"
+TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
 
 # Hashes of models that are prepared for inference, by model and dtype.
 _HASHES: WeakKeyDictionary[nn.Module, dict[torch.dtype, str]] = WeakKeyDictionary()

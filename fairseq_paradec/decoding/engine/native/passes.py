@@ -175,8 +175,9 @@ def native_pass(
     """Run the decoder over one chunk per row; see ``decoder_pass``."""
     batch, width = tokens.shape
     cache.make_room(width)
-    chunk = Chunk(rows=batch, width=width, tokens=tokens.contiguous().data_ptr())
-    # The arrays live as long as the chunk that points to them.
+    tokens = tokens.contiguous()
+    chunk = Chunk(rows=batch, width=width, tokens=tokens.data_ptr())
+    # Arrays and tensors live until the library has read what the chunk points to.
     kept = [_array(numbers) for numbers in (cache.lengths, cache.rows, cache.source_rows)]
     chunk.starts, chunk.own_rows, chunk.source_rows = map(ctypes.addressof, kept)
     if mask == "all":
