@@ -14,9 +14,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_paradec.images import Size
-from support.builders import _spread
+from support.builders import SMALL, _spread
 from support.image_data import image_task
 
+HEADS = "blockwise_image_transformer"
 GRAY = (Size(2, 3, 1), Size(4, 6, 1))  # 6 intensities to 24
 RGB = (Size(1, 2, 3), Size(3, 4, 3))  # 6 to 36; not as many times wider as higher
 
@@ -24,18 +25,6 @@ RGB = (Size(1, 2, 3), Size(3, 4, 3))  # 6 to 36; not as many times wider as high
 def task_of(sizes: tuple[Size, Size] = GRAY) -> Any:
     """A super-resolution task of these sizes, without data."""
     return image_task(*sizes)
-
-
-TINY = {
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 32,
-    "decoder_attention_heads": 2,
-}
 
 
 def tiny_image_model(
@@ -52,7 +41,7 @@ def tiny_image_model(
     With the architecture blockwise_image_transformer it has the same base at the same seed, and
     random heads.
     """
-    args = Namespace(**TINY | {"attention_block": block, "attention_memory": memory} | options)
+    args = Namespace(**SMALL | {"attention_block": block, "attention_memory": memory} | options)
     if arch.startswith("blockwise"):
         base = tiny_image_model(task, block, memory, dtype, seed, **options)
         vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
@@ -106,6 +95,3 @@ def save(task: Any, model: Any, path: Path, arch: str) -> str:
     history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
     torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
     return str(path)
-
-
-HEADS = "blockwise_image_transformer"
