@@ -12,7 +12,6 @@ from PIL import Image
 from support.image_data import HIGH, LOW, gradients, image_folder
 
 from fairseq_paradec import images
-from fairseq_paradec.cli import images as command
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA
 from fairseq_paradec.images import Pixels
@@ -49,74 +48,45 @@ def generated(path: Path, outputs: Sequence[Pixels], sources: bool = True) -> Pa
     return path
 
 
-def report(path: Path, decoding: str, accepted: Sequence[Sequence[int]]) -> Path:
-    """Write what --stats-file writes."""
-    records = [
-        {
-            "schema": SCHEMA, "version": 1, "id": number, "decoding": decoding,
-            "num_tokens": HIGH.num_tokens + 1, "decoder_passes": len(one), "num_accepted": one,
-        }
-        for number, one in enumerate(accepted)
-    ]  # fmt: skip
-    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+def report(path: Path, decoding: str, accepted: Sequence[int], count: int = COUNT) -> Path:
+    """Write what --stats-file writes of images that are all decoded in the same way."""
+    same = {"schema": SCHEMA, "version": 1, "decoding": decoding, "num_accepted": accepted}
+    same |= {"num_tokens": HIGH.num_tokens + 1, "decoder_passes": len(accepted)}
+    lines = [json.dumps(same | {"id": number}) + "\n" for number in range(count)]
+    path.write_text("".join(lines), encoding="utf-8")
     return path
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
     """Run the command in this process: status, what it printed, and its errors."""
-    try:
-        status = paradec(["images", *map(str, arguments)])
-    except SystemExit as end:
-        status = int(str(end.code))
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def rows_of(out: str) -> dict[str, list[str]]:
-    """The table that was printed: cells by system."""
-    body = out.split("\n\n")[0].splitlines()[2:]
-    cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in body]
-    return {first: rest for first, *rest in cells}
+    status = paradec(["images", *map(str, arguments)])
+    return status, *capsys.readouterr()
 
 
 # ---- tokens ------------------------------------------------------------------------------------
 
 
 def test_tokens_of_files(tmp_path, capsys):
+    """Also in another size, in grey, and of what is no such image."""
+
+    def line(pixels: Pixels) -> str:
+        return " ".join(map(str, images.tokens(pixels))) + "\n"
+
     large = gradients(1, images.Size(8, 12, 3))[0]
-    Image.fromarray(large).save(tmp_path / "a.png")
-    Image.fromarray(large[:2, :3]).save(tmp_path / "b.bmp")
-    status, out, _ = run(capsys, "tokens", tmp_path / "a.png", tmp_path / "b.bmp")
-    assert status == 0
-    first, second = out.splitlines()
-    assert first == " ".join(map(str, images.tokens(large)))
-    assert second == " ".join(map(str, large[:2, :3].reshape(-1)))
-    status, out, _ = run(capsys, "tokens", tmp_path / "a.png", tmp_path / "b.bmp", "--size", "2x3")
-    first, other = out.splitlines()
+    one, two = tmp_path / "a.png", tmp_path / "b.bmp"
+    Image.fromarray(large).save(one)
+    Image.fromarray(large[:2, :3]).save(two)
+    second = line(large[:2, :3])
+    assert run(capsys, "tokens", one, two) == (0, line(large) + second, "")
     small = images.shrink(large, images.Size(2, 3, 3))
-    assert first == " ".join(map(str, images.tokens(small))) and other == second
-    _, out, _ = run(capsys, "tokens", tmp_path / "b.bmp", "--gray")
-    assert out.split() == list(map(str, images.tokens(images.load(tmp_path / "b.bmp", 1))))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["small.png", "--size", "8"], ["small.png: got '6×6 pixels'", "8×8, or more in"]),
-        (["small.png", "--size", "4x4x3"], ["--size", "'4x4x3'", "as in 8 or 8x8"]),
-        (["holes.png"], ["holes.png: got 'mode RGBA'", "RGB or L"]),
-        (["text.png"], ["text.png: cannot be read"]),
-    ],
-)
-def test_files_that_are_no_such_images_are_named(tmp_path, capsys, monkeypatch, arguments, words):
-    monkeypatch.chdir(tmp_path)
-    noise = np.random.default_rng(1).integers(0, 256, (8, 12, 4), dtype=np.uint8)
-    Image.fromarray(noise[:6, :6, :3]).save("small.png")
-    Image.fromarray(noise).save("holes.png")
-    Path("text.png").write_text("no image")
-    status, out, err = run(capsys, "tokens", *arguments)
-    assert status == 2 and out == ""
-    assert all(word in err for word in words), err
+    assert run(capsys, "tokens", one, two, "--size", "2x3") == (0, line(small) + second, "")
+    assert run(capsys, "tokens", two, "--gray")[1] == line(images.load(two, 1))
+    for given, words in (
+        ((two, "--size", "8"), "b.bmp: got '2×3 pixels'"),
+        ((__file__,), "test_cli_images.py: cannot be read"),
+    ):
+        status, out, err = run(capsys, "tokens", *given)
+        assert status == 2 and out == "" and words in err
 
 
 # ---- compare -----------------------------------------------------------------------------------
@@ -126,42 +96,38 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     greedy = generated(tmp_path / "greedy.txt", shifted(1))
     block = generated(tmp_path / "out.txt", [*truth()[:1], *shifted(2)[1:]], sources=False)
     # Of 65 tokens: greedy in 65 passes; in blocks of 4, and 5 at the end.
-    steps = [[0] + [3] * 16] * COUNT
     stats = [
-        report(tmp_path / "greedy.jsonl", "greedy", [[0] * 65] * COUNT),
-        f"blockwise={report(tmp_path / 'b.jsonl', 'blockwise', steps)}",
+        report(tmp_path / "greedy.jsonl", "greedy", [0] * 65),
+        f"blockwise={report(tmp_path / 'b.jsonl', 'blockwise', [0] + [3] * 16)}",
     ]
-    out = tmp_path / "deep" / "pictures"
-    status, printed, err = run(
+    out, document = tmp_path / "deep" / "pictures", tmp_path / "table.json"
+    status, _, _ = run(
         capsys, "compare", data, greedy, f"blockwise={block}", "--out", out, "--stats", *stats,
-        "--first", 3, "--scale", 2, "--json", tmp_path / "table.json",
+        "--first", 3, "--scale", 2, "--json", document,
     )  # fmt: skip
-    assert (status, err) == (0, "")
-    table = rows_of(printed)
-    assert list(table) == ["greedy", "blockwise", command.BICUBIC]
+    assert status == 0
+    rows = json.loads(document.read_text())["rows"]
     # Off by one everywhere: 48.13 dB; by two: 42.11; without error, one intensity off by one.
+    assert rows[0] == {
+        "system": "greedy", "PSNR": 48.13, "95% interval": "48.13 to 48.13",
+        "against the first": "-", "passes per image": 65.0, "mean accepted block": 1.0,
+    }  # fmt: skip
     best = 48.1308 + 10 * np.log10(64)
-    assert table["greedy"] == ["48.13", "48.13 to 48.13", "-", "65.0", "1.00"]
     mean = (4 * 42.1102 + best) / 5
-    assert table["blockwise"][0] == f"{mean:.2f}"
-    assert table["blockwise"][2].startswith(f"{mean - 48.1308:+.2f} (")
-    assert table["blockwise"][3:] == ["17.0", f"{65 / 17:.2f}"]
-    low, high = map(float, table["blockwise"][1].split(" to "))
+    assert (rows[1]["system"], rows[1]["PSNR"]) == ("blockwise", round(mean, 2))
+    assert rows[1]["against the first"].startswith(f"{mean - 48.1308:+.2f} (")
+    assert rows[1]["passes per image"] == 17 and rows[1]["mean accepted block"] == 3.82
+    low, high = map(float, rows[1]["95% interval"].split(" to "))
     assert 42.11 <= low < mean < high <= best
     bicubic = [
         images.psnr(np.array(Image.fromarray(images.shrink(one, LOW)).resize((8, 8), 3)), one)
         for one in truth()
     ]
-    assert table[command.BICUBIC][0] == f"{np.mean(bicubic):.2f}"
-    assert table[command.BICUBIC][3:] == ["-", "-"]
-    assert f"3 pictures in {out}, each with input, greedy, blockwise" in printed
+    assert rows[2]["PSNR"] == round(np.mean(bicubic), 2)
     assert sorted(path.name for path in out.iterdir()) == ["0.png", "1.png", "2.png"]
     picture = images.load(out / "1.png", 1)
     want = images.triple(images.shrink(truth()[1], LOW), shifted(1)[1], shifted(2)[1], 2)
     assert (picture == want).all()
-    document = json.loads((tmp_path / "table.json").read_text())
-    assert document["rows"][0]["mean accepted block"] == 1
-    assert document["command"].startswith("paradec images compare")
 
 
 def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
@@ -189,8 +155,7 @@ def line(kind: str, number: int) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (line("H", 2), line("H", 2)[:-4] + "\n", "greedy.txt: got 63 intensities in line H-2"),
-        (line("H", 2), "H-2\t-0.5\t\n", "got 0 intensities in line H-2; allowed: 64"),
+        (line("H", 2), line("H", 2)[:-4] + "\n", "x.txt: got 63 intensities in line H-2"),
         (line("H", 2), "H-2\t0\t" + "1 " * 63 + "<unk>\n", "got '<unk>' in line H-2"),
         (line("H", 2), "H-2\t0\t" + "1 " * 63 + "256\n", "line H-2: tokens[63]: got 256"),
         (line("H", 2), line("H", 1), "got two lines H-1"),
@@ -199,7 +164,7 @@ def line(kind: str, number: int) -> str:
     ],
 )
 def test_outputs_that_are_none_are_named(data, tmp_path, capsys, old, new, words):
-    path = generated(tmp_path / "greedy.txt", shifted(1))
+    path = generated(tmp_path / "x.txt", shifted(1))
     path.write_text(path.read_text().replace(old, new, 1))
     status, printed, err = run(capsys, "compare", data, path, "--out", tmp_path / "p")
     assert status == 2 and printed == "" and words in err
@@ -209,31 +174,24 @@ def test_outputs_that_are_none_are_named(data, tmp_path, capsys, old, new, words
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{whole}", "{whole}"], ["SYSTEM: got", "a label of its own"]),
-        (["x={whole}", "{whole}", "--stats", "y={stats}"], ["--stats: got 'y'", "x, whole"]),
-        (["{whole}", "--stats", "whole={more}"], ["more.jsonl, line 6: got 'image 5'"]),
-        (["{whole}", "--stats", "whole={less}"], ["less.jsonl: got no line for image 4"]),
-        (["{whole}", "--stats", "whole={long}"], ["line 1: got 65 tokens, 66 of them accepted"]),
-        (["{whole}", "--stats", "whole={whole}"], ["whole.txt, line 1: allowed: what --stats"]),
-        (["{whole}", "--subset", "exam"], ["DATA: got", "subset 'exam' (--subset) is missing"]),
-        (["none.txt"], ["SYSTEM: got 'none.txt'", "a file that can be read"]),
-        (["{whole}", "--first", "0"], ["--first", "from 1 up"]),
-        (["{whole}", "--json", "{whole}"], ["--json: got", "another file than those"]),
-        (["{whole}", "--scale", "683"], ["--scale: got 683", "from 1 to 682"]),
-        (["(bicubic enlarging)={whole}"], ["SYSTEM: got", "a label of its own"]),
+        ("{whole} {whole}", "a label of its own"),
+        ("x={whole} {whole} --stats y={more}", "--stats: got 'y'"),
+        ("{whole} --stats whole={more}", "more.jsonl, line 6: got 'image 5'"),
+        ("{whole} --stats whole={less}", "less.jsonl: got no line for image 4"),
+        ("{whole} --stats whole={long}", "line 1: got 65 tokens, 66 of them accepted"),
+        ("{whole} --stats whole={whole}", "whole.txt, line 1: allowed: what --stats"),
+        ("{whole} --subset exam", "subset 'exam' (--subset) is missing"),
+        ("{whole} --json {whole}", "--json: got"),
     ],
 )
 def test_mistakes_are_named(data, tmp_path, capsys, arguments, words):
-    given = {
-        "folder": data,
-        "whole": generated(tmp_path / "whole.txt", shifted(1)),
-        "stats": report(tmp_path / "stats.jsonl", "greedy", [[0] * 65] * COUNT),
-        "more": report(tmp_path / "more.jsonl", "greedy", [[0] * 65] * (COUNT + 1)),
-        "less": report(tmp_path / "less.jsonl", "greedy", [[0] * 65] * (COUNT - 1)),
-        "long": report(tmp_path / "long.jsonl", "blockwise", [[66, 0]] * COUNT),
-    }
-    filled = [argument.format(**given) for argument in arguments]
-    status, printed, err = run(capsys, "compare", data, *filled, "--out", tmp_path / "p")
-    assert status == 2 and printed == ""
-    assert all(word in err for word in words), err
+    filled = arguments.format(
+        whole=generated(tmp_path / "whole.txt", shifted(1)),
+        more=report(tmp_path / "more.jsonl", "greedy", [0] * 65, COUNT + 1),
+        less=report(tmp_path / "less.jsonl", "greedy", [0] * 65, COUNT - 1),
+        long=report(tmp_path / "long.jsonl", "blockwise", [66, 0]),
+    )
+    given = (data, *filled.split(), "--out", tmp_path / "p")
+    status, printed, err = run(capsys, "compare", *given)
+    assert status == 2 and printed == "" and words in err, err
     assert not (tmp_path / "p").exists()

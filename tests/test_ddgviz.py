@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from support import trace_records
@@ -17,83 +16,43 @@ from support.builders import DEMO
 from support.jacobi_records import FIVE
 from support.trace_records import FROM_BOTH_ENDS
 
-from fairseq_paradec.analysis import ddg, ddg_plot, fonts, sheet, trace_plot, trace_view
+from fairseq_paradec.analysis import ddg, ddg_plot, sheet, trace_plot, trace_view
 from fairseq_paradec.analysis.page import MARK
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[sheet.Sheet]:
-    """The sheets that were saved, in place of files."""
+def test_colours_of_graphs_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relaxed drafts, a block that waits, and a model that writes from both ends."""
     sheets: list[sheet.Sheet] = []
     monkeypatch.setattr(sheet.Sheet, "save", lambda self, path: sheets.append(self))
-    return sheets
-
-
-def colours(rows: list[str], kinds: dict[str, str]) -> list[list[list[int]]]:
-    """A matrix by letters, each of which stands for a colour."""
-    return [[[round(255 * part) for part in to_rgb(kinds[kind])] for kind in row] for row in rows]
-
-
-# ---- pictures ----------------------------------------------------------------------------------
-
-
-def test_the_matrix_of_five_tokens(drawn: list[sheet.Sheet]) -> None:
-    """Each cell's colour; each probability in the cell where its token became final."""
-    ddg_plot.draw(ddg.from_record(FIVE, "sentence 3"), Path("x.png"), ["s", "</s>"])
-    axes = drawn[0].axes
-    kinds = {
-        "1": ddg_plot.ALONE, "+": ddg_plot.PARALLEL, "a": ddg_plot.AFTER_ALONE,
-        "p": ddg_plot.AFTER_PARALLEL, "l": ddg_plot.LOST, "x": ddg_plot.WRONG,
-    }  # fmt: skip
-    (image,) = axes.images
-    wanted = colours(["1lxxx", "axx1x", "a1xax", "aa+a+"], kinds)
-    assert np.asarray(image.get_array()).tolist() == wanted
-    left, right, bottom, top = image.get_extent()
-    places = {text.get_text(): text.get_position() for text in axes.texts}
-    for text, row, column in (
-        ("0.99", 1, 0), ("0.87", 2, 3), ("0.89", 3, 1), ("0.79", 4, 2), ("0.77", 4, 4),
-    ):  # fmt: skip
-        x, y = places[text]
-        assert 5 * (x - left) / (right - left) == pytest.approx(column + 0.5)
-        assert 4 * (y - top) / (bottom - top) == pytest.approx(row - 0.5)
-    assert {"sentence 3 (pj)", "source: s </s>", "right, but lost again"} <= set(places)
-
-
-def test_strips_of_several_methods(drawn: list[sheet.Sheet]) -> None:
-    """Hand-made: relaxed drafts, a block that waits, and a model that writes from both ends."""
+    ddg_plot.draw(ddg.from_record(FIVE, "sentence 3"), Path("x.png"))
     made, step = trace_records.record, trace_records.one_pass
-    relaxed = made(
-        "a b c </s>", step(0, "a b x y", "a z c q", 2, 3), step(3, "", "</s>", 0, 1),
-        decoding="gad_pp", flags={"drafter_path": "/home/me/drafter.pt", "accept_topk": 3},
-    )  # fmt: skip
+    relaxed = made("a b c </s>", step(0, "a b x y", "a z c q", 2, 3), step(3, "", "</s>", 0, 1))
     waits = made(
         "a b c </s>", step(0, "a x", "a b", 1, 0), step(0, "a b", "a b", 2, 2),
-        step(2, "", "c </s>", 0, 2), decoding="pgj",
+        step(2, "", "c </s>", 0, 2),
     )  # fmt: skip
     ends = made("A B C D", *(one | {"directions": ["1→", "2←"]} for one in FROM_BOTH_ENDS))
     sentences = [trace_view.read_sentence(one, "sentence 3") for one in (relaxed, waits, ends)]
     trace_plot.draw(sentences, Path("x.png"))
     kinds = {
-        "a": trace_plot.COLOURS[trace_view.ACCEPTED], "r": trace_plot.COLOURS[trace_view.RESCUED],
-        "b": trace_plot.COLOURS[trace_view.BIFURCATION], "+": trace_plot.COLOURS[trace_view.BONUS],
-        ".": trace_plot.PALE[trace_view.PREVIOUS], "x": trace_plot.PALE[trace_view.DISCARDED],
-        "w": trace_plot.PALE[trace_view.PENDING], " ": trace_plot.NOTHING,
+        "1": ddg_plot.ALONE, "+": ddg_plot.PARALLEL, "a": ddg_plot.AFTER_ALONE,
+        "p": ddg_plot.AFTER_PARALLEL, "l": ddg_plot.LOST, "x": ddg_plot.WRONG,
+    }  # fmt: skip
+    states = {
+        "a": trace_plot.COLOURS["accepted"], "r": trace_plot.COLOURS["rescued"],
+        "b": trace_plot.COLOURS["bifurcation"], "+": trace_plot.COLOURS["bonus"],
+        ".": trace_plot.PALE["previous"], "x": trace_plot.PALE["discarded"],
+        "w": trace_plot.PALE["pending"], " ": trace_plot.NOTHING,
         "1": trace_plot.DIRECTIONS[0], "2": trace_plot.DIRECTIONS[1],
     }  # fmt: skip
-    strips = [["arbx", "...+"], ["wx  ", "aa  ", "..++"], ["1  2", ".12."]]
-    axes = drawn[0].axes
-    for image, rows in zip(axes.images, strips, strict=True):
-        assert np.asarray(image.get_array()).tolist() == colours(rows, kinds)
-    assert (
-        "gad_pp tokens: 4, passes: 2, tokens per pass: 2.00, drafted tokens accepted: 2 (rescued: "
-        "1) --drafter-path drafter.pt --accept-topk 3"
-    ) in " ".join(text.get_text() for text in axes.texts)
-
-
-def test_what_no_font_has_is_named() -> None:
-    assert fonts.choose(["a\U0010fffd", "\ue000b"]).missing == ["\ue000", "\U0010fffd"]
+    wanted = [(kinds, ["1lxxx", "axx1x", "a1xax", "aa+a+"]), (states, ["arbx", "...+"])]
+    wanted += [(states, ["wx  ", "aa  ", "..++"]), (states, ["1  2", ".12."])]
+    images = [image for one in sheets for image in one.axes.images]
+    for image, (names, rows) in zip(images, wanted, strict=True):
+        colours = [[[round(255 * x) for x in to_rgb(names[kind])] for kind in row] for row in rows]
+        assert image.get_array().tolist() == colours
 
 
 # ---- the command -------------------------------------------------------------------------------

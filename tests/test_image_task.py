@@ -14,7 +14,7 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from fairseq.data import data_utils
 from omegaconf import OmegaConf
 from support.builders import tiny_blockwise, tiny_model
-from support.commands import PLUGIN, fairseq, lines_of, succeed
+from support.commands import PLUGIN, fairseq, succeed
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 from support.image_models import image_batch, save, tiny_image_model
 
@@ -86,11 +86,17 @@ def test_outputs_are_images_and_those_of_fairseq(given, flags):
 
 
 def test_what_is_no_image_is_named_with_its_number(given, caplog):
-    sample = image_batch(given[0], 3, seed=3)
-    sample["net_input"]["src_tokens"][1, 4] = 3
-    hypos = decode(given, sample, decoding="greedy")
-    assert [len(hypo["tokens"]) for hypo in hypos] == [49, 1, 49]
-    assert "sentence 1 has 1 symbols that are no intensities" in caplog.text
+    """Its output is empty, and its neighbours' are not."""
+    for wrong, words in (
+        ([0], "sentence 1 has 11 intensities, and an image of 2×2×3 has 12; its output is empty"),
+        ([*range(12)], "sentence 1 is empty"),
+        ([4], "sentence 1 has 1 symbols that are no intensities (0 to 255)"),
+    ):
+        sample = image_batch(given[0], 3, seed=3)
+        sample["net_input"]["src_tokens"][1, wrong] = 3 if wrong == [4] else 1
+        hypos = decode(given, sample, decoding="greedy")
+        assert [len(hypo["tokens"]) for hypo in hypos] == [49, 1, 49]
+        assert words in caplog.text
 
 
 def test_audit_and_prefixes(given, caplog):
@@ -199,26 +205,6 @@ def checkpoint(tmp_path_factory) -> str:
     task = image_task()
     path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
     return save(task, tiny_image_model(task, dtype=torch.float32), path, "image_transformer")
-
-
-@pytest.mark.slow
-def test_interactive_names_what_is_no_image(data, checkpoint):
-    image = " ".join(str(16 * i) for i in range(16))
-    lines = [image, "1 2 3", "", image.replace("240", "256"), image + " 0", "hello " * 16]
-    result = succeed(
-        fairseq(
-            "interactive", data, *TASK, "--path", checkpoint, "--decoding", "greedy", "--cpu",
-            "--buffer-size", 6, "--batch-size", 6, stdin="\n".join(lines) + "\n",
-        )
-    )  # fmt: skip
-    texts = [line.split("\t")[2] for line in lines_of(result.stdout, "H")]
-    assert len(texts[0].split()) == HIGH.num_tokens and texts[1:] == [""] * 5
-    for words in (
-        "a sentence has 3 intensities, and an image of 4×4×1 has 16; its output is empty",
-        "a sentence is empty",
-        "a sentence has 1 symbols that are no intensities (0 to 255)",
-    ):
-        assert words in result.stderr
 
 
 @pytest.mark.slow

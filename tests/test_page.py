@@ -7,7 +7,6 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from support.browser import Browser, chromium
@@ -39,23 +38,6 @@ def test_data_is_the_value_and_ends_nothing():
     assert not set("<\u2028\u2029") & set(inside)
     with pytest.raises(ValueError, match="not JSON compliant"):
         page.data("a", float("nan"))
-
-
-def test_table_cells_and_which_of_them_are_numbers():
-    rows = [
-        {"name": "<b>", "count": 3, "spread": "1.2x (1.1-1.3)", "mixed": "7 or so", "state": True},
-        {"name": "9", "count": "-", "spread": "+0.5", "mixed": "seven", "state": None},
-    ]
-    root = ElementTree.fromstring(page.table(rows, 'a "table"'))
-    assert root.get("aria-label") == 'a "table"'
-    lines = [list(line) for line in root.iter("tr")]
-    assert [[cell.text for cell in line] for line in lines] == [
-        ["name", "count", "spread", "mixed", "state"],
-        ["<b>", "3", "1.2x (1.1-1.3)", "7 or so", "yes"],
-        ["9", "-", "+0.5", "seven", "not run"],
-    ]
-    kinds = [[cell.get("class") for cell in line] for line in lines]
-    assert kinds == [[None, "number", "number", None, None]] * 3
 
 
 def test_head_names_page_and_refuses_a_script_that_would_end_itself():

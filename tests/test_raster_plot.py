@@ -11,8 +11,7 @@ import pytest
 from support.stats_records import greedy
 
 from fairseq_paradec.analysis.raster_plot import maps
-from fairseq_paradec.analysis.trace_text import sentence_text
-from fairseq_paradec.analysis.trace_view import ACCEPTED, Origin, Pass, Sentence, read_sentence
+from fairseq_paradec.analysis.trace_view import ACCEPTED, Origin, Pass, Sentence
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
@@ -75,11 +74,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         paradec(["trace", *common, "2x2x2", "--picture", str(out)])
     assert "--image-size: got '2x2x2'; allowed: pixels and cha" in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_long_outputs_are_shortened_in_the_terminal():
-    """Each pass of a greedy image would have all pixels before it: quadratic."""
-    words = [str(i) for i in range(300)]
-    record = greedy(0, ["5"], [*words, "</s>"])
-    lines = sentence_text(read_sentence(record, "sentence 0"), False).split("\n")
-    assert lines[2 + 2 * 300].split() == f"301 D (288 tokens) {' '.join(words[288:])} |".split()

@@ -116,7 +116,7 @@ def save_plain(path: Path, **options: Any) -> Any:
     sizes = {"encoder_layers": 1, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32}
     task = tiny_task()
     model = builders.tiny_model(task, dtype=torch.float32, **{"seed": 3} | sizes | options)
-    builders.save_model(task, model, path, "transformer")
+    builders.save_drafter(task, model, path, "transformer")
     return model
 
 

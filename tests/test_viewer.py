@@ -14,7 +14,7 @@ from support.builders import DEMO, Limits, decode
 from support.trace_records import FACTS, one_pass, record
 
 from fairseq_paradec.analysis import page, viewer
-from fairseq_paradec.analysis.trace_view import EOS, MEANINGS, ORIGINS, read_sentence
+from fairseq_paradec.analysis.trace_view import EOS, ORIGINS, read_sentence
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
 
@@ -24,57 +24,6 @@ EVIL = "</script><script>alert(1)</script><!--&amp;'\"\\n\u2028\u202e{7}"
 def part_of(*records):
     return viewer.sentence([read_sentence(one, "sentence 3") for one in records], list(records))
 
-
-def block_of(*args, **more):
-    """The data of a part of the page."""
-    part = part_of(record(*args, **more))
-    found = re.fullmatch(r'<script type="application/json" class="sentence">(.*)</script>\n', part)
-    return json.loads(found[1])
-
-
-# ---- the data ----------------------------------------------------------------------------------
-
-
-def test_a_block_holds_what_is_known():
-    passes = (
-        one_pass(0, "", "q", 0, 1),
-        one_pass(1, "a b", "a z c", 2, 3, **FACTS | {"log_probs": [-0.25, -1.5, -0.123456789]}),
-    )
-    flags = {"block_size": 2, "adaptive_block": True, "drafter_shortlist": None, "x": False}
-    data = block_of("q a b c", *passes, flags=flags | {"accept_margin": "inf"})
-    words, (panel,) = data["words"], data["panels"]
-
-    def told(numbers):
-        return [None if n is None else words[n] for n in numbers]
-
-    assert told(panel["output"]) == ["q", "a", "b", "c"] and len(set(words)) == len(words)
-    assert panel["flags"] == ["--block-size 2", "--adaptive-block", "--accept-margin inf"]
-    states, origins = list(MEANINGS), panel["origins"]
-    assert origins["pass"] == [1, 2, 2, 2]
-    assert [states[n] for n in origins["by"]] == ["bonus", "accepted", "rescued", "bonus"]
-    assert origins["log_prob"] == [None, -0.25, False, -0.123457]  # False: was not allowed
-    assert origins["rank"] == [None, 0, 39, None]
-    assert told(origins["runner_up"]) == [None, "x", "z", "y"]
-    assert panel["steps"] == [{"pass": 1, "position": [0]}, {"pass": 2, "position": [1, 2, 3]}]
-
-
-@pytest.mark.parametrize(
-    ("line", "rtl"), [("12 ، . 7 مرحبا", True), ("BBC مرحبا", False), ("12 .", False)]
-)
-def test_a_line_reads_as_its_first_letter_says(line, rtl):
-    data = block_of(line, one_pass(0, "", line, 0, len(line.split())), source=line.split())
-    assert (data["rtl"], data["panels"][0]["rtl"]) == (rtl, rtl)
-
-
-def test_older_traces_have_no_graph_and_say_why():
-    panel = block_of(*GRAPH, decoding="pj")["panels"][0]
-    assert panel["graph"]["final_pass"] == [1, 1, 2] and panel["no_graph"] == ""
-    old = {name: value for name, value in GRAPH[1].items() if name != "runner_up"}
-    panel = block_of(GRAPH[0], old, GRAPH[2], decoding="pj")["panels"][0]
-    assert panel["graph"] is None and "'runner_up' is missing" in panel["no_graph"]
-
-
-# ---- in a browser ------------------------------------------------------------------------------
 
 #: Passes of a Jacobi decoder: ``a`` is right at once, ``b`` too and stays; ``</s>`` comes second.
 GRAPH = (
@@ -281,10 +230,6 @@ def test_pointer_and_keys(browser, tmp_path):
         "probability": "not allowed here", "rank": "39", "runner_up": "z",
         "runner_up_probability": "0.2231 (log -1.5000)",
     }  # fmt: skip
-    # The slider takes what the tip says along.
-    set_pass(browser, 1)
-    assert tip(browser) == {"token": "·", "position": "2", "by": MEANINGS["open"]}
-    set_pass(browser, 2)
     # From D to V and back, and along D.
     choose(browser, "views", "passes")
     start = browser.one('.row[data-pass="2"] [data-what="draft"][data-position="1"]')

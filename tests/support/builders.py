@@ -336,22 +336,23 @@ def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNa
     return path
 
 
-def save_drafter(task: ParallelTranslationTask, drafter: Any, path: Path, **languages: str) -> str:
-    """Write a drafter to a checkpoint as fairseq-train does, for --drafter-path."""
-    return save_model(task, drafter, path, "block_nat", **languages)
-
-
-def save_model(
-    task: ParallelTranslationTask, model: Any, path: Path, arch: str, **languages: str
+def save_drafter(
+    task: ParallelTranslationTask,
+    model: Any,
+    path: Path,
+    arch: str = "block_nat",
+    weights: Mapping[str, torch.Tensor] | None = None,
+    **languages: str,
 ) -> str:
-    """Write a model to a checkpoint as fairseq-train does."""
+    """Write a model, or some weights of it, to a checkpoint as fairseq-train does."""
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
     cfg["task"] = {**options, "_name": "translation", **languages}
-    cfg["model"] = argparse.Namespace(**vars(model.flags) | {"arch": arch})
-    state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {}}
+    named = {"arch": arch, "task": "translation"}
+    cfg["model"] = argparse.Namespace(**vars(model.flags) | named)
+    state = {"args": None, "cfg": cfg, "model": weights or model.state_dict()}
     history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
-    torch.save(state | {"optimizer_history": [history]}, path)
+    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
     return str(path)
 
 

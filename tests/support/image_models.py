@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_paradec.images import Size
-from support.builders import SMALL, _spread
+from support.builders import SMALL, _spread, save_drafter
 from support.image_data import image_task
 
 HEADS = "blockwise_image_transformer"
@@ -88,10 +85,4 @@ def full_forward(model: Any, sample: dict[str, Any], inputs: Tensor) -> Tensor:
 
 def save(task: Any, model: Any, path: Path, arch: str) -> str:
     """Write a model to a checkpoint as fairseq-train does."""
-    cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
-    cfg["task"] = {**asdict(task.cfg), "_name": "image_super_resolution"}
-    cfg["model"] = Namespace(**vars(model.flags) | {"arch": arch})
-    state = {"args": None, "cfg": cfg, "model": model.state_dict()}
-    history = {"criterion_name": "X", "lr_scheduler_state": {}, "num_updates": 1}
-    torch.save(state | {"optimizer_history": [history], "extra_state": {}}, path)
-    return str(path)
+    return save_drafter(task, model, path, arch, _name="image_super_resolution")
