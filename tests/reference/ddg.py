@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairseq.models.transformer import TransformerModelBase
 
@@ -20,16 +20,9 @@ from .greedy import Rules, full_log_probs
 Told = tuple[float, int | None]
 
 
-@dataclass(frozen=True)
-class Graph:
-    """What the iterations show.
-
-    Attributes:
-        tokens: greedy's output, `</s>` included.
-        final_pass: per token, from 1: from this iteration on, it was right in every one.
-        log_probs: per token, its log-probability in that iteration.
-        runner_up: per token, the second best one there; None where nothing else is allowed.
-    """
+class Graph(NamedTuple):
+    """Of each of greedy's tokens, ``</s>`` included: the number of the iteration from which on it
+    was right in every one, its log-probability in that one, and the second best token there."""
 
     tokens: list[int]
     final_pass: list[int]
@@ -73,7 +66,10 @@ def dependency_graph(
             scores.append(told)
             if y == old or (stop == "prefix" and y[:-1] == old[:-1]):
                 break
-    finals = [_first_to_stay(iterates, i, token) for i, token in enumerate(tokens)]
+    finals = [
+        1 + max((n for n, y in enumerate(iterates, 1) if y[i : i + 1] != (token,)), default=0)
+        for i, token in enumerate(tokens)
+    ]
     told_then = [scores[final - 1][i] for i, final in enumerate(finals)]
     return Graph(tokens, finals, [one[0] for one in told_then], [one[1] for one in told_then])
 
@@ -98,11 +94,7 @@ def _iterate(
     rules: Rules,
     y: tuple[int, ...],
 ) -> tuple[tuple[int, ...], list[Told]]:
-    """Equation 4: each position anew, from the old ones before it.
-
-    Returns:
-        The next iterate; and of each of its tokens log-probability and runner-up.
-    """
+    """Equation 4: each position anew, from the old ones before it; and what is told of each."""
     log_probs = full_log_probs(models, source, y[:-1], rules.temperature, start=rules.eos)
     allowed = [rules.apply(row, i) for i, row in enumerate(log_probs)]
     new = tuple(int(row.argmax()) for row in allowed)
@@ -112,14 +104,3 @@ def _iterate(
         row[token] = -math.inf
         told.append((log_prob, int(row.argmax()) if float(row.max()) > -math.inf else None))
     return new, told
-
-
-def _first_to_stay(iterates: Sequence[Sequence[int]], position: int, token: int) -> int:
-    """The number, from 1, of the first iterate from which on a position holds a token."""
-    first = len(iterates) + 1
-    for number in range(len(iterates), 0, -1):
-        y = iterates[number - 1]
-        if position >= len(y) or y[position] != token:
-            break
-        first = number
-    return first
