@@ -5,62 +5,43 @@ The heads are on the demo's own model, and untrained: drafts are bad, and output
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
+from support.builders import save_drafter
 from support.commands import DEMO
+from support.losses import build
 
 from fairseq_paradec.analysis.benchmark_tables import OWN_GREEDY
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
-from fairseq_paradec.measure.systems import FairseqSystem, Models, same_greedy
+from fairseq_paradec.measure.systems import FairseqSystem, Models
 from fairseq_paradec.models.heads import heads_only
 
-MODEL = str(DEMO / "model.pt")
-BLOCK_SIZE = 3
-
-
-def save_heads(folder: Path) -> dict[str, str]:
-    """Write checkpoints: heads alone, the model with them, and two models that are others."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(MODEL)
-    state["cfg"] = OmegaConf.to_container(state["cfg"], enum_to_str=True)
-    settings = state["cfg"]["model"]
-    _, task = loading.load(str(DEMO), MODEL)
-    paths = {}
-    for name in ("heads", "whole", "first", "tuned"):
-        args = argparse.Namespace(**settings)
-        args.arch = args._name = "blockwise_transformer"
-        args.block_size, args.base_path, args.head_layer = BLOCK_SIZE, MODEL, "per_head"
-        args.train_first_head, args.fine_tune_base = name == "first", name == "tuned"
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(1)
-            ARCH_CONFIG_REGISTRY["blockwise_transformer"](args)
-            model = ARCH_MODEL_REGISTRY["blockwise_transformer"].build_model(args, task)
-            model.block_heads.outer.normal_(std=0.5)
-            if name == "tuned":
-                model.decoder.layers[0].fc1.bias.add_(0.5)
-        args.base_path = "checkpoints/base.pt"
-        weights = model.state_dict()
-        state["cfg"]["model"] = args
-        state["model"] = heads_only(weights) if name == "heads" else weights
-        paths[name] = str(folder / f"{name}.pt")
-        torch.save(state, paths[name])
-    return paths
+MODEL, ARCH = str(DEMO / "model.pt"), "blockwise_transformer"
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> dict[str, str]:
-    return save_heads(tmp_path_factory.mktemp("heads"))
+    """Checkpoints: heads alone, the model with them, and two models that are others."""
+    folder, (_, task) = tmp_path_factory.mktemp("heads"), loading.load(str(DEMO), MODEL)
+    found = {}
+    for name in ("heads", "whole", "first", "tuned"):
+        own = {"train_first_head": name == "first", "fine_tune_base": name == "tuned"}
+        own |= {"block_size": 3, "head_layer": "per_head"}
+        model = build(task, ARCH, base_path=MODEL, **own)
+        with torch.no_grad():
+            torch.manual_seed(1)
+            model.block_heads.outer.normal_(std=0.5)
+            if name == "tuned":
+                model.decoder.layers[0].fc1.bias.add_(0.5)
+        model.flags.base_path = "checkpoints/base.pt"
+        weights = heads_only(model.state_dict()) if name == "heads" else None
+        found[name] = save_drafter(task, model, folder / f"{name}.pt", ARCH, weights)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +49,12 @@ def models() -> Models:
     return Models(str(DEMO), "test", "fp32", "cpu")
 
 
-@pytest.mark.parametrize(
-    ("spec", "promise"),
-    [
+def test_promises(models, paths):
+    """A frozen base is the benchmark's model; a model with heads can be the yardstick."""
+    for spec, promise in (
         ("blockwise --drafter-path {heads}", "exact"),
         ("blockwise --drafter-path {whole} --block-size 2", "exact"),
-        ("blockwise --path {whole}", "exact"),  # a frozen base is the benchmark's model
+        ("blockwise --path {whole}", "exact"),
         ("auto --path {whole}", "exact"),
         ("beam --beam 1 --path {whole}", "exact"),
         ("beam --beam 4 --path {whole}", "beam search"),
@@ -84,24 +65,11 @@ def models() -> Models:
         ("blockwise --path {tuned}", "other model"),
         ("blockwise --path {first}", "other model"),
         ("greedy --path {tuned}", "other model"),
-    ],
-)
-def test_promises(models, paths, spec, promise):
-    system = FairseqSystem(spec.format(**paths), models, MODEL, {})
-    assert system.promise == promise
-
-
-def test_a_model_with_heads_can_be_the_yardstick(models, paths):
+    ):
+        assert FairseqSystem(spec.format(**paths), models, MODEL, {}).promise == promise, spec
     for name in ("whole", "tuned", "first"):
         for spec in ("blockwise", "greedy", "beam --beam 1"):
             assert FairseqSystem(spec, models, paths[name], {}).promise == "exact"
-
-
-def test_a_base_is_known_by_its_weights(models, paths):
-    base = models.load(MODEL)[0]
-    for name, same in (("whole", True), ("first", False), ("tuned", False)):
-        assert same_greedy(base, models.load(paths[name])[0]) == same
-    assert same_greedy(base, base)
 
 
 def test_heads_are_files_and_parameters_of_the_system(models, paths):
@@ -111,119 +79,72 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
     weights = torch.load(paths["heads"], weights_only=False)["model"]
     heads = sum(w.numel() for name, w in weights.items() if "heads" in name)
     assert beside.parameters == within.parameters == alone.parameters + heads > alone.parameters
-    assert beside.files == [MODEL, paths["heads"]]
-    assert within.files == [paths["whole"]]
+    assert (beside.files, within.files) == ([MODEL, paths["heads"]], [paths["whole"]])
 
 
-@pytest.mark.parametrize("flags", ["", "--min-block 2", "--min-block 3", "--block-size 1"])
-def test_blocks_are_counted_as_in_the_reports(models, paths, flags, tmp_path):
-    spec = f"blockwise --drafter-path {paths['heads']} {flags}"
+@pytest.mark.parametrize("own", [{}, {"min_block": 3}])
+def test_blocks_are_counted_as_in_the_reports(models, paths, own, tmp_path):
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in own.items())
+    spec, path = f"blockwise --drafter-path {paths['heads']} {flags}", tmp_path / "stats.jsonl"
     system = FairseqSystem(spec, models, MODEL, {})
     outputs = system.translate(list(range(8)))
-    options = {name: value for name, value in vars(system.options).items()
-               if name in ("block_size", "min_block") and value is not None}  # fmt: skip
-    task, own = models.load(MODEL)[1], models.load(MODEL)[0]
-    path = tmp_path / "stats.jsonl"
-    generator = loading.generator(
-        task, own, decoding="blockwise", drafter_path=paths["heads"], stats_file=str(path),
-        **options,
-    )  # fmt: skip
-    for sample in (system._sample([i]) for i in range(8)):
-        task.inference_step(generator, own, sample)
+    ours, task = models.load(MODEL)[:2]
+    own |= {"drafter_path": paths["heads"], "stats_file": str(path)}
+    generator = loading.generator(task, ours, decoding="blockwise", **own)
+    for i in range(8):
+        task.inference_step(generator, ours, system._sample([i]))
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [record["id"] for record in records] == list(range(8))
-    for output, record in zip(outputs, records, strict=True):
+    for i, (output, record) in enumerate(zip(outputs, records, strict=True)):
         sizes = block_sizes(record["num_accepted"], record["num_tokens"])
         assert output.blocks == len(sizes) and sum(sizes) == len(output.tokens) + 1
-        assert output.passes == record["decoder_passes"]
-    if flags == "--min-block 3":
-        assert sum(len(o.tokens) + 1 for o in outputs) / sum(o.blocks for o in outputs) > 2
+        assert (record["id"], record["decoder_passes"]) == (i, output.passes)
+        assert "min_block" not in own or {*sizes[:-2]} <= {3}
 
 
 @pytest.mark.slow
 def test_the_benchmark_keeps_blocks(paths, tmp_path):
-    out = tmp_path / "b.json"
+    out, beside = tmp_path / "b.json", f"blockwise --drafter-path {paths['heads']}"
     assert paradec(["benchmark",
         str(DEMO), "--path", MODEL, "--sentences", "6", "--timed", "2", "--rounds", "1", "--busy",
-        "--batch-sizes", "4", "--out", str(out),
-        "--decoder", f"heads 3=blockwise --drafter-path {paths['heads']}",
-        "--decoder", f"at least 2=blockwise --drafter-path {paths['heads']} --min-block 2",
+        "--batch-sizes", "4", "--out", str(out), "--decoder", f"heads 3={beside}",
+        "--decoder", f"at least 2={beside} --min-block 2",
         "--decoder", f"tuned=blockwise --path {paths['tuned']}",
     ]) == 0  # fmt: skip
     document = json.loads(out.read_text(encoding="utf-8"))
-    systems = {system["label"]: system for system in document["systems"]}
-    with_blocks = ["heads 3", "at least 2", "tuned"]
-    assert [name for name, one in systems.items() if "blocks" in one] == with_blocks
-    for name in with_blocks:
-        one = systems[name]
+    systems = {one["label"]: one for one in document["systems"] if "blocks" in one}
+    assert list(systems) == ["heads 3", "at least 2", "tuned"]
+    for one in systems.values():
         # A pass without a token of its own is the last one of a sentence.
-        assert 0 <= one["passes"] - one["blocks"] <= 6
-        assert one["tokens"] >= one["blocks"]
+        assert 0 <= one["passes"] - one["blocks"] <= 6 and one["tokens"] >= one["blocks"]
     assert systems["at least 2"]["tokens"] / systems["at least 2"]["blocks"] > 1.5
     rows = {row["decoder"]: row for row in document["tables"][0]["rows"]}
-    labels = {name: rows[name]["label"] for name in with_blocks}
-    assert labels == {"heads 3": "exact", "at least 2": "relaxed", "tuned": "other model"}
+    assert [rows[name]["label"] for name in systems] == ["exact", "relaxed", "other model"]
     assert rows[OWN_GREEDY]["mean accepted block"] == "-"
     assert rows["heads 3"]["identical to greedy"] == "6/6"
 
 
-# ---- the demo ----------------------------------------------------------------------------------
-
-
-def demo_table(capsys: Any, *arguments: str) -> tuple[int, dict[str, list[str]]]:
-    threads = torch.get_num_threads()
-    status = paradec(["demo", "--sentences", "4", *arguments])
-    torch.set_num_threads(threads)
-    lines = capsys.readouterr().out.splitlines()
-    rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
-    cells = [re.split(r"\s{2,}", line) for line in lines[rule + 1 : lines.index("", rule)]]
-    return status, {row[0]: row[1:] for row in cells}
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """The demo's data and model, and no other models."""
-    folder = tmp_path / "demo"
-    folder.mkdir()
+@pytest.mark.slow
+def test_the_demo_has_a_row_where_there_are_heads(tmp_path, paths, capsys):
     for path in DEMO.iterdir():
         if path.suffix != ".pt" or path.name == "model.pt":
-            os.symlink(path, folder / path.name)
-    return folder
-
-
-@pytest.mark.slow
-def test_the_demo_has_a_row_where_there_are_heads(folder, paths, capsys):
-    assert "blockwise" not in demo_table(capsys, "--data", str(folder))[1]
-    os.symlink(paths["heads"], folder / "heads.pt")
-    status, table = demo_table(capsys, "--data", str(folder))
-    assert status == 0 and table["blockwise"][4] == "4/4"
-    assert float(table["blockwise"][0]) <= float(table["greedy"][0])
-
-
-@pytest.mark.slow
-def test_the_demo_takes_other_heads(folder, paths, capsys):
-    _, table = demo_table(capsys, "--data", str(folder), "--heads-path", paths["heads"])
-    assert table["blockwise"][4] == "4/4"
-    assert paradec(["demo", "--data", str(folder), "--heads-path", MODEL]) == 2
+            os.symlink(path, tmp_path / path.name)
+    threads = torch.get_num_threads()
+    for heads, ends in (([], []), (["--heads-path", paths["heads"]], ["4/4"])):
+        assert paradec(["demo", "--data", str(tmp_path), "--sentences", "4", *heads]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert [row[-1] for row in rows if row[:1] == ["blockwise"]] == ends
+    torch.set_num_threads(threads)
+    assert paradec(["demo", "--data", str(tmp_path), "--heads-path", MODEL]) == 2
     assert "--drafter-path: got" in capsys.readouterr().err
 
 
-# ---- lossless ----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [["--path", MODEL, "--drafter-path", "{heads}"], ["--path", "{whole}"], ["--path", "{first}"]],
-)
-def test_lossless_counts_every_block_size(tmp_path, paths, flags):
+def test_lossless_counts_every_block_size(tmp_path, paths):
     out = tmp_path / "l.json"
-    arguments = [str(DEMO), "--decoding", "blockwise", "--limit", "3", "--batch-sizes", "1,3"]
-    arguments += [word.format(**paths) for word in flags]
-    assert paradec(["lossless", *arguments, "--out", str(out)]) == 0
-    table = json.loads(out.read_text(encoding="utf-8"))
-    assert table["title"] == "Lossless: blockwise against fairseq greedy"
-    assert not any("source-copy" in note for note in table["notes"])
-    found = [(row["batch size"], row["decoder"], row["block"]) for row in table["rows"]]
-    assert found == [(size, "blockwise", k) for size in (1, 3) for k in range(1, BLOCK_SIZE + 1)]
-    assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in table["rows"])
+    arguments = [str(DEMO), "--path", MODEL, "--drafter-path", paths["heads"], "--limit", "3"]
+    arguments += ["--decoding", "blockwise", "--batch-sizes", "1,3", "--out", str(out)]
+    assert paradec(["lossless", *arguments]) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    found = [(row["batch size"], row["decoder"], row["block"]) for row in rows]
+    assert found == [(size, "blockwise", k) for size in (1, 3) for k in (1, 2, 3)]
+    assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)
