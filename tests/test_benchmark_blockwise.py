@@ -1,4 +1,4 @@
-"""Blockwise decoding in the benchmark, the demo and paradec-lossless, by heads made up here.
+"""Blockwise decoding in the benchmark's systems and the demo, by heads made up here.
 
 The heads are on the demo's own model, and untrained: drafts are bad, and outputs must not mind.
 """
@@ -6,7 +6,6 @@ The heads are on the demo's own model, and untrained: drafts are bad, and output
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from support.builders import save_drafter
 from support.commands import DEMO
 from support.losses import build
 
-from fairseq_paradec.analysis.benchmark_tables import OWN_GREEDY
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
@@ -82,14 +80,11 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
     assert (beside.files, within.files) == ([MODEL, paths["heads"]], [paths["whole"]])
 
 
-@pytest.mark.parametrize("own", [{}, {"min_block": 3}])
-def test_blocks_are_counted_as_in_the_reports(models, paths, own, tmp_path):
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in own.items())
-    spec, path = f"blockwise --drafter-path {paths['heads']} {flags}", tmp_path / "stats.jsonl"
+def test_blocks_are_counted_as_in_the_reports(models, paths, tmp_path):
+    spec, path = f"blockwise --drafter-path {paths['heads']} --min-block 3", tmp_path / "s.jsonl"
     system = FairseqSystem(spec, models, MODEL, {})
-    outputs = system.translate(list(range(8)))
-    ours, task = models.load(MODEL)[:2]
-    own |= {"drafter_path": paths["heads"], "stats_file": str(path)}
+    outputs, (ours, task, *_) = system.translate(list(range(8))), models.load(MODEL)
+    own = {"drafter_path": paths["heads"], "min_block": 3, "stats_file": str(path)}
     generator = loading.generator(task, ours, decoding="blockwise", **own)
     for i in range(8):
         task.inference_step(generator, ours, system._sample([i]))
@@ -98,53 +93,15 @@ def test_blocks_are_counted_as_in_the_reports(models, paths, own, tmp_path):
         sizes = block_sizes(record["num_accepted"], record["num_tokens"])
         assert output.blocks == len(sizes) and sum(sizes) == len(output.tokens) + 1
         assert (record["id"], record["decoder_passes"]) == (i, output.passes)
-        assert "min_block" not in own or {*sizes[:-2]} <= {3}
+        assert {*sizes[:-2]} <= {3}
 
 
 @pytest.mark.slow
-def test_the_benchmark_keeps_blocks(paths, tmp_path):
-    out, beside = tmp_path / "b.json", f"blockwise --drafter-path {paths['heads']}"
-    assert paradec(["benchmark",
-        str(DEMO), "--path", MODEL, "--sentences", "6", "--timed", "2", "--rounds", "1", "--busy",
-        "--batch-sizes", "4", "--out", str(out), "--decoder", f"heads 3={beside}",
-        "--decoder", f"at least 2={beside} --min-block 2",
-        "--decoder", f"tuned=blockwise --path {paths['tuned']}",
-    ]) == 0  # fmt: skip
-    document = json.loads(out.read_text(encoding="utf-8"))
-    systems = {one["label"]: one for one in document["systems"] if "blocks" in one}
-    assert list(systems) == ["heads 3", "at least 2", "tuned"]
-    for one in systems.values():
-        # A pass without a token of its own is the last one of a sentence.
-        assert 0 <= one["passes"] - one["blocks"] <= 6 and one["tokens"] >= one["blocks"]
-    assert systems["at least 2"]["tokens"] / systems["at least 2"]["blocks"] > 1.5
-    rows = {row["decoder"]: row for row in document["tables"][0]["rows"]}
-    assert [rows[name]["label"] for name in systems] == ["exact", "relaxed", "other model"]
-    assert rows[OWN_GREEDY]["mean accepted block"] == "-"
-    assert rows["heads 3"]["identical to greedy"] == "6/6"
-
-
-@pytest.mark.slow
-def test_the_demo_has_a_row_where_there_are_heads(tmp_path, paths, capsys):
-    for path in DEMO.iterdir():
-        if path.suffix != ".pt" or path.name == "model.pt":
-            os.symlink(path, tmp_path / path.name)
+def test_the_demo_takes_heads(paths, capsys):
     threads = torch.get_num_threads()
-    for heads, ends in (([], []), (["--heads-path", paths["heads"]], ["4/4"])):
-        assert paradec(["demo", "--data", str(tmp_path), "--sentences", "4", *heads]) == 0
-        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-        assert [row[-1] for row in rows if row[:1] == ["blockwise"]] == ends
+    assert paradec(["demo", "--sentences", "4", "--heads-path", paths["heads"]]) == 0
     torch.set_num_threads(threads)
-    assert paradec(["demo", "--data", str(tmp_path), "--heads-path", MODEL]) == 2
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[-1] for row in rows if row[:1] == ["blockwise"]] == ["4/4"]
+    assert paradec(["demo", "--heads-path", MODEL]) == 2
     assert "--drafter-path: got" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_lossless_counts_every_block_size(tmp_path, paths):
-    out = tmp_path / "l.json"
-    arguments = [str(DEMO), "--path", MODEL, "--drafter-path", paths["heads"], "--limit", "3"]
-    arguments += ["--decoding", "blockwise", "--batch-sizes", "1,3", "--out", str(out)]
-    assert paradec(["lossless", *arguments]) == 0
-    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    found = [(row["batch size"], row["decoder"], row["block"]) for row in rows]
-    assert found == [(size, "blockwise", k) for size in (1, 3) for k in (1, 2, 3)]
-    assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models import ARCH_CONFIG_REGISTRY
 from reference import block_nat as twin
 from support.builders import DEMO, DRAFTER_BLOCK_SIZE, demo, save_drafter, tiny_drafter, tiny_task
 from support.chance import assert_uniform
@@ -25,7 +23,7 @@ from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss, blocks
 from fairseq_paradec.criterions.projected_cross_entropy import projected_cross_entropy
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models import block_nat
-from fairseq_paradec.models.block_nat import MASK, BlockNatModel, reveal
+from fairseq_paradec.models.block_nat import MASK, BlockNatModel
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
@@ -198,10 +196,6 @@ def test_prefix_lengths_are_uniform_and_not_repeated(prefixes: int) -> None:
             counts = column.bincount().tolist()
             assert len(counts) == length
             assert_uniform(counts)
-        if prefixes > 1:  # every set of them is as likely
-            sets = torch.unique(mine, dim=0, return_counts=True)[1].tolist()
-            assert len(sets) == math.comb(length, 3)
-            assert_uniform(sets)
 
 
 @pytest.mark.parametrize("prefixes, spacing", [(1, 1), (1, 3), (3, 8), (3, 50)])
@@ -230,19 +224,6 @@ def test_validation_draws_the_same_each_time_and_leaves_the_seed_alone() -> None
 
 
 # ---- glancing ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
-def test_reveals_as_many_as_the_ratio_of_the_wrong_ones(ratio: float) -> None:
-    torch.manual_seed(0)
-    truth = torch.randint(4, 40, (50, 3, 9))
-    truth[torch.arange(9) >= torch.randint(0, 10, (50, 3, 1))] = 1
-    wrong = (torch.rand(truth.shape) < 0.6) & truth.ne(1)
-    shown = reveal(truth, wrong, ratio, 1)
-    is_shown = shown.ne(MASK)
-    assert shown[is_shown].equal(truth[is_shown]) and truth[is_shown].ne(1).all()
-    number = [[int(ratio * int(w)) for w in row] for row in wrong.sum(dim=-1)]
-    assert is_shown.sum(dim=-1).tolist() == number
 
 
 @pytest.mark.parametrize("attention", [BIDIRECTIONAL, CAUSAL])
@@ -319,50 +300,26 @@ def test_metrics_are_the_same_from_sums_and_over_processes(monkeypatch: pytest.M
 # ---- architectures and the verifier's encoder ----------------------------------------------------
 
 
-def test_architectures() -> None:
-    names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
-    for arch, sizes in (("block_nat_tiny", (4, 128, 256, 4)), ("block_nat", (6, 512, 2048, 8))):
-        args = Namespace(decoder_layers=1)
-        ARCH_CONFIG_REGISTRY[arch](args)
-        assert tuple(getattr(args, f"encoder_{name}") for name in names) == sizes
-        assert tuple(getattr(args, f"decoder_{name}") for name in names) == (1, *sizes[1:])
-        assert args.drafter_block_size == 25 and args.drafter_attention == BIDIRECTIONAL
-        again = Namespace(**vars(args))
-        ARCH_CONFIG_REGISTRY[arch](again)  # fairseq does so when it loads a checkpoint
-        assert again == args
-
-
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     other = save_drafter(tiny_task(), tiny_drafter(tiny_task()), tmp_path / "other.pt")
     for options, message in (
         ({"drafter_attention": "causal"}, "--drafter-attention: got 'causal'; .*prefix_causal"),
         ({"drafter_block_size": 25, "max_target_positions": 24}, "--drafter-block-size: .*25.*24"),
-        ({"drafter_block_size": -1}, "--drafter-block-size: got -1"),
         ({"share_verifier_encoder": True}, "--share-verifier-encoder: .*--encoder-from"),
         ({"soft_copy": True, "decoder_embed_dim": 32}, "--soft-copy: .*equal"),
         ({"decoder_layers": 0}, "--decoder-layers: got 0"),
         ({"adaptive_softmax_cutoff": "9,20"}, "--adaptive-softmax-cutoff: got '9,20'"),
-        (
-            {"encoder_from": VERIFIER, "encoder_layers": 3},
-            "--encoder-layers: got 3; allowed: 4, .*model.pt",
-        ),
-        (
-            {"encoder_from": VERIFIER, "encoder_learned_pos": True},
-            "--encoder-learned-pos: got True; allowed: False, .*model.pt",
-        ),
+        ({"encoder_from": VERIFIER, "encoder_layers": 3}, "--encoder-layers: .*3; .*4, .*model.pt"),
+        ({"encoder_from": VERIFIER, "encoder_learned_pos": True}, "--encoder-learned-pos: "),
         ({"encoder_from": "missing.pt"}, "--encoder-from: got 'missing.pt', which does not"),
         ({"encoder_from": other}, "--encoder-from: got .*other.pt.*Transformer"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=f"^{message}"):
             build(tiny_task(), "block_nat_tiny", **options)
-    for option, value in (
-        ("label_smoothing", -0.1), ("glancing_ratio", 1.5), ("prefixes_per_sentence", 0),
-        ("tokens_per_prefix", -1), ("glancing_updates", 0),
-    ):  # fmt: skip
-        with pytest.raises(
-            UsageError, match=f"^--{option.replace('_', '-')}: got {value}; allowed"
-        ):
-            loss_of(**{option: value})
+    wrong = {"label_smoothing": -0.1, "glancing_ratio": 1.5, "prefixes_per_sentence": 0}
+    for name, value in (wrong | {"tokens_per_prefix": -1, "glancing_updates": 0}).items():
+        with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: got {value}; allowed"):
+            loss_of(**{name: value})
 
 
 @torch.no_grad()
@@ -381,7 +338,6 @@ def test_encoder_from_copies_encoder_and_sizes_and_is_read_once(tmp_path: Path) 
     assert all(weight.requires_grad for weight in model.encoder.parameters())
     decoder = model.decoder
     assert (len(decoder.layers), decoder.layers[0].fc1.out_features) == (2, 256)
-    assert type(decoder.embed_positions).__name__ == "LearnedPositionalEmbedding"
     assert decoder.embed_scale == 1 and model.encoder.embed_scale == 128**0.5
     fast = build(task, "block_nat_fast", encoder_from=path)
     saved = save_drafter(task, fast, tmp_path / "fast.pt", "block_nat_fast")

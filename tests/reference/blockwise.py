@@ -88,12 +88,7 @@ class Result:
 
 
 def heads_of(layer: Any, activation: str) -> Heads:
-    """The heads in plain arithmetic, from their weights.
-
-    Args:
-        layer: holds `inner`, `outer` and `bias`.
-        activation: relu or gelu.
-    """
+    """The heads in plain arithmetic, from the weights of a layer with `inner`, `outer`, `bias`."""
     count, _, width = layer.outer.shape  # heads of the layer, D, hidden units that a head reads
     weight, offset = layer.inner.weight, layer.inner.bias
     size = weight.size(0) // count if count else 0
@@ -104,16 +99,13 @@ def heads_of(layer: Any, activation: str) -> Heads:
         if i < first:
             return state
         units = weight @ state + offset
-        units = units.clamp(min=0) if activation == "relu" else _gelu(units)
+        gelu = units * (1 + torch.erf(units / math.sqrt(2))) / 2
+        units = units.clamp(min=0) if activation == "relu" else gelu
         own = units[(i - first) * size : (i - first + 1) * size]
         read = own if width == size else units
         return state + layer.outer[i - first] @ read + layer.bias[i - first]
 
     return heads
-
-
-def _gelu(x: Tensor) -> Tensor:
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
 class Network:
