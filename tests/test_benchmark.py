@@ -229,8 +229,7 @@ def bench(some, journal=None, sentences=6, timed=None, **changes):
     usual = {"batch_sizes": (), "threads": (1,), "rounds": 2, "busy": True}
     count = [*range(sentences)]
     plan = Plan(**(usual | {"sentences": count, "timed": count[:timed]} | changes))
-    bar = SimpleNamespace(update=lambda count: None)
-    return Benchmark(some, plan, journal or Journal(None, {}), bar)
+    return Benchmark(some, plan, journal or Journal(None, {}))
 
 
 def test_each_translation_is_timed_alone_in_changing_orders(clock):

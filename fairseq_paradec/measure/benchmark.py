@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from ..analysis.markdown import markdown
@@ -29,7 +28,7 @@ from .judge import DETOKENISED, agreement, references
 from .loading import check_inputs, choose, evenly
 from .peers import CTranslate2System
 from .specs import COMMON
-from .systems import PEER, FairseqSystem, Models, System
+from .systems import FairseqSystem, Models, System
 from .text import holds_images, quality_of
 from .timings import Benchmark, Plan
 
@@ -73,14 +72,8 @@ def benchmark(args: argparse.Namespace) -> int:
     unfinished = args.out.with_suffix(".partial.jsonl")
     journal = Journal(unfinished, fingerprint(args, systems))
     tune_peers(systems, plan, journal)
-    with tqdm(
-        desc="translating",
-        unit=" sentences",
-        total=work_left(plan, systems, journal),
-        disable=None,
-    ) as bar:
-        bench = Benchmark(systems, plan, journal, bar)
-        bench.run()
+    bench = Benchmark(systems, plan, journal)
+    bench.run()
     setting = {
         "data": args.data,
         "path": args.path,
@@ -175,21 +168,6 @@ def tune_peers(systems: Sequence[System], plan: Plan, journal: Journal) -> None:
                 system.tune_threads(few, len(os.sched_getaffinity(0)))
                 journal.put(key, system.threads)
             system.use_threads(journal.entries[key])
-
-
-def work_left(plan: Plan, systems: Sequence[System], journal: Journal) -> int:
-    """Return the largest number of translations left, for the progress bar."""
-    own = [system for system in systems if system.promise != PEER]
-    count = len(plan.sentences)
-    work = {f"outputs/1/{s.label}": count for s in systems}
-    for size in plan.batch_sizes:
-        work |= {f"outputs/{size}/{s.label}": count for s in own}
-        work |= {f"throughput/{size}/{r}": count * len(own) for r in range(plan.rounds)}
-    for threads in plan.threads:
-        among = systems if threads == plan.threads[0] else own
-        each = len(plan.timed) * len(among)
-        work |= {f"latency/{threads}/{r}": each for r in range(plan.rounds)}
-    return sum(amount for key, amount in work.items() if key not in journal.entries)
 
 
 def notes(

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.text_table import aligned
@@ -171,10 +170,8 @@ def demo(args: argparse.Namespace) -> int:
     task = systems[0].task
     sentences = evenly(by_length(task.dataset("test")), args.sentences)
     plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
-    work = len(rows) * len(sentences) * (1 + args.rounds)
-    with tqdm(total=work, desc="translating", unit=" sentences", leave=False, disable=None) as bar:
-        bench = Benchmark(systems, plan, Journal(None, {}), bar)
-        bench.run()
+    bench = Benchmark(systems, plan, Journal(None, {}))
+    bench.run()
     outputs = {name: bench.journal.entries[f"outputs/1/{name}"]["tokens"] for name in rows}
     same = {
         s.label: agreement(s, sentences, outputs[s.label], outputs[GREEDY])

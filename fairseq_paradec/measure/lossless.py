@@ -79,9 +79,9 @@ def lossless(args: argparse.Namespace) -> int:
     if kind != UNTRAINED and args.drafter_path is None and "drafter_path" in METHODS[kind].needs:
         raise option_error("--decoding", kind, "it with --drafter-path")
     subsets = args.subsets.split(",")
-    of = {one: Models(args.data, subsets[0], "fp32", "cpu") for one in subsets[:1]}
-    of |= {one: of[subsets[0]].on(one) for one in subsets[1:]}
-    verifier, task = of[subsets[0]].load(args.path)
+    first = Models(args.data, subsets[0], "fp32", "cpu")
+    of = {one: first.on(one) for one in subsets}
+    verifier, task = first.load(args.path)
 
     def systems(options: Mapping[str, Any]) -> dict[str, FairseqSystem]:
         spec = spell(options)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from ..analysis.timing import total
 from . import machine, rounds
@@ -60,25 +61,49 @@ class Benchmark:
         systems: the systems.
         plan: the plan.
         journal: stores the samples.
-        bar: the progress bar, advanced by one per translated sentence.
     """
 
-    def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal, bar: Any) -> None:
-        self.systems, self.plan, self.journal, self.bar = list(systems), plan, journal, bar
+    def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal) -> None:
+        self.systems, self.plan, self.journal = list(systems), plan, journal
         self.own = [system for system in systems if system.promise != PEER]
+        self.bar = tqdm(disable=True)
         self._observed: dict[str, dict[int, list[str]]] = {}
 
     def run(self) -> None:
-        """Measure everything that the journal does not hold yet."""
+        """Measure everything that the journal does not hold yet, with a progress bar."""
+        with tqdm(
+            desc="translating", total=self._left(), unit=" sentences", leave=False, disable=None
+        ) as self.bar:
+            self._run()
+
+    def _timed_by(self, threads: int) -> list[System]:
+        """Return the systems whose latency is measured with these threads.
+
+        A peer has its own number of threads, so it is measured in one setting only.
+        """
+        return self.systems if threads == self.plan.threads[0] else self.own
+
+    def _left(self) -> int:
+        """Return the largest number of translations left."""
+        plan, count = self.plan, len(self.plan.sentences)
+        work = {f"outputs/1/{s.label}": count for s in self.systems}
+        for size in plan.batch_sizes:
+            work |= {f"outputs/{size}/{s.label}": count for s in self.own}
+            work |= {f"throughput/{size}/{r}": count * len(self.own) for r in range(plan.rounds)}
+        for threads in plan.threads:
+            each = len(plan.timed) * len(self._timed_by(threads))
+            work |= {f"latency/{threads}/{r}": each for r in range(plan.rounds)}
+        return sum(amount for key, amount in work.items() if key not in self.journal.entries)
+
+    def _run(self) -> None:
+        """Measure; a batch size without use ends the sweep."""
         torch.set_num_threads(self.plan.threads[0])
         for system in self.systems:
             self.observe(system, 1)
         for threads in self.plan.threads:
             torch.set_num_threads(threads)
-            # A peer has its own number of threads, so it is measured in one setting only.
-            among = self.systems if threads == self.plan.threads[0] else self.own
             items = [[sentence] for sentence in self.plan.timed]
-            self.time(f"latency/{threads}", among, items)
+            self.time(f"latency/{threads}", self._timed_by(threads), items)
         torch.set_num_threads(self.plan.threads[0])
         best: dict[str, float] = {}
         for size in self.plan.batch_sizes:
