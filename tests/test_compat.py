@@ -8,7 +8,6 @@ import os
 import pickle
 import pickletools
 import shutil
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -135,18 +134,6 @@ def test_another_dictionary_is_named_with_both_sizes(tmp_path):
 
 
 # ---- what is printed ----------------------------------------------------------------------------
-
-
-def test_only_the_known_warnings_are_silent():
-    pinned, other = "'pin_memory' argument is set as true but no accelerator is found", "lr is 0"
-    wanted = [(UserWarning, pinned, "mine")]
-    wanted += [(one, other, "torch.utils.data") for one in (UserWarning, FutureWarning)]
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        compat.silence_warnings()
-        for category, text, module in [(UserWarning, pinned, "torch.utils.data"), *wanted]:
-            warnings.warn_explicit(text, category, "file.py", 1, module=module)
-    assert [(w.category, str(w.message)) for w in shown] == [one[:2] for one in wanted]
 
 
 # ---- the command line ---------------------------------------------------------------------------

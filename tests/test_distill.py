@@ -378,6 +378,7 @@ def test_another_setting_is_refused_by_name(data, copy, tmp_path, capsys):
         assert error.count("\n") == 1 and "allowed: the same, or another DEST" in error
         assert all(word in error for word in (*words, str(copy))), error
     assert begin(data, copy) == 0
+    assert begin(data, data) == 2 and "holds other files" in capsys.readouterr().err
 
 
 def test_a_teacher_of_another_pair_is_refused(data, tmp_path):
@@ -388,23 +389,3 @@ def test_a_teacher_of_another_pair_is_refused(data, tmp_path):
     assert begin(data, tmp_path / "dest", "--path", back) == 0
     with pytest.raises(UsageError, match="--path: got a teacher for de-en; allowed: one for en-de"):
         translate(data, tmp_path / "dest", 0, path=back)
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        ("--path no.pt DATA DEST", "missing teacher (--path): no.pt"),
-        ("DATA DATA", "holds other files"),
-        ("--subset exam DATA DEST", "test train train1 valid"),
-        ("--shard-id 0 DATA DEST", "--shard-id needs --num-shards"),
-        ("--num-shards 2 --shard-id 2 DATA DEST", "allowed: 0 to 1"),
-        ("--merge DATA DEST", "parts to merge (DEST)"),
-    ],
-)
-def test_mistakes_are_named_in_a_line_before_work_starts(data, tmp_path, args, expected):
-    places = {"DATA": data, "DEST": tmp_path / "dest"}
-    given = [places.get(word, word) for word in args.split()]
-    result = shell("--path", TEACHER, *given)
-    assert result.returncode == 2
-    assert expected in result.stderr and result.stderr.count("\n") == 1, result.stderr
-    assert not (tmp_path / "dest").exists()

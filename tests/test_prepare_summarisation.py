@@ -155,15 +155,3 @@ def test_documents_of_several_lengths(texts):
         assert all(len(summary) == 1 for _, summary in brief[split])
         first = [both[split][0], both[split][len(one[split])]]
         assert few[split] == (both[split] if split == "train" else first)
-
-
-def test_mistakes_with_captions(texts, tmp_path, capsys):
-    dest = tmp_path / "dest"
-    for args, words in (
-        ([texts, texts], "DEST: got"),
-        ([tmp_path, dest], "TEXTS: got"),
-        ([texts, dest, "--captions", "9"], "valid.en: got 7 captions that no other split has"),
-    ):
-        assert paradec(["data", "captions", *map(str, args)]) == 2
-        assert words in capsys.readouterr().err
-        assert [path.name for path in tmp_path.iterdir()] == [texts.name]

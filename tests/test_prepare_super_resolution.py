@@ -6,7 +6,6 @@ import json
 import shutil
 
 import numpy as np
-import pytest
 from fairseq.data import Dictionary, data_utils
 from fairseq.tasks.translation import load_langpair_dataset
 from PIL import Image
@@ -149,17 +148,3 @@ def test_bad_files_are_named_or_counted(tmp_path, capsys):
         (source / name).write_bytes(b"")
     make(source, tmp_path / "no", "--skip-bad", status=2)
     assert "no photographs left for training: of 6, 4 could not be used" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("SOURCE SOURCE", "OUT: got"),
-        ("SOURCE OUT --input-size 7", "--input-size: got 7; allowed: a part of --size, 32"),
-        ("SOURCE OUT --test 2 --valid 2", "--test, --valid: got [2, 2]"),
-    ],
-)
-def test_mistakes_are_named(tmp_path, capsys, arguments, said):
-    photographs(tmp_path / "SOURCE", 4)
-    make(*(tmp_path / w if w.isupper() else w for w in arguments.split()), status=2)
-    assert said in capsys.readouterr().err and not (tmp_path / "OUT").exists()

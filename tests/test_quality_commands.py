@@ -10,7 +10,6 @@ import shutil
 
 import pytest
 import torch
-from support.builders import tiny_model
 from support.commands import DEMO
 from support.image_data import image_folder, image_task
 from support.image_models import HEADS, save, tiny_image_model
@@ -114,25 +113,6 @@ def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
         document["systems"][0]["scores"]["BLEU"] = 3.0
         with pytest.raises(UsageError, match="not of the metrics whose signatures"):
             documents.check(document, "a.json")
-
-
-def test_what_has_no_use_for_images_is_refused(pictures, tmp_path, capsys):
-    task, other, lines = image_task(), tmp_path / "other.pt", tmp_path / "references"
-    save(task, tiny_model(task, dtype=torch.float32), other, "transformer")
-    state = torch.load(other, weights_only=False)
-    state["cfg"]["task"]["_name"] = "translation"
-    torch.save(state, other)
-    lines.write_text("1 2 3\n" * 5)
-    model, heads = pictures / "model.pt", DEMO / "heads.pt"
-    distance = f"blockwise --accept-distance 2 --drafter-path {heads}"
-    for words, said in (
-        ([pictures, "--path", other], "a model of --task image_super_resolution"),
-        ([pictures, "--path", model, "--reference", lines], "got '3 of them'; allowed: 64"),
-        ([DEMO, "--path", DEMO / "model.pt", "--decoder", distance], "--accept-distance"),
-    ):
-        command = ["benchmark", *map(str, words), "--busy", "--out", str(tmp_path / "a.json")]
-        assert paradec(command) == 2 and said in capsys.readouterr().err
-    assert not (tmp_path / "a.json").exists()
 
 
 def test_acceptance_and_lossless_of_images(pictures, tmp_path):

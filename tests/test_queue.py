@@ -146,18 +146,3 @@ def test_pause_stops_all_processes_of_an_experiment(runs):
     process.terminate()  # ends what is paused, too
     assert process.wait(20) == 143
     wait_until(lambda: runs.states() == {"one": "not run"})
-
-
-@pytest.mark.parametrize(
-    "lines, flags, message",
-    [
-        (["one echo", "one echo"], [], "names one again"),
-        (["one[after=two] echo", "two echo"], [], "after=two; allowed: a name of an earlier"),
-        (["one echo"], ["--only", "two"], "--only: got 'two'; allowed: one"),
-    ],
-)
-def test_mistakes_are_named_before_work_starts(runs, lines, flags, message):
-    runs.write(*lines)
-    result = runs.run(*flags)
-    assert result.returncode == 2 and not runs.runs.exists()
-    assert message in result.stderr and result.stderr.count("\n") == 1

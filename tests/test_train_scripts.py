@@ -9,19 +9,85 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from support.commands import preprocess, run_python, succeed, wait_until
-from support.image_data import image_folder
-from support.training import ENV, TRAIN, Stubbed, train
+from support.training import ENV, SCRIPTS
 
 from fairseq_paradec.cli import average, resume
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import evaluate, judge
 
+TRAIN = SCRIPTS / "train.sh"
+
+
+def train(*args, **env):
+    command = [str(TRAIN), *map(str, args)]
+    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
+
+
 # ---- what fairseq-train is told, by a Python that only writes it down ----------------------------
+
+STUB = """#!/usr/bin/env bash
+case "$*" in
+    *find_spec*) ;;
+    *sizes.json*) exec "REAL" "$@" ;;
+    *device_count*) echo "$GPUS" ;;
+    *socket*) echo 12345 ;;
+    *"paradec resume"*) echo "$UPDATES" ;;
+    *"paradec average"*) printf '%s\\n' "$@" >"$RECORD.average" ;;
+    *fairseq_cli.train*)
+        # Ranks run side by side: each appends what it is told in one piece.
+        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >"$RECORD.$$"
+        cat "$RECORD.$$" >>"$RECORD"
+        rm "$RECORD.$$"
+        [ -z "$FAIL" ] && exit
+        [[ "$*" == *"--distributed-rank 1"* ]] || { touch "$RECORD.$PPID"; exec sleep 600; }
+        until [ -e "$RECORD.$PPID" ]; do sleep 0.01; done # the other rank runs
+        exit "$FAIL"
+        ;;
+esac
+"""
+
+
+class Stubbed:
+    """train.sh with a Python that writes down what it is told."""
+
+    def __init__(self, folder):
+        self.data = folder / "data"
+        self.data.mkdir()
+        self.dictionary("en", "a 1\n")
+        self.dictionary("de", "a 1\n")
+        self.record = folder / "record"
+        self.save_dir = folder / "model"
+        self.python = folder / "python"
+        self.python.write_text(STUB.replace("REAL", sys.executable))
+        self.python.chmod(0o755)
+
+    def dictionary(self, language, text):
+        (self.data / f"dict.{language}.txt").write_text(text)
+
+    def run(self, *args, **env):
+        settings = {"RECORD": str(self.record), "GPUS": "0", "UPDATES": "0", "FAIL": ""} | env
+        flags = ["--save-dir", self.save_dir, "--python", self.python]
+        return train(self.data, *flags, *args, **settings)
+
+    def flags(self, *args, **env):
+        """fairseq-train's flags with their values; those without one have an empty one."""
+        self.record.unlink(missing_ok=True)
+        assert self.run(*args, **env).returncode == 0
+        words = self.record.read_text().splitlines()
+        pairs = [(word[2:], after) for word, after in zip(words, words[1:]) if word[:2] == "--"]
+        found = {name: "" if after.startswith("--") else after for name, after in pairs}
+        return found | {"threads": words[-1].split()[1]}
+
+    def values(self, flag):
+        """What follows a flag wherever it was given to the last run."""
+        words = self.record.read_text().splitlines()
+        return [after for word, after in zip(words, words[1:]) if word == flag]
 
 
 @pytest.fixture
@@ -290,22 +356,6 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
         assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.slow
-def test_a_try_out_from_images_to_heads(tmp_path):
-    """A base of one layer, and heads on it."""
-    data, base, heads = image_folder(tmp_path / "data"), tmp_path / "base", tmp_path / "heads"
-    layers = ["--encoder-layers", "1", "--decoder-layers", "1"]
-    for folder, arch, more in (
-        (base, "image_transformer", layers),
-        (heads, "blockwise_image_transformer", ["--base-path", base / "model.pt"]),
-    ):
-        flags = ["--preset", "tiny", "--smoke", "--arch", arch, "--", *more]
-        result = train(data, "--save-dir", folder, *flags)
-        assert result.returncode == 0, result.stderr
-    log = (heads / "train.log").read_text()
-    assert (heads / "model.pt").is_file() and "num_updates 20" in log and "acc_2" in log
-
-
 # ---- evaluation ---------------------------------------------------------------------------------
 
 
@@ -389,7 +439,6 @@ def test_an_evaluation_of_two_models_cut_short_goes_on(corpus, monkeypatch):
             first, second = rows["a", subset, beam], rows["b", subset, beam]
             assert first["BLEU - first"] == "-"
             gap, low, high = (float(part.strip("[],")) for part in second["BLEU - first"].split())
-            assert gap == pytest.approx(second["BLEU"] - first["BLEU"], abs=0.011)
             assert low < gap < high < 0
     texts = (out.parent / "two.1.valid.beam5.txt").read_text().splitlines()
     assert texts == ["x x " + line for line in right["valid"]]
@@ -416,11 +465,15 @@ def checkpoint(updates, model, arch="transformer"):
     }
 
 
-def test_average_is_the_mean_number_by_number(tmp_path):
-    torch.manual_seed(1)
+def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path):
+    """A drafter's frozen encoder is its verifier's."""
+    bits = torch.randint(-(2**31), 2**31 - 1, (4000,), dtype=torch.int32)
+    frozen = bits.view(torch.float32)
+    frozen = torch.cat([frozen[frozen.isfinite()], torch.tensor([-0.0, 0.0, 1e-45, 3.4e38])])
+    same = {"frozen": frozen, "same half": torch.randn(99).half(), "version": torch.tensor([3])}
     for updates in (10, 20, 30, 40):
         tied = torch.randn(4, 3)
-        model = {"a": tied, "b": tied, "half": torch.randn(5).half(), "version": torch.tensor([3])}
+        model = {"a": tied, "b": tied, "half": torch.randn(5).half()} | same
         torch.save(checkpoint(updates, model), tmp_path / f"checkpoint{updates}.pt")
     torch.save(checkpoint(40, model), tmp_path / "checkpoint_last.pt")
     torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
@@ -428,33 +481,18 @@ def test_average_is_the_mean_number_by_number(tmp_path):
     assert paradec(["average", str(tmp_path), "--last", "3", "--out", str(out)]) == 0
 
     result = average.read(out)
-    used = [average.read(tmp_path / f"checkpoint{n}.pt") for n in (20, 30, 40)]
+    found = result["model"]
+    used = [average.read(tmp_path / f"checkpoint{n}.pt")["model"] for n in (20, 30, 40)]
     for name in ("a", "half"):
-        rows = [state["model"][name].flatten().tolist() for state in used]
-        wanted = [sum(values) / 3 for values in zip(*rows)]
-        assert result["model"][name].flatten().tolist() == pytest.approx(wanted, abs=1e-7)
-    assert result["model"]["half"].dtype == torch.float32
-    assert result["model"]["version"].tolist() == [3]
-    assert result["model"]["a"].data_ptr() == result["model"]["b"].data_ptr()
-    assert average.count_updates(result) == 40
-    assert result["last_optimizer_state"] is None
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_what_was_not_trained_stays_as_it_is_to_the_bit(count):
-    """A drafter's frozen encoder is its verifier's."""
-    bits = torch.randint(-(2**31), 2**31 - 1, (4000,), dtype=torch.int32)
-    frozen = bits.view(torch.float32)
-    frozen = torch.cat([frozen[frozen.isfinite()], torch.tensor([-0.0, 0.0, 1e-45, 3.4e38])])
-    half = torch.randn(99).half()
-    states = [
-        checkpoint(i, {"frozen": frozen.clone(), "half": half.clone(), "a": torch.randn(3)})
-        for i in range(count)
-    ]
-    model = average.average(states)["model"]
-    assert torch.equal(model["frozen"].view(torch.int32), frozen.view(torch.int32))
-    assert torch.equal(model["half"], half.float()) and model["half"].dtype == torch.float32
-    assert count == 1 or not torch.equal(model["a"], states[0]["model"]["a"])
+        each = zip(*(one[name].flatten().tolist() for one in used))
+        wanted = [sum(values) / 3 for values in each]
+        assert found[name].flatten().tolist() == pytest.approx(wanted, abs=1e-7)
+    assert torch.equal(found["frozen"].view(torch.int32), frozen.view(torch.int32))
+    assert torch.equal(found["same half"], same["same half"].float())
+    assert found["half"].dtype == found["same half"].dtype == torch.float32
+    assert found["version"].tolist() == [3]
+    assert found["a"].data_ptr() == found["b"].data_ptr()
+    assert average.count_updates(result) == 40 and result["last_optimizer_state"] is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ import fairseq
 import fairseq_cli  # type: ignore[import-untyped]
 import pytest
 import torch
-from support.commands import DEMO, ROOT, lines_of, run_python, succeed
+from support import commands
+from support.commands import DEMO, ROOT, lines_of
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +29,9 @@ atexit.register(lambda: print("plugin:", sys.modules["fairseq_paradec"].__file__
 
 
 def run(*command, cwd=None):
-    words = [*map(str, command)]
-    return succeed(subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=300))
+    words, env = [*map(str, command)], commands.environment()
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    return commands.succeed(done)
 
 
 def pip(*args):
@@ -70,7 +72,7 @@ def test_the_installed_wheel_decodes_the_demo(before, environment, tmp_path):
     code = f"{before}\nfrom fairseq_cli.generate import cli_main\ncli_main()"
     flags = ("--user-dir", "fairseq_paradec", "--path", DEMO / "model.pt", "--decoding", "hgj")
     python = environment / "bin" / "python"
-    result = succeed(run_python(code, DEMO, *flags, "--cpu", python=python, cwd=tmp_path))
+    result = run(python, "-P", "-c", code, DEMO, *flags, "--cpu", cwd=tmp_path)
     assert len(lines_of(result.stdout, "H")) == 100
     (plugin,) = (line for line in result.stderr.splitlines() if line.startswith("plugin:"))
     assert Path(plugin.partition(" ")[2]).resolve().is_relative_to(environment.resolve())

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,39 +34,32 @@ TRAINING = (
 ).split()
 
 
-#: Environment that Python and its libraries read while they start.
-STARTING = ("PYTHON", "OMP_", "MKL_", "TORCH_", "MALLOC_")
+#: Seconds after which a command is taken for one that hangs.
+LONGEST = 300
 
 
 def run_python(
     code: str,
     *args: object,
-    python: Path | str | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a new process, in which ``-P`` keeps the current folder off sys.path.
+    """Run Python code in a new process, with no folder but the installed ones on sys.path.
 
-    Installed scripts do the same: only what is installed, or named by --user-dir, is found. Without
-    ``python`` it is a fork of a process that has imported fairseq and nothing of the package, which
-    saves four seconds; ``env`` is more of its environment, ``args`` sys.argv after the first.
+    It is a fork of a process that has imported fairseq and nothing of the package, which saves four
+    seconds; ``env`` is more of its environment, ``args`` sys.argv after the first.
     """
+    nursery = Nursery.IDLE.pop() if Nursery.IDLE else Nursery()
+    result = nursery.run(code, [*map(str, args)], cwd or Path.cwd(), environment(env), stdin)
+    Nursery.IDLE.append(nursery)  # one in whose use something went wrong never returns
+    return result
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a user's commands find there."""
     usual = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
-    usual |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    environment = usual | {**(env or {})}
-    argv = [*map(str, args)]
-    if python is None and not any(name.startswith(STARTING) for name in env or {}):
-        with Nursery.lent(usual) as nursery:
-            return nursery.run(code, argv, cwd, environment, stdin)
-    return subprocess.run(
-        [str(python or sys.executable), "-P", "-c", code, *argv], cwd=cwd, env=environment,
-        input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=LONGEST,
-    )  # fmt: skip
-
-
-#: Seconds after which a command is taken for one that hangs.
-LONGEST = 300
+    return usual | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | {**(more or {})}
 
 
 class Nursery:
@@ -74,9 +67,10 @@ class Nursery:
 
     The fork takes over the input, output, folder, environment and arguments that a new process
     would have been given, and runs the code in ``__main__``, in a process group of its own. A
-    Nursery has one fork at a time: commands that run side by side are lent one each.
+    Nursery has one fork at a time: commands that run side by side need one each.
     """
 
+    IDLE: ClassVar[list[Nursery]] = []
     PROGRAM = """
 import json, logging, os, re, sys
 import fairseq.options, fairseq_cli, numpy, torch
@@ -105,39 +99,24 @@ if re.search("fairseq_cli(.| import )train", asked["code"]):
 sys.argv = ["-c", *asked["argv"]]
 exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 """
-    _idle: ClassVar[list[Nursery]] = []
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", self.PROGRAM], bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=ROOT.anchor,
+            [sys.executable, "-P", "-c", self.PROGRAM], bufsize=0, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, env=environment(), cwd=ROOT.anchor,
         )  # fmt: skip
         assert self._answer() == "ready"
 
-    @classmethod
-    @contextlib.contextmanager
-    def lent(cls, env: Mapping[str, str]) -> Iterator[Nursery]:
-        """Lend an idle one, or a new one; one in whose use something went wrong never returns."""
-        try:
-            one = cls._idle.pop()
-        except IndexError:
-            one = cls(env)
-        yield one
-        cls._idle.append(one)
-
     def run(
-        self, code: str, argv: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: str
+        self, code: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdin: str
     ) -> subprocess.CompletedProcess[str]:
         """Run code; arguments, result and errors are those of ``subprocess.run``."""
-        command = ["python", "-P", "-c", code, *argv]
         with tempfile.TemporaryDirectory(prefix="paradec-nursery-") as folder:
             files = [Path(folder, name) for name in ("in", "out", "err")]
-            for file in files:
-                file.write_text(stdin if file.name == "in" else "", encoding="utf-8")
-            asked = {
-                "code": code, "argv": argv, "cwd": str(cwd or Path.cwd()), "env": env,
-                "files": [*map(str, files)],
-            }  # fmt: skip
+            for file, text in zip(files, (stdin, "", "")):
+                file.write_text(text, encoding="utf-8")
+            asked = {"code": code, "argv": argv, "cwd": str(cwd), "env": env}
+            asked["files"] = [*map(str, files)]
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             child, status = self._answer(), None
@@ -150,8 +129,8 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
                         os.killpg(child, signal.SIGKILL)
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
         if status is None:
-            raise subprocess.TimeoutExpired(command, LONGEST, out, err)
-        return subprocess.CompletedProcess(command, status, out, err)
+            raise subprocess.TimeoutExpired(code, LONGEST, out, err)
+        return subprocess.CompletedProcess(code, status, out, err)
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -170,10 +149,7 @@ def wait_until(
 
 
 def fairseq(
-    command: str,
-    *args: object,
-    before: str = "",
-    **more: Any,
+    command: str, *args: object, before: str = "", **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fairseq-COMMAND``; ``before`` is Python code to be run first in the same process."""
     code = f"{before}\nfrom fairseq_cli.{command} import cli_main\ncli_main()"
