@@ -19,7 +19,7 @@ from support.chance import assert_uniform
 from support.losses import build, logged, pairs, rows_of, same_weights, teach
 from torch import Tensor
 
-from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss, blocks
+from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss, BlockNatLossConfig, blocks
 from fairseq_paradec.criterions.projected_cross_entropy import projected_cross_entropy
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.models import block_nat
@@ -34,11 +34,8 @@ VERIFIER = str(DEMO / "model.pt")
 
 def loss_of(**options: Any) -> BlockNatLoss:
     """The loss with its default flags, but for these."""
-    defaults = {
-        "label_smoothing": 0.1, "prefixes_per_sentence": 1, "tokens_per_prefix": 0,
-        "glancing_ratio": 0.5, "glancing_ratio_end": 0.3, "glancing_updates": 300,
-    }  # fmt: skip
-    return BlockNatLoss(tiny_task(), **(defaults | options))
+    config = BlockNatLossConfig(**{"glancing_updates": 300} | options)
+    return BlockNatLoss.build_criterion(config, tiny_task())
 
 
 def run_model(
@@ -171,7 +168,7 @@ def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> Non
     assert not found.nll_loss.requires_grad and not found.right.requires_grad
 
 
-# ---- prefix lengths ------------------------------------------------------------------------------
+# ---- prefix lengths, glancing, logging -----------------------------------------------------------
 
 
 def target_of(lengths: Sequence[int]) -> Tensor:
@@ -223,9 +220,6 @@ def test_validation_draws_the_same_each_time_and_leaves_the_seed_alone() -> None
     assert not criterion.draw_prefixes(target, training=True)[0].equal(first)
 
 
-# ---- glancing ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("attention", [BIDIRECTIONAL, CAUSAL])
 def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, attention: str
@@ -269,9 +263,6 @@ def test_the_glancing_ratio_changes_linearly_and_stays(monkeypatch: pytest.Monke
     criterion(model.eval(), sample)
     loss_of(glancing_ratio=0.0, glancing_ratio_end=0.0)(model.train(), sample)
     assert len(calls) == 1, "neither in validation, nor at ratio 0"
-
-
-# ---- logging -------------------------------------------------------------------------------------
 
 
 def test_metrics_are_the_same_from_sums_and_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,10 +321,8 @@ def test_encoder_from_copies_encoder_and_sizes_and_is_read_once(tmp_path: Path) 
     assert same_weights(model.encoder, verifier.encoder)
     assert model.decoder.embed_tokens.weight.equal(verifier.decoder.embed_tokens.weight)
     net_input = pairs(task)["net_input"]
-    mine, other = (
-        one.encoder(net_input["src_tokens"], net_input["src_lengths"])["encoder_out"][0]
-        for one in (model, verifier)
-    )
+    given = [net_input[name] for name in ("src_tokens", "src_lengths")]
+    mine, other = (one.encoder(*given)["encoder_out"][0] for one in (model, verifier))
     assert mine.equal(other)
     assert all(weight.requires_grad for weight in model.encoder.parameters())
     decoder = model.decoder
@@ -353,8 +342,7 @@ def test_a_shared_encoder_is_never_trained() -> None:
         task, "block_nat", encoder_from=VERIFIER, share_verifier_encoder=True, decoder_layers=1,
         soft_copy=True, drafter_block_size=SIZE, dropout=0.3,
     )  # fmt: skip
-    model.eval()
-    model.train()
+    model.eval().train()
     assert model.training and model.decoder.training
     assert not any(module.training for module in model.encoder.modules())
     before = model.decoder.embed_tokens.weight.clone()

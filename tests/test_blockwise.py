@@ -27,9 +27,6 @@ from fairseq_paradec.tasks.translation import ParallelTranslationTask
 ARCH = "blockwise_transformer"
 
 
-# ---- exact decoding is greedy search ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("variant", "layer", "first"),
     [("mbart", "dense", False), ("default", "per_head", False), ("share_all", "per_head", True)],
@@ -60,9 +57,6 @@ def test_heads_take_the_precision_of_their_base() -> None:
     given = lent(task, rounded, copy.deepcopy(whole(task).heads))
     assert all(ours.tokens[-1] == 2 for ours in run(given, batch(task, RAGGED)))
     assert given.heads.bias.dtype == torch.bfloat16
-
-
-# ---- the twin -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,9 +123,6 @@ def test_the_rules_by_hand() -> None:
     assert counts(AtLeast(Distance(1, values), 1, pad)) == [3, 3, 1, 1, 1, 1, 0, 1, 1]
 
 
-# ---- heads by construction ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("script", ["perfect", "wrong", "noisy", "ends_at_once", "never_ends"])
 def test_heads_that_are_told_what_to_say(script: str) -> None:
     """Rows that end by themselves at many times: greedy's tokens, in as many passes as it takes.
@@ -164,9 +155,6 @@ def test_heads_that_are_told_what_to_say(script: str) -> None:
                 assert m == 1 or m == 17 or sizes(ours)[-1] == 2
 
 
-# ---- which rule, and what it promises -----------------------------------------------------------
-
-
 def test_what_is_lossless_passes_the_audit() -> None:
     lossless = [{}, {"accept_topk": 1}, {"accept_distance": 0}, {"min_block": 1}, {"block_size": 2}]
     relaxed = [{"accept_topk": 2}, {"accept_distance": 1}, {"min_block": 2}, {"min_block": 3}]
@@ -192,9 +180,6 @@ def test_a_model_with_heads_is_decoded_blockwise() -> None:
     for models, decoding in (([given.model] * 2, None), ([given.model], "beam")):
         args = Namespace(decoding=decoding, beam=4)
         assert type(given.task.build_generator(models, args)) is SequenceGenerator
-
-
-# ---- heads in files, and what cannot be ---------------------------------------------------------
 
 
 def refused(task: Any, models: list[Any], *words: str, **flags: Any) -> None:

@@ -80,8 +80,7 @@ DRAFTER = (
     "--criterion block_nat_loss --glancing-updates 30 --drafter-block-size 4 "
     "--drafter-attention prefix_causal --prefixes-per-sentence 3 --disable-validation"
 ).split()
-TUNED = "--fine-tune-base --train-first-head --heads-per-update all --head-layer per_head".split()
-QUICK = ["--disable-validation"]
+TUNED = "--fine-tune-base --train-first-head --heads-per-update all --disable-validation".split()
 
 
 @dataclass
@@ -116,9 +115,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     commands = {
         "heads": train("heads", 5, *HEADS),
-        "half heads": train("other heads", 3, *HEADS, *QUICK),
-        "other heads": train("other heads", 5, *HEADS, *QUICK),
-        "tuned": train("tuned", 1, *HEADS, *TUNED, *QUICK),
+        "half heads": train("other heads", 3, *HEADS, "--disable-validation"),
+        "other heads": train("other heads", 5, *HEADS, "--disable-validation"),
+        "tuned": train("tuned", 1, *HEADS, *TUNED),
         "drafter": train("drafter", 12, *DRAFTER),
         "half a drafter": train("other drafter", 7, *DRAFTER),
         "other drafter": train("other drafter", 12, *DRAFTER),

@@ -41,10 +41,8 @@ class Criterion:
     def holds(self, scores: Tensor, token: int) -> bool:
         """Whether p_1's scores (V, -inf where a token is not allowed) let a prediction pass."""
         own = int(scores.argmax())
-        if token == own:
-            return True
-        if float(scores[token]) == -math.inf:
-            return False
+        if token == own or float(scores[token]) == -math.inf:
+            return token == own
         if sum(score > float(scores[token]) for score in scores.tolist()) < self.topk:
             return True
         if token in self.numbers and own in self.numbers:
@@ -111,18 +109,14 @@ def heads_of(layer: Any, activation: str) -> Heads:
 class Network:
     """p_1 .. p_k for one sentence: the Transformer's full forward, a head, the projection.
 
-    Args:
-        model: a fairseq Transformer.
-        heads: what stands between its decoder's states and its projection.
-        source: source tokens, `</s>` included, without padding.
-        start: the decoder's first input.
+    Heads stand between the decoder's states and its projection; the source has `</s>`, no padding.
     """
 
-    def __init__(self, model: Any, heads: Heads, source: Sequence[int], start: int = 2) -> None:
-        self.model, self.heads, self.start = model, heads, start
+    @torch.no_grad()
+    def __init__(self, model: Any, heads: Heads, source: Sequence[int]) -> None:
+        self.model, self.heads = model, heads
         src_tokens = torch.tensor([list(source)])
-        with torch.no_grad():
-            self.encoded = model.encoder(src_tokens, src_lengths=torch.tensor([len(source)]))
+        self.encoded = model.encoder(src_tokens, src_lengths=torch.tensor([len(source)]))
         self.known: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
@@ -130,7 +124,7 @@ class Network:
         """The decoder's states behind y_1..y_i for i = 0..n, (n+1)×D."""
         key = tuple(tokens)
         if key not in self.known:  # the same question has the same answer: only saves time
-            inputs = torch.tensor([[self.start, *key]])
+            inputs = torch.tensor([[2, *key]])
             output, _ = self.model.decoder(inputs, encoder_out=self.encoded, features_only=True)
             self.known[key] = output[0]
         return self.known[key]
@@ -139,8 +133,7 @@ class Network:
     def log_probs(self, state: Tensor, head: int, temperature: float) -> Tensor:
         """What p_(head+1) says at a state: V."""
         logits = self.model.decoder.output_projection(self.heads(state, head))
-        scores: Tensor = (logits / temperature).log_softmax(dim=-1)
-        return scores
+        return (logits / temperature).log_softmax(dim=-1)
 
 
 def blockwise(network: Network, rules: Rules, k: int, criterion: Criterion) -> Result:

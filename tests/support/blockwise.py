@@ -235,7 +235,6 @@ def same_as_twin(given: Given, sample: dict[str, Any], **flags: Any) -> list[pap
         want = twin(given, source, **flags)
         assert ours.tokens == want.tokens
         assert ours.row.scores == pytest.approx(want.scores, abs=1e-4)
-        assert sizes(ours) == want.sizes
         assert ours.hypo["steps"] == want.passes
         # A block's drafts are verified by the pass after the one that chose its first token.
         verified = [b for b in want.blocks if b.predicted[0] != 2]
