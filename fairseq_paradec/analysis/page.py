@@ -137,8 +137,8 @@ def _shown(value: object) -> str:
 
 def _kind(column: Sequence[str]) -> str:
     """Return the attribute of a column's cells: of numbers, if each cell begins like one."""
-    told = [cell for cell in column if cell not in BLANK]
-    numbers = told and all(cell.lstrip("+-")[:1].isdecimal() for cell in told)
+    filled = [cell for cell in column if cell not in BLANK]
+    numbers = filled and all(cell.lstrip("+-")[:1].isdecimal() for cell in filled)
     return ' class="number"' if numbers else ""
 
 

@@ -151,8 +151,8 @@ def _columns(one: Pass, color: bool) -> list[list[Shown]]:
     Of a long output only the last tokens that were there before.
     """
     first = one.start - BEFORE if one.start > MOST_BEFORE else 0
-    told = f"({first} tokens)" if first else ""
-    columns: list[list[Shown]] = [[(told, len(told))] * 2] if first else []
+    count = f"({first} tokens)" if first else ""
+    columns: list[list[Shown]] = [[(count, len(count))] * 2] if first else []
     for i in range(first, max(len(one.draft), len(one.verifier))):
         if i == one.start > 0 and not color:
             columns.append([("|", 1), ("|", 1)])

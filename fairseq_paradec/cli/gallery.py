@@ -226,7 +226,7 @@ def digest(records: Sequence[dict[str, Any]]) -> str:
     Not of numbers that another processor rounds in another way.
     """
     fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
-    told = [
+    facts = [
         [record["id"], record["output"], record["decoder_passes"]]
         + (
             [[entry.get(field) for field in fields] for entry in record["trace"]]
@@ -235,7 +235,7 @@ def digest(records: Sequence[dict[str, Any]]) -> str:
         )
         for record in records
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def make(out: Path) -> None:

@@ -397,8 +397,8 @@ def acceptance(args: argparse.Namespace) -> int:
     if all(one["decoder"] != METHOD for one in rows):
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
-    told = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save_made(args, "acceptance", told, rows)
+    said = notes(args, first, several, BLOCK not in idle, quality)
+    documents.save_made(args, "acceptance", said, rows)
     print(shown(rows))
     return 0
 
