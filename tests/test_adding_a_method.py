@@ -21,7 +21,7 @@ METHOD, REGISTRY, TEST = (
 
 # Each command in the one process, and what it printed: {"help": [0, "..."], ...}.
 DRIVER = """
-import contextlib, io, json, sys
+import contextlib, io, json, shlex, sys
 from fairseq_cli import generate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods import describe
@@ -32,7 +32,8 @@ def fairseq_generate(words):
 
 programs = {"paradec": paradec, "generate": fairseq_generate}
 said = {"table": [0, describe.tables()]}
-for name, program, words in json.loads(sys.argv[1]):
+for name, line in json.loads(sys.argv[1]).items():
+    program, *words = shlex.split(line)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -57,6 +58,8 @@ def home(tmp_path_factory):
     assert table.count("_ENTRIES = (\n") == 1
     table = table.replace("_ENTRIES = (\n", "_ENTRIES = (\n" + BLOCKS[REGISTRY])
     (home / REGISTRY).write_text(table, encoding="utf-8")
+    (home / "demo").symlink_to(DEMO)
+    (home / "runs").mkdir()
     return home
 
 
@@ -74,28 +77,24 @@ def run(home, *words):
 @pytest.fixture(scope="module")
 def said(home):
     """What the commands of a user print of it."""
-    model, trace, folder = str(DEMO / "model.pt"), str(home / "runs/t.jsonl"), str(home / "runs")
-    (home / "runs").mkdir()
-    data = [str(DEMO), "--user-dir", str(home / "fairseq_paradec"), "--path", model, "--cpu"]
-    few = ["--limit", "2", "--batch-sizes", "2", "--out"]
-    bench = ["--sentences", "4", "--timed", "2", "--rounds", "2", "--batch-sizes", "4", "--busy"]
-    echo = [*data, "--decoding", "echo"]
-    commands = [
-        ("help", "generate", [*data, "--help"]),
-        ("unknown", "generate", [*data, "--decoding", "ekko"]),
-        ("wrong flag", "generate", [*echo, "--jacobi-init", "bos"]),
-        ("out of range", "generate", [*echo, "--block-size", "0"]),
-        ("generate", "generate", [
-            *echo, "--block-size", "3", "--audit", "--trace-file", trace, "--max-sentences", "3",
-            "--num-shards", "16", "--quiet",
-        ]),
-        ("benchmark", "paradec", ["benchmark", str(DEMO), "--path", model, *bench, "--out",
-                                  folder + "/b.json", "--decoder", "echo --block-size 3"]),
-        ("lossless", "paradec", ["lossless", str(DEMO), "--path", model, *few, folder + "/l.json"]),
-        ("flops", "paradec", ["analyse", "flops", trace, "--path", model]),
-        ("trace", "paradec", ["trace", trace, "--limit", "1", "--html", folder + "/t.html"]),
-        ("report", "paradec", ["report", folder]),
-    ]  # fmt: skip
+    model = "--path demo/model.pt"
+    data = f"generate demo {model} --user-dir fairseq_paradec --cpu"
+    echo = f"{data} --decoding echo"
+    timed = "--sentences 4 --timed 2 --rounds 2 --batch-sizes 4 --busy"
+    wide = "--decoder 'echo --block-size 3'"
+    traced = "--audit --trace-file runs/t.jsonl --max-sentences 3 --num-shards 16 --quiet"
+    commands = {
+        "help": f"{data} --help",
+        "unknown": f"{data} --decoding ekko",
+        "wrong flag": f"{echo} --jacobi-init bos",
+        "out of range": f"{echo} --block-size 0",
+        "generate": f"{echo} --block-size 3 {traced}",
+        "benchmark": f"paradec benchmark demo {model} {timed} --out runs/b.json {wide}",
+        "lossless": f"paradec lossless demo {model} --limit 2 --batch-sizes 2 --out runs/l.json",
+        "flops": f"paradec analyse flops runs/t.jsonl {model}",
+        "trace": "paradec trace runs/t.jsonl --limit 1 --html runs/t.html",
+        "report": "paradec report runs",
+    }
     return json.loads(run(home, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
 
 

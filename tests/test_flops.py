@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,7 +43,6 @@ from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
-from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.registry import METHODS
 
 #: The outputs' limit.
@@ -85,8 +85,6 @@ def test_the_counter_misses_nothing():
         assert counted(lambda: F.scaled_dot_product_attention(query, key, key)) == 960
     assert flops.product(5, 7, 3) == 210 and flops.attention(5, 6, 8) == 960
 
-
-# ---- decoding ------------------------------------------------------------------------------------
 
 #: One layer each: an encoder of 2 and 3, a decoder of 4 and 5; 7 words.
 SMALL = Shape(Stack(1, 2, 3), Stack(1, 4, 5), 4, 4, 7)
@@ -205,16 +203,7 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
         assert found <= told <= (1 + TOLERANCE) * found
 
 
-# ---- training ------------------------------------------------------------------------------------
-
 SOURCE, TARGET, ROWS = 9, 7, 3
-
-
-class Backward:
-    """What fairseq's tasks want of an optimizer."""
-
-    def backward(self, loss):
-        loss.backward()
 
 
 def check_update(task, model, criterion, told):
@@ -223,6 +212,7 @@ def check_update(task, model, criterion, told):
     Args:
         told: returns the count of one sentence; it is given what the loss logged.
     """
+    optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
     log, words, lengths = {}, task.source_dictionary, ([SOURCE] * ROWS, [TARGET] * ROWS)
     source, target = (sources(task, one, one[0]) for one in lengths)
     dataset = LanguagePairDataset(
@@ -232,7 +222,7 @@ def check_update(task, model, criterion, told):
     model.train()
 
     def update():
-        log.update(task.train_step(pairs(), model, criterion, Backward(), 0)[2])
+        log.update(task.train_step(pairs(), model, criterion, optimizer, 0)[2])
 
     def forward():
         with torch.no_grad():
@@ -296,27 +286,6 @@ def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned):
             needed["shape"], SOURCE, TARGET, chosen, not fine_tuned
         )
         check_update(task, model, criterion, lambda _, wanted=wanted: wanted)
-
-
-# ---- checkpoints and commands --------------------------------------------------------------------
-
-
-def test_what_a_checkpoint_tells():
-    """Of the demo's: 4+4 layers, d = 128, 256; heads of 256 units each, without their base."""
-
-    def read(name):
-        return analyse_flops.read_checkpoint("--path", str(DEMO / name))
-
-    found, drafter, heads = read("model.pt"), read("drafter.pt"), read("heads.pt")
-    assert found.shape == Shape(Stack(4, 128, 256), Stack(4, 128, 256), 128, 128, 7944)
-    assert found.heads is None
-    assert drafter.kind == BLOCK_NAT and drafter.shape.decoder == Stack(2, 128, 256)
-    assert drafter.shape.caches_prefix and drafter.shape.shares_encoder
-    assert heads.kind == BLOCKWISE and heads.shape is None
-    assert heads.heads == Heads(5, 128, 1280, True, False)
-    assert read("ibdecoder_sa.pt").shape.tokens_per_step == 4
-    with pytest.raises(UsageError, match="adaptive softmax; allowed: one without"):
-        shape_of(tiny_model(tiny_task(), "adaptive_softmax"))
 
 
 @pytest.fixture(scope="module")
@@ -406,33 +375,28 @@ def test_mistakes_are_named(tmp_path, demo_traces, capsys):
     paths, _ = demo_traces
     model, heads, gad = DEMO / "model.pt", DEMO / "heads.pt", paths["gad"]
     record = json.loads(paths["greedy"].read_text(encoding="utf-8").splitlines()[0])
-
-    def made(**changes):
-        (tmp_path / "made.jsonl").write_text(json.dumps(record | changes) + "\n", "utf-8")
-        return tmp_path / "made.jsonl"
-
-    # The demo's data with a word less in the target's dictionary.
-    for path in (*DEMO.glob("test.*"), *DEMO.glob("dict.*")):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    lines = (tmp_path / "dict.de.txt").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "dict.de.txt").write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
-    beam = {"decoding": "multiword_beam"}
+    made = tmp_path / "made.jsonl"
+    drafter, beam = ["--drafter-path", heads], {"decoding": "multiword_beam"}
+    two = ["--path", DEMO / "ibdecoder.pt", "--beam", 1]
     for changes, arguments, words in (
-        ({}, ["flops", gad, "--path", model], "--drafter-path: got None; allowed: a block_nat"),
-        ({}, ["flops", gad, "--path", model, "--drafter-path", heads], "got 'blockwise heads'"),
-        ({}, ["flops", paths["blockwise"], "--path", model], "allowed: blockwise heads, for"),
-        ({}, ["flops", gad, "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'; allowed"),
-        ({"decoding": "auto_fast"}, ["flops", "made", "--path", model], "allowed: greedy, pj, "),
-        (beam, ["flops", "made", "--path", DEMO / "ibdecoder.pt", "--beam", 1], "2 tokens a step'"),
-        (beam, ["flops", "made", "--path", model], "--beam: got None; allowed: the beam that"),
-        ({"source": None}, ["flops", "made", "--path", model], "wrote, with sources"),
-        ({}, ["flops", gad, gad, "--path", model], "allowed: each file once"),
-        ({}, ["training-flops", heads, "--data", DEMO, "--subset", "test"], "with their base"),
-        ({}, ["training-flops", model, "--data", DEMO], "--subset: got 'train'; allowed"),
-        ({}, ["training-flops", model, "--data", tmp_path, "--subset", "test"], "has 7943"),
+        ({}, [gad, "--path", model], "--drafter-path: got None; allowed: a block_nat"),
+        ({}, [gad, "--path", model, *drafter], "got 'blockwise heads'"),
+        ({}, [paths["blockwise"], "--path", model], "allowed: blockwise heads, for"),
+        ({}, [gad, "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'; allowed"),
+        ({"decoding": "auto_fast"}, [made, "--path", model], "allowed: greedy, pj, "),
+        (beam, [made, *two], "2 tokens a step'"),
+        (beam, [made, "--path", model], "--beam: got None; allowed: the beam that"),
+        ({"source": None}, [made, "--path", model], "wrote, with sources"),
     ):
-        arguments = [made(**changes) if one == "made" else one for one in arguments]
-        assert paradec(["analyse", *map(str, arguments)]) == 2
+        made.write_text(json.dumps(record | changes) + "\n", "utf-8")
+        assert paradec(["analyse", "flops", *map(str, arguments)]) == 2
         out, err = capsys.readouterr()
         last = err.splitlines()[-1]
         assert out == "" and last.startswith("paradec analyse: error: ") and words in last, err
+    for path, subset, words in (
+        (heads, "test", "with their base"),
+        (model, "train", "--subset: got 'train'; allowed"),
+    ):
+        argv = ["training-flops", path, "--data", DEMO, "--subset", subset]
+        assert paradec(["analyse", *map(str, argv)]) == 2
+        assert words in capsys.readouterr().err

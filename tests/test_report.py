@@ -25,9 +25,6 @@ NASTY = "</script><b title='x'>\"&amp; -- --> $x_1 שלום 日本語 \x1b\ud800
 NASTY_SHOWN = NASTY[:-4] + "\\x1b\\ud800\\u202e\\u2028"
 
 
-# ---- files, made by hand -----------------------------------------------------------------------
-
-
 def benchmark():
     return json.loads(BENCHMARK.read_text("utf-8"))
 
@@ -113,9 +110,6 @@ def run(capsys, *args):
     """The command's status and what it printed."""
     status = paradec(["report", *map(str, args)])
     return status, *capsys.readouterr()
-
-
-# ---- what is on the page -----------------------------------------------------------------------
 
 
 def grid(page, name):
@@ -219,9 +213,6 @@ def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title)
     assert tally.audits == {"identical": 1, "ties": 1, verdict: 1}
     said = "t.jsonl: 1 of 3 outputs are not fairseq's greedy search's, ties apart"
     assert report.warnings([], [tally]) == ([] if title is None else [(title, [said])])
-
-
-# ---- errors ------------------------------------------------------------------------------------
 
 
 def doctored():

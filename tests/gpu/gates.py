@@ -126,16 +126,6 @@ def cases() -> list[Case]:
 
 
 @dataclass
-class Batch:
-    """A ragged batch, its rows one by one, and fairseq's outputs for both."""
-
-    together: Sample
-    alone: list[Sample]
-    wanted_together: list[list[Hypo]]
-    wanted_alone: list[list[Hypo]]
-
-
-@dataclass
 class Material:
     """A model with its drafter and its batches, on a device."""
 
@@ -144,7 +134,8 @@ class Material:
     drafter: Any
     heads: Any  # None: this kind of model takes none
     limits: Limits
-    batches: list[Batch]
+    #: A ragged batch and its rows one by one; fairseq's outputs for all of them in that order.
+    batches: list[tuple[list[Sample], list[list[Hypo]]]]
 
     def __post_init__(self) -> None:
         self.paths = {DRAFTER: lend(self.task, self.model, self.drafter)}
@@ -236,11 +227,8 @@ def material(models: str, dtype: str, device: str, few: bool) -> list[Material]:
         judge = item.audit().judge
         for sample in samples:
             alone = [collate(task, [torch.tensor(row)]) for row in source_rows(sample)]
-            together, *alone = [on(device, s) for s in (sample, *alone)]
-            wanted = [judge.generate([item.model], s) for s in (together, *alone)]
-            item.batches.append(
-                Batch(together, alone, wanted[0], [h for w in wanted[1:] for h in w])
-            )
+            each = [on(device, s) for s in (sample, *alone)]
+            item.batches.append((each, [h for s in each for h in judge.generate([item.model], s)]))
         found.append(item)
     return found
 
@@ -258,23 +246,24 @@ def hold(case: Case, device: str, few: bool) -> tuple[dict[str, Any], list[str]]
         if not item.has(case.flags):
             continue
         lossless &= item.is_lossless(case.flags)
-        for part in item.batches:
+        for (batch_, *rows), wanted in item.batches:
             together, peak = machine.with_peak_memory(
-                lambda item=item, part=part: item.decode(part.together, case.flags), device
+                lambda item=item, batch_=batch_: item.decode(batch_, case.flags), device
             )
             peaks.append(peak)
-            alone = [hypo for sample in part.alone for hypo in item.decode(sample, case.flags)]
+            alone = [hypo for sample in rows for hypo in item.decode(sample, case.flags)]
+            found, number = [*together, *alone], len(rows)
             if case.is_judged:
-                single += item.compare(part.alone, alone, part.wanted_alone)
-                ragged += item.compare([part.together], together, part.wanted_together)
-                same += item.compare([part.together], together, alone)
-                gaps = score_gaps((*together, *alone), (*part.wanted_together, *part.wanted_alone))
+                single += item.compare(rows, alone, wanted[number:])
+                ragged += item.compare([batch_], together, wanted[:number])
+                same += item.compare([batch_], together, alone)
+                gaps = score_gaps(found, wanted)
             else:
                 same += alike(together, alone)
                 gaps = score_gaps(together, alone)
             score_gap = max(score_gap, *gaps, 0.0)
             eos = item.task.target_dictionary.eos()
-            whole += sum(is_whole(hypo, eos, device) for hypo in (*together, *alone))
+            whole += sum(is_whole(hypo, eos, device) for hypo in found)
     total = single + ragged
     judged = {
         "identical alone": single["identical"],
