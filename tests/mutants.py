@@ -51,6 +51,7 @@ CACHE, MASKS = "decoding/engine/cache.py", "decoding/engine/masks.py"
 LOCAL, BLOCK = "decoding/engine/local.py", "decoding/engine/block.py"
 ENSEMBLE, PROJECTION = "decoding/engine/scorers.py", "decoding/engine/projection.py"
 GATHER, BEAM = "decoding/engine/gather.py", "decoding/written.py"
+PASSES, NATIVE = "decoding/engine/native/passes.py", ("test_native.py", *TABLE)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES = "decoding/guesses.py"
@@ -160,6 +161,23 @@ MUTANTS = [
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :",
       "test_pass_counts.py"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
+    # native passes
+    m("native", "csrc/stack.h", "token.place + 1 : start + seen[j];",
+      "token.place + 2 : start + seen[j];", *NATIVE),
+    m("native", "csrc/stack.h", "own_row = chunk.own_rows == nullptr ? b : chunk.own_rows[b];",
+      "own_row = b;", *NATIVE),
+    m("native", "csrc/stack.h", "begin = begins == nullptr ? 0 : begins[row];", "begin = 0;",
+      *NATIVE),
+    m("native", "csrc/layers.h", "seen.mask == nullptr || seen.mask[slot] != 0", "true", *NATIVE),
+    m("native", "csrc/choose.h", "if (limits & ONLY_END) only(rules.end);", "", *NATIVE),
+    m("native", "csrc/choose.h", "load(y + v) > splat(score)", "load(y + v) >= splat(score)",
+      *NATIVE),
+    m("native", "csrc/choose.h", "return peak + std::log(sum(total));", "return peak;", *NATIVE),
+    m("native", "csrc/linear.h", "row[1] = -offsets[1];", "row[1] = -offsets[0];", *NATIVE),
+    m("native", PASSES, "self.source_rows = [self.source_rows[i] for i in index]", "pass",
+      *NATIVE),
+    m("native", PASSES, "self.values[:, to, :, :used] = self.values[:, of, :, :used]", "pass",
+      *NATIVE),
     # scores
     m("score", ENSEMBLE, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
       "return each.mean(dim=0)"),

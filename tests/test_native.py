@@ -219,11 +219,20 @@ def test_outputs_are_fairseqs(decoding: str, lengths: list[int]) -> None:
         assert ours["steps"] == other["steps"]
 
 
-@pytest.mark.parametrize("arch", ["ibdecoder_tiny", "ibdecoder_sa_tiny", "double_token_tiny"])
-def test_steps_in_another_order(arch: str) -> None:
+@pytest.mark.parametrize(
+    "arch, options",
+    [
+        ("ibdecoder_tiny", {}),
+        ("ibdecoder_sa_tiny", {}),
+        ("ibdecoder_sa_tiny", {"independent_directions": True}),
+        ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
+        ("double_token_tiny", {}),
+    ],
+)
+def test_steps_in_another_order(arch: str, options: dict[str, bool]) -> None:
     """Beams of models that write several words a step."""
     task = tiny_task()
-    model = tiny_reordered(task, arch, dtype=torch.float32)
+    model = tiny_reordered(task, arch, dtype=torch.float32, **options)
     model._is_generation_fast = True
     sample = batch(task, [6, 9, 3])
     for beam in (1, 3):

@@ -17,13 +17,13 @@ static int between(int low, int high) { return low + (int)(source() % (unsigned)
 
 int main() {
     double total = 0;
-    for (int turn = 0; turn < 12; ++turn) {
-        const int form = turn % 3, heads = between(1, 4), own = between(1, 21), dim = heads * own;
+    for (int turn = 0; turn < 24; ++turn) {
+        const int form = turn / 2 % 3, heads = between(1, 4), own = between(1, 21), dim = heads * own;
         const int size = padded(own), inner = between(1, 70), words = between(5, 90), layers = between(1, 3);
         const int rows = between(1, 4), all = heads * size;
         Stack* stack = paradec_stack_new(dim, heads, size, 1 / std::sqrt((float)own), layers);
-        const auto table = numbers((size_t)words * dim), places = numbers((size_t)9 * dim);
-        paradec_stack_tables(stack, table.data(), words, 2, turn % 2 ? places.data() : nullptr, 9);
+        const auto table = numbers((size_t)words * dim), positions = numbers((size_t)9 * dim);
+        paradec_stack_tables(stack, table.data(), words, 2, turn % 2 ? positions.data() : nullptr, 9);
         const auto ones = numbers(dim), none = numbers(std::max({inner, 3 * all, dim}));
         for (int layer = 0; layer < layers; ++layer) {
             const int shapes[6][2] = {{3 * all, dim}, {dim, all}, {all, dim}, {dim, all}, {inner, dim}, {dim, inner}};
@@ -35,39 +35,63 @@ int main() {
             for (int which = 0; which < 3; ++which) paradec_stack_norm(stack, layer, which, ones.data(), ones.data(), 1e-5f);
             paradec_stack_layer(stack, layer, turn % 2, turn % 5);
         }
-        Workspace* work = paradec_workspace_new();
-        const int slots = padded(32), length = between(1, LANES + 3), source_slots = padded(length);
+        const int slots = padded(64), length = between(1, LANES + 3), source_slots = padded(length);
         std::vector<float> keys((size_t)layers * rows * all * slots), values(keys.size());
-        std::vector<float> far((size_t)layers * rows * all * source_slots, 0.1f), near(far);
-        std::vector<int32_t> lengths(rows, length);
+        std::vector<float> far((size_t)layers * rows * all * source_slots), near(far);
+        std::vector<int32_t> lengths(rows), begins(rows), starts(rows, 0), places(rows);
+        for (int b = 0; b < rows; ++b) {
+            lengths[b] = between(1, length);
+            begins[b] = length - lengths[b];
+            places[b] = rows - 1 - b;
+        }
         Store own_store{keys.data(), values.data(), rows, slots, nullptr};
         Store source_store{far.data(), near.data(), rows, source_slots, lengths.data()};
-        int start = 0;
+        const auto map_weight = numbers((size_t)2 * layers * all * dim), states_of_source = numbers((size_t)rows * length * dim);
+        Linear* source_map = paradec_map_new(map_weight.data(), nullptr, 2 * layers * all, dim, form);
+        paradec_source(stack, source_map, states_of_source.data(), dim, length, begins.data(), &source_store);
+        paradec_map_free(source_map);
         for (int width : {between(1, 3), between(1, 2 * BLOCK + 3), 1}) {
             const int count = rows * width;
-            std::vector<int64_t> tokens(count);
-            std::vector<int32_t> row(count), place(count), until(count);
-            std::vector<uint8_t> mask((size_t)count * slots, 1);
+            std::vector<int64_t> tokens(count), drafted(count), best(count), rank(count), forced(count, 1);
+            std::vector<int32_t> seen(count), counts(rows);
+            std::vector<uint8_t> mask((size_t)width * slots, 1), limits(count);
+            std::vector<float> states((size_t)count * padded(dim)), score(count), drafted_score(count);
             for (int i = 0; i < count; ++i) {
                 tokens[i] = between(0, words - 1);
-                row[i] = i / width;
-                place[i] = start + i % width;
-                until[i] = place[i] + 1;
+                drafted[i] = between(0, words + 3);
+                limits[i] = (uint8_t)between(0, 7);
+                if (between(0, 3) == 0) forced[i] = between(0, words + 3);
+                seen[i] = between(i % width + 1, width);
             }
-            std::vector<float> states((size_t)count * padded(dim));
-            Chunk chunk{count, tokens.data(), row.data(), place.data(), until.data(),
-                        turn % 4 == 3 ? mask.data() : nullptr, slots};
-            paradec_pass(stack, &chunk, &own_store, turn % 3 ? &source_store : nullptr, states.data(), work);
+            for (int b = 0; b < rows; ++b) counts[b] = between(1, width);
+            Chunk chunk{};
+            chunk.rows = rows, chunk.width = width, chunk.tokens = tokens.data();
+            chunk.starts = starts.data(), chunk.own_rows = places.data(), chunk.source_rows = places.data();
+            if (turn % 2) chunk.counts = counts.data();
+            if (turn % 4 == 1) chunk.seen = seen.data(), chunk.seen_rows = turn % 8 == 1 ? rows : 1;
+            if (turn % 4 == 3) chunk.mask = mask.data(), chunk.slots = slots;
+            const Store* source = turn % 3 ? &source_store : nullptr;
+            if (paradec_pass(stack, &chunk, &own_store, source, states.data()) != 0) return 1;
             const auto weight = numbers((size_t)words * dim);
             Linear* map = paradec_map_new(weight.data(), nullptr, words, dim, form);
             std::vector<float> scores((size_t)count * words);
-            paradec_map(map, states.data(), padded(dim), count, scores.data(), work);
-            for (float score : scores) total += std::isfinite(score);
+            paradec_map(map, states.data(), padded(dim), count, scores.data());
+            for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
+            const int64_t suppressed[2] = {4, words + 2};
+            const Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2};
+            Choices choices{};
+            choices.best = best.data(), choices.score = score.data(), choices.normalised = turn % 2;
+            if (turn % 3) choices.limits = limits.data(), choices.forced = forced.data();
+            if (turn % 5) choices.drafted = drafted.data(), choices.drafted_score = drafted_score.data(), choices.drafted_rank = rank.data();
+            if (paradec_choose(map, &rules, &choices, states.data(), padded(dim), count) != 0) return 1;
+            for (int64_t one : best) if (one < 0 || one >= words) return 1;
+            tokens[0] = turn % 2 ? words : -1;
+            chunk.counts = nullptr;
+            if (paradec_pass(stack, &chunk, &own_store, source, states.data()) != 2) return 1;
             paradec_map_free(map);
-            start += width;
+            for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 4);
         }
-        paradec_workspace_free(work);
         paradec_stack_free(stack);
     }
     std::printf("%.0f finite scores, %d lanes\n", total, paradec_lanes());
