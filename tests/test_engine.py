@@ -317,7 +317,8 @@ def test_copies_are_in_evaluation_mode_and_fresh():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-def test_every_method_runs_in_every_dtype(dtype):
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_every_method_runs_in_every_dtype(dtype, engine):
     """And the audit's judge stays in fp32; gad and greedy agree wherever rounding lets them."""
     task = task_for("default")
     model = tiny_model(task, "default", dtype=torch.float32)
@@ -325,12 +326,14 @@ def test_every_method_runs_in_every_dtype(dtype):
     sample = batch(task, (3, 7, 5))
     for flags in of_every_method(task, model):
         audit = {} if "beam" in flags["decoding"] else {"audit": True}
-        args = argparse.Namespace(**Limits().flags(), **flags, **audit, engine_dtype=dtype)
+        more = {"engine_dtype": dtype, "engine": engine}
+        args = argparse.Namespace(**Limits().flags(), **flags, **audit, **more)
         generator = task.build_generator([model], args)
         hypos = task.inference_step(generator, [model], sample)
         assert all(len(row[0]["tokens"]) > 0 for row in hypos)
         scorer = getattr(generator, "scorer", None)
-        wanted = torch.bfloat16 if dtype == "bf16" else torch.float32
+        assert scorer.native == (engine == "auto")
+        wanted = torch.bfloat16 if dtype == "bf16" and not scorer.native else torch.float32
         assert next(scorer.model.parameters()).dtype == wanted
         if audit:
             assert generator.audit.sentences == 3

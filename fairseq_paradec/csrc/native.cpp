@@ -96,9 +96,9 @@ API Linear* paradec_map_new(const float* weight, const float* bias, int outputs,
 
 API void paradec_map_free(Linear* map) { delete map; }
 
-// y = map(x): rows x inputs, with this stride -> rows x outputs.
-API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y) try {
-    multiply(*map, x, stride, rows, {y, map->outputs}, work);
+// y = activation(map(x)): rows x inputs, with this stride -> rows x outputs, with that one.
+API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, int to_stride, int activation) try {
+    multiply(*map, x, stride, rows, {y, to_stride, nullptr, (Activation)activation}, work);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

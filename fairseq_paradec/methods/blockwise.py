@@ -110,8 +110,6 @@ class BlockwiseGenerator(ParallelGenerator):
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         move_to(self.model.models, self.heads, self.heads.bias)
-        heads = getattr(self.scorer.model, "block_heads", None)
-        if heads is None:
-            heads = self.engine.model(self.heads).to(rules.device)
+        heads = self.scorer.heads(self.heads)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
         return HeadsDrafter(self.scorer, heads, self.projection, rules, sizes)

@@ -75,7 +75,7 @@ int main() {
             const auto weight = numbers((size_t)words * dim);
             Linear* map = paradec_map_new(weight.data(), nullptr, words, dim, form);
             std::vector<float> scores((size_t)count * words);
-            paradec_map(map, states.data(), padded(dim), count, scores.data());
+            paradec_map(map, states.data(), padded(dim), count, scores.data(), words, turn % 5);
             for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
             const int64_t suppressed[2] = {4, words + 2};

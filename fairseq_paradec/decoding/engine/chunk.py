@@ -25,7 +25,7 @@ from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
 from .native.library import NativeUnavailable
-from .native.packing import Packed, packed
+from .native.packing import Packed, pack_heads, packed
 from .native.passes import NativeCache, native_pass
 from .native.stack import FORMS
 from .projection import gather_projection
@@ -234,6 +234,19 @@ class ChunkScorer:
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         return self.projection.choose(hidden, rules, rows, draft)
+
+    def heads(self, given: Any) -> Any:
+        """Return prediction heads for the outputs of ``step``, in the form of its passes.
+
+        Args:
+            given: BlockHeads: the model's own, or those of another checkpoint.
+        """
+        if self.packed is not None:
+            return pack_heads(given, self.packed.decoder.stack.form)
+        own = getattr(self.model, "block_heads", None)
+        if own is None:
+            own = self.engine.model(given).to(self.decoder.embed_tokens.weight.device)
+        return own
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""

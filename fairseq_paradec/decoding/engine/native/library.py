@@ -107,7 +107,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
-    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p]),
+    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int]),
     "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "paradec_source": (
         c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]

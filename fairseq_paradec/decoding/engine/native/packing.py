@@ -15,7 +15,7 @@ from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
 from .library import library
 from .passes import NativeWeights, native_encode
-from .stack import NativeMap, NativeStack, why_not
+from .stack import ACTIVATIONS, NativeHeads, NativeMap, NativeStack, why_not
 
 
 class Packed(NamedTuple):
@@ -33,6 +33,7 @@ class Packed(NamedTuple):
 #: Packed models by scorer's class and form, each with the state of its weights when it was packed.
 _PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
 _PACKED = WeakKeyDictionary()
+_HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, NativeHeads]]] = WeakKeyDictionary()
 
 
 def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
@@ -52,7 +53,7 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
     reason = _why_not(model)
     if reason is not None:
         return reason
-    stamp = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+    stamp = _stamp(model)
     known = _PACKED.setdefault(model, {})
     if (kind, form) in known and known[kind, form][0] == stamp:
         return known[kind, form][1]
@@ -69,6 +70,12 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
     found = Packed(_pack(plain, model.decoder.output_projection, form), encoder)
     known[kind, form] = stamp, found
     return found
+
+
+def _stamp(module: Any) -> list[tuple[int, int]]:
+    """Return the state of a module's weights: where they lie, and how often they were changed."""
+    weights = module.parameters()
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
 
 
 def _why_not(model: Any) -> str | None:
@@ -99,6 +106,20 @@ def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
     if type(projection) is nn.Linear:
         linear = NativeMap(projection.weight, projection.bias, form)
     return NativeWeights(stack, NativeMap(weight, bias, form), linear)
+
+
+def pack_heads(heads: Any, form: str) -> Any:
+    """Pack prediction heads, once for all generators in this form; see ``packed``.
+
+    Heads whose activation has no native form are returned as they are.
+    """
+    if heads.activation not in ACTIVATIONS:
+        return heads
+    stamp = _stamp(heads)
+    known = _HEADS.setdefault(heads, {})
+    if form not in known or known[form][0] != stamp:
+        known[form] = stamp, NativeHeads(heads, form)
+    return known[form][1]
 
 
 class NativeEncoder:

@@ -19,7 +19,7 @@ from .library import library
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
 
 #: csrc's ``Activation`` by fairseq's function.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     utils.get_activation_fn("linear"): 0,
     utils.get_activation_fn("relu"): 1,
     utils.get_activation_fn("gelu"): 2,
@@ -48,16 +48,55 @@ class NativeMap:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_map_free, self.address)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map the last dimension."""
-        flat = x.reshape(-1, self.inputs)
-        out = torch.empty(len(flat), self.outputs)
+    def __call__(self, x: Tensor, out: Tensor | None = None, activation: int = 0) -> Tensor:
+        """Map the last dimension, which lies densely; the same is true of ``out``, if given.
+
+        Args:
+            x: ...×I, rows at one distance.
+            out: ...×O, rows at one distance.
+            activation: csrc's ``Activation``.
+        """
+        if out is None:
+            x = x.contiguous()
+            out = torch.empty(*x.shape[:-1], self.outputs)
         check(
             library().paradec_map(
-                self.address, flat.data_ptr(), flat.stride(0), len(flat), out.data_ptr(),
+                self.address, x.data_ptr(), x.stride(-2), x.shape[:-1].numel(), out.data_ptr(),
+                out.stride(-2), activation,
             )
         )  # fmt: skip
-        return out.view(*x.shape[:-1], self.outputs)
+        return out
+
+
+class NativeHeads:
+    """Prediction heads by native products; called like ``models.heads.BlockHeads``.
+
+    Args:
+        heads: BlockHeads, with an activation of ``ACTIVATIONS``.
+        form: a key of ``FORMS``.
+    """
+
+    def __init__(self, heads: Any, form: str) -> None:
+        self.count = len(heads.learned)
+        self.first = heads.block_size - self.count  # 1 if head 0 is the identity
+        self.activation = ACTIVATIONS[heads.activation]
+        self.inner = NativeMap(heads.inner.weight, heads.inner.bias, form)
+        # One map of all hidden units, or one a head of its own.
+        outer = [heads.outer.flatten(0, 1)] if heads.is_dense else list(heads.outer)
+        biases = [heads.bias.flatten()] if heads.is_dense else list(heads.bias)
+        self.outer = [NativeMap(w, b, form) for w, b in zip(outer, biases, strict=True)]
+
+    def __call__(self, states: Tensor, heads: Sequence[int]) -> Tensor:
+        """Compute the outputs of learned heads in a row, B×D -> B×N×D; see BlockHeads."""
+        hidden = self.inner(states, activation=self.activation)  # B×W
+        found = torch.empty(len(states), self.count, states.size(1))
+        parts = [(hidden, found.flatten(1))]
+        if len(self.outer) > 1:
+            parts = list(zip(hidden.chunk(self.count, dim=1), found.unbind(1), strict=True))
+        for outer, (x, y) in zip(self.outer, parts, strict=True):
+            outer(x, y)
+        found = found[:, heads[0] - self.first : heads[-1] + 1 - self.first]
+        return found.add_(states[:, None])
 
 
 class NativeStack:
@@ -133,7 +172,7 @@ class NativeStack:
         self._map(index, 5, feed.fc2.weight, feed.fc2.bias)
         self._norm(index, 2, feed.norm)
         library().paradec_stack_layer(
-            self.address, index, attention.pre_norm, _ACTIVATIONS[feed.activation]
+            self.address, index, attention.pre_norm, ACTIVATIONS[feed.activation]
         )
 
     def pad_heads(self, x: Tensor) -> Tensor:
@@ -168,7 +207,7 @@ class NativeStack:
 def why_not(layers: Sequence[EncoderLayer | DecoderLayer]) -> str | None:
     """Say why native passes do not know these layers, or return None."""
     for layer in layers:
-        if layer.feed_forward.activation not in _ACTIVATIONS:
+        if layer.feed_forward.activation not in ACTIVATIONS:
             return "its activation has no native form"
     return None
 
