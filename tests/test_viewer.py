@@ -1,4 +1,4 @@
-"""The interactive page of traces: its data, and what Chromium shows of it."""
+"""Pages: texts that stay texts, a policy that holds, and what Chromium shows of traces."""
 
 from __future__ import annotations
 
@@ -302,3 +302,94 @@ def test_whatever_a_text_says_it_is_only_shown(browser, tmp_path):
     assert tips(browser, ".node")[0]["token"] == shown
     assert browser.driver.execute_script("return document.scripts.length") == 3
     browser.check_quiet()
+
+
+# ---- the policy of any page ---------------------------------------------------------------------
+
+#: Texts that would end an element, begin a comment or an entity, or turn the line's direction.
+NASTY = [
+    "</script><script>document.title = 'run'</script>",
+    "<!-- <script>",
+    "]]>",
+    "\"double\" 'single' `back` \\ \\u003c &lt; &amp;",
+    "\u2028 \u2029 \u202e \x00 \x1b[31m",
+    "日本語 العربية 𝔘 e\u0301",
+]
+
+SHOW = """
+const blocks = [...document.querySelectorAll("script.block")];
+document.querySelector("#shown").textContent = JSON.stringify(
+  blocks.map((block) => JSON.parse(block.textContent)));
+document.querySelector("#shown").style.color = "rgb(1, 2, 3)";
+"""
+
+
+#: What would do harm on a page without a policy: writes into the title, or asks.
+HARM = (
+    "<script>document.title += 1</script><script src='http://x.invalid/a.js'></script>"
+    "<p id='p' onclick='document.title += 2'>p</p>"
+    "<img src='data:,' onerror='document.title += 3'>"
+    "<img src='http://x.invalid/b.png'><link rel='stylesheet' href='http://x.invalid/c.css'>"
+    "<style>h1 { color: rgb(9, 9, 9) }</style><p id='q' style='color: rgb(9, 9, 9)'>q</p>"
+    "<iframe src='http://x.invalid/d.html'></iframe><object data='http://x.invalid/e.svg'></object>"
+)
+
+
+def colour(browser, selector):
+    return browser.one(selector).value_of_css_property("color")
+
+
+@pytest.mark.slow
+def test_pages_run_their_own_scripts_and_nothing_else(browser, tmp_path):
+    values = [NASTY, {"a": NASTY[0]}]
+    good = page.head("title", scripts=[SHOW]) + "<p id='shown'></p>"
+    good += "".join(page.data("block", value) for value in values) + page.table([{"<b>": NASTY[0]}])
+    own, bad, bare = (tmp_path / name for name in ("own.html", "bad.html", "bare.html"))
+    own.write_text(good + page.TAIL, "utf-8")
+    bad.write_text(good + HARM + page.TAIL, "utf-8")
+    bare.write_text("<!DOCTYPE html><title>title</title><h1>h</h1>" + HARM, "utf-8")
+    browser.open(own)
+    assert json.loads(browser.texts("#shown")[0]) == values
+    assert colour(browser, "#shown") == "rgba(1, 2, 3, 1)"  # set by the script
+    assert browser.texts("tbody th") == [NASTY[0]]
+    browser.check_quiet()
+
+    # The same code does its harm where there is no policy, so that the test can fail.
+    browser.open(bare)
+    browser.one("#p").click()
+    assert set(browser.driver.title) >= set("123")
+    assert colour(browser, "#q") == colour(browser, "h1") == "rgba(9, 9, 9, 1)"
+    names = ("a.js", "b.png", "c.css", "d.html", "e.svg")
+    assert {f"http://x.invalid/{name}" for name in names} <= set(browser.requests())
+
+    browser.open(bad)
+    browser.one("#p").click()
+    assert browser.driver.title == "title"
+    assert "rgba(9, 9, 9, 1)" not in (colour(browser, "#q"), colour(browser, "h1"))
+    refused = "\n".join(line for line in browser.console() if "Content Security Policy" in line)
+    assert all(name in refused for name in names), refused
+    assert json.loads(browser.texts("#shown")[0]) == values
+
+
+def test_text_is_escaped_and_what_would_command_is_spelled_out():
+    assert page.text('<a href="x">\'&') == "&lt;a href=&quot;x&quot;&gt;&#x27;&amp;"
+    assert page.text("a\x1bb\u202ec") == "a\\x1bb\\u202ec"
+    assert page.text(1.5) == "1.5"
+
+
+def test_data_is_the_value_and_ends_nothing():
+    block = page.data("a&b", NASTY)
+    assert block.startswith('<script type="application/json" class="a&amp;b">')
+    inside = block[block.index(">") + 1 : -len("</script>\n")]
+    assert json.loads(inside) == NASTY
+    assert not set("<\u2028\u2029") & set(inside)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page.data("a", float("nan"))
+
+
+def test_head_names_page_and_refuses_a_script_that_would_end_itself():
+    begin = page.head("A & <B>")
+    assert begin.startswith(page.MARK) and "<title>A &amp; &lt;B&gt;</title>" in begin
+    assert "script-src 'none'" in begin and "<script" not in begin
+    with pytest.raises(ValueError, match="may not hold </script"):
+        page.head("t", scripts=["let a = '</SCRIPT>';"])
