@@ -32,17 +32,6 @@ def test_five_tokens_by_hand() -> None:
     assert shown == pytest.approx([0.99, 0.89, 0.79, 0.87, 0.77], abs=1e-12)
     assert graph.runner_up == ["A", "B", "C", "D", "</S>"]
     assert graph.runner_up_log_probs == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
-
-
-def test_every_prediction_is_kept() -> None:
-    graph = from_record(FIVE, "sentence 3")
-    told = [[one and one.token for one in row] for row in graph.predictions]
-    assert told == [
-        ["a", "b", "x", "x", "y"],
-        [None, "x", "x", "d", "y"],
-        [None, "b", "x", "d", "y"],
-        [None, None, "c", "d", "</s>"],
-    ]
     one = graph.predictions[2][3]
     assert one == Prediction("d", math.log(0.87), "D", math.log(0.87) - 1)
     right = [[graph.is_right(number, i) for i in range(5)] for number in range(1, 5)]

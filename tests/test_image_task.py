@@ -99,17 +99,6 @@ def test_what_is_no_image_is_named_with_its_number(given, caplog):
         assert words in caplog.text
 
 
-def test_audit_and_prefixes(given, caplog):
-    task, model = given
-    sample = image_batch(task, 2, seed=3)
-    generator = task.build_generator([model], argparse.Namespace(decoding="blockwise", audit=True))
-    prefix = torch.tensor([[4, 259, 77], [200, 5, 6]])
-    caplog.set_level("WARNING")
-    hypos = task.inference_step(generator, [model], sample, prefix_tokens=prefix)
-    assert [row[0]["tokens"][:3].tolist() for row in hypos] == prefix.tolist()
-    assert generator.audit.identical == 2 and not caplog.records
-
-
 def test_other_limits_are_refused(given):
     task, model = given
     for name, value in (("max_len_b", 47), ("min_len", 2), ("unkpen", 1.0)):
@@ -200,25 +189,12 @@ def test_flags_for_other_lengths_are_refused(data):
 # ---- the commands ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> str:
-    task = image_task()
-    path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
-    return save(task, tiny_image_model(task, dtype=torch.float32), path, "image_transformer")
-
-
 @pytest.mark.slow
-def test_a_model_of_images_needs_the_task(data, checkpoint):
-    result = fairseq("generate", data, "--user-dir", PLUGIN, "--path", checkpoint, "--cpu")
-    assert result.returncode == 1
-    (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert "--task: got 'translation'; allowed: image_super_resolution" in message
-
-
-@pytest.mark.slow
-def test_forced_through_the_decoder_images_come_back(data, checkpoint, tmp_path, capsys):
+def test_forced_through_the_decoder_images_come_back(data, tmp_path, capsys):
     """Image -> tokens -> binarised data -> decoding, with the truth as the prefix -> image."""
-    forced = ("--prefix-size", HIGH.num_tokens, "--path", checkpoint, "--cpu")
+    model = tiny_image_model(image_task(), dtype=torch.float32)
+    path = save(image_task(), model, tmp_path / "model.pt", "image_transformer")
+    forced = ("--prefix-size", HIGH.num_tokens, "--path", path, "--cpu")
     report = tmp_path / "forced.jsonl"
     how = ("--decoding", "greedy", "--stats-file", report)
     result = succeed(fairseq("generate", data, *TASK, *forced, *how))

@@ -55,12 +55,10 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Return the addresses that were asked for since the last call."""
-        found = []
-        for entry in self.driver.get_log("performance"):  # type: ignore[no-untyped-call]
-            message: dict[str, Any] = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                found.append(message["params"]["request"]["url"])
-        return found
+        entries = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
+        messages: list[Any] = [json.loads(entry["message"])["message"] for entry in entries]
+        sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
+        return [one["params"]["request"]["url"] for one in sent]
 
     def check_quiet(self) -> None:
         """Fail if the page complained, or asked for anything but itself and what lies in it."""
@@ -71,8 +69,7 @@ class Browser:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start Chromium, or skip the test where there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
+    program = shutil.which("chromium") or shutil.which("google-chrome")
     driver_program = shutil.which("chromedriver")
     if program is None or driver_program is None:
         pytest.skip("Chromium and chromedriver are not installed")

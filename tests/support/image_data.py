@@ -21,17 +21,8 @@ LOW, HIGH = Size(4, 4, 1), Size(8, 8, 1)
 PAIRS = {"train": 24, "valid": 3, "test": 5}
 
 
-def gradients(count: int, size: Size, seed: int = 1) -> list[Pixels]:
-    """Random smooth images: a slope in some direction, and a little noise."""
-    draws = np.random.default_rng(seed)
-    y, x = np.mgrid[: size.height, : size.width] / size.height
-    found = []
-    for _ in range(count):
-        a, b, c = draws.uniform(-1, 1, (3, size.channels))
-        plane = 128 + 60 * (a * x[..., None] + b * y[..., None] + c)
-        noisy = plane + draws.normal(0, 2, plane.shape)
-        found.append(noisy.clip(0, 255).round().astype(np.uint8).reshape(size.shape))
-    return found
+def random_images(count: int, size: Size, seed: int = 1) -> list[Pixels]:
+    return [*np.random.default_rng(seed).integers(0, 256, (count, *size.shape), dtype=np.uint8)]
 
 
 def image_folder(
@@ -45,7 +36,7 @@ def image_folder(
     folder.mkdir(parents=True, exist_ok=True)
     symbols = images.dictionary()
     for number, (part, count) in enumerate(pairs.items()):
-        large = gradients(count, high, seed + number)
+        large = random_images(count, high, seed + number)
         small = [images.shrink(one, low) for one in large]
         for language, some in zip(images.LANGUAGES, (small, large), strict=True):
             stem = str(folder / f"{part}.{'-'.join(images.LANGUAGES)}.{language}")
