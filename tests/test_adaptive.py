@@ -15,7 +15,7 @@ from reference.greedy import rules_for
 from reference.jacobi import sentence
 from support.adaptive import gad_twin, heads_twin
 from support.blockwise import numbers
-from support.builders import DEMO, DEMO_DRAFTER, Limits, batch, built, collate, demo, source_rows
+from support.builders import Limits, batch, built, source_rows
 from support.exact import PREFIXES, RAGGED, Decoded, check, watched
 from support.gad import greedy_of, never_ends, noisy, pair, perfect, run, wrong
 
@@ -120,28 +120,3 @@ def test_sliding_windows(init: str) -> None:
             rules = rules_for(words, [model], len(row), **limits.reference())
             want.append(twin.sliding(sentence([model], row, rules), size, last, init))
         compare(watched(task, generator, [model], sample), want)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "fewer"),
-    [
-        ({"decoding": "gad", "drafter_path": str(DEMO_DRAFTER)}, 0.82),
-        ({"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt")}, 0.68),
-        ({"decoding": "pgj", "jacobi_window": "sliding", "block_size": 5}, 0.5),
-    ],
-    ids=["gad", "blockwise", "pgj"],
-)
-def test_fewer_tokens_in_about_as_many_passes(flags: dict[str, Any], fewer: float) -> None:
-    """All sentences of the demo: what the rule was chosen by."""
-    task, model, rows = demo()
-    sample, counts, outputs = collate(task, rows), [], []
-    for adaptive in (False, True):
-        options = Limits(max_len_b=60).flags() | flags | {"adaptive_block": adaptive}
-        generator = task.build_generator([model], argparse.Namespace(**options))
-        got = watched(task, generator, [model], sample)
-        outputs.append([one.tokens for one in got])
-        passes = [p for one in got for p in one.passes]
-        counts.append((len(passes), sum(drafted for _, drafted, _ in passes)))
-    assert outputs[0] == outputs[1]
-    assert counts[1][0] <= 1.01 * counts[0][0] and counts[1][1] <= fewer * counts[0][1]

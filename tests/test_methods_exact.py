@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference.greedy import stock_greedy
 from support.builders import Limits, batch, built, collate, decode, demo
-from support.exact import INITS, METHODS, RAGGED, WINDOWS, Flags, check, name
+from support.exact import METHODS, RAGGED, Flags, check, name
 
 #: Enough for every sentence of the demo to end by itself.
 LIMITS = Limits(max_len_b=60)
@@ -44,15 +44,6 @@ def test_no_ties_in_double_precision_nor_one_at_a_time(flags: Flags) -> None:
     task, model, rows = demo()
     for row in rows[:5]:
         check(task, [model], collate(task, [row]), flags, Limits(max_len_b=200))
-
-
-@pytest.mark.parametrize("init", INITS)
-@pytest.mark.parametrize("how", WINDOWS, ids=name)
-def test_inits(init: str, how: Flags) -> None:
-    """Every first guess with every window and stop rule."""
-    task, model, rows = demo()
-    flags = {"decoding": "hgj", "block_size": 3, "jacobi_init": init, **how}
-    check(task, [model], collate(task, rows[:25]), flags, LIMITS, max_ties=1)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +14,12 @@ from reference import gad as gad_paper
 from reference.greedy import rules_for
 from support import builders
 from support.blockwise import Given, criterion, numbers, whole
-from support.builders import DEMO, DEMO_DRAFTER, VOCABULARY, Limits, batch, built, demo, source_rows
+from support.builders import VOCABULARY, Limits, batch, built, source_rows
 from support.exact import PREFIXES, RAGGED, check, watched
 from support.gad import Pair, pair, said_by, twin_verifier
 from torch import Tensor
 
-from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import DraftProjection
-from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
 #: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.
@@ -39,7 +34,6 @@ def found(
     prefix_tokens: Tensor | None = None,
     **flags: Any,
 ) -> list[Found]:
-    """What a method makes of each row."""
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator([model], args)
     generator.record_tokens = True
@@ -50,7 +44,6 @@ def found(
 
 
 def drafted(rows: Sequence[Found]) -> set[int]:
-    """All tokens of all drafts."""
     return {token for _, passes in rows for p in passes for token in p[1]}
 
 
@@ -204,22 +197,3 @@ def test_a_shortlist_has_words_and_lies_in_the_dictionary() -> None:
     task, model = built("adaptive_softmax")
     with pytest.raises(UsageError, match=r"--drafter-shortlist: got 9; .*adaptive softmax"):
         DraftProjection(model, 9, task.target_dictionary)
-
-
-@pytest.mark.parametrize(
-    ("decoding", "path", "more"),
-    [("gad", DEMO_DRAFTER, 1.12), ("blockwise", DEMO / "heads.pt", 1.05)],
-)
-def test_a_trained_pair_loses_few_passes(decoding: str, path: Any, more: float) -> None:
-    """Half of the demo's dictionary: the same outputs, about as many passes."""
-    task, model, rows = demo()
-    sample, flags = (
-        builders.collate(task, rows[:30]),
-        {"decoding": decoding, "drafter_path": str(path)},
-    )
-    free = found(task, model, sample, Limits(max_len_b=60), **flags)
-    half = {"drafter_shortlist": len(task.target_dictionary) // 2}
-    short = found(task, model, sample, Limits(max_len_b=60), **flags, **half)
-    assert [tokens for tokens, _ in short] == [tokens for tokens, _ in free]
-    count = [sum(len(passes) for _, passes in one) for one in (free, short)]
-    assert count[0] <= count[1] <= more * count[0]
