@@ -10,18 +10,10 @@ from typing import Any
 import pytest
 import torch
 from reference.greedy import stock_greedy
+from support import image_models
 from support.builders import task_for, tiny_model
 from support.forward import walk
-from support.image_models import (
-    GRAY,
-    RGB,
-    full_forward,
-    image_batch,
-    inputs_for,
-    save,
-    task_of,
-    tiny_image_model,
-)
+from support.image_models import GRAY, RGB, full_forward, image_batch, task_of, tiny_image_model
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
 from fairseq_paradec.decoding.engine import cache
@@ -60,7 +52,7 @@ def test_chunks_equal_the_full_forward(sizes, block, memory, widest, narrow):
     model = tiny_image_model(task, block, memory)
     torch.manual_seed(0)
     for count in (1, 3):
-        sample, inputs = image_batch(task, count), inputs_for(task, count)
+        sample, inputs = image_batch(task, count), image_models.inputs_for(task, count)
         want = full_forward(model, sample, inputs)
         assert float(want.std()) > 0.5, "the model is too flat to show an error"
         slots = walk(LocalScorer(model), sample, inputs, want, widest, seed=block + widest)
@@ -103,7 +95,7 @@ def test_searches_by_steps_and_commands_that_count_whole_caches_refuse_it(tmp_pa
         check_models("multiword_beam", [model], None)
     with pytest.raises(UsageError, match="--path: got .*with local attention"):
         pieces.refuse_unknown(model)
-    path = save(task, model, tmp_path / "model.pt", "image_transformer")
+    path = image_models.save(task, model, tmp_path / "model.pt", "image_transformer")
     with pytest.raises(UsageError, match="--path: got .*model.pt.*this has local attention"):
         read_checkpoint("--path", path)
 
@@ -116,7 +108,7 @@ def test_filled_up_chunks(block, memory, uncompiled, narrow):
     """One row, through what torch.compile is given: chunks filled up, round the ring."""
     task = task_of(LARGE)
     model = tiny_image_model(task, block, memory)
-    sample, inputs = image_batch(task, 1), inputs_for(task, 1)
+    sample, inputs = image_batch(task, 1), image_models.inputs_for(task, 1)
     want = full_forward(model, sample, inputs)
     for widest in (1, 7, 60):
         walk(LocalScorer(model, COMPILE), sample, inputs, want, widest)

@@ -51,8 +51,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "prenorm": ("transformer", PRENORM),
     "no_final_norm": ("transformer", {**PRENORM, "no_decoder_final_norm": True}),
     "learned_positions": (
-        "transformer",
-        {"encoder_learned_pos": True, "decoder_learned_pos": True},
+        "transformer", {"encoder_learned_pos": True, "decoder_learned_pos": True}
     ),
     "no_positions": ("transformer", {"no_token_positional_embeddings": True}),
     "share_all": ("transformer", {"share_all_embeddings": True}),
@@ -60,19 +59,13 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "separate": ("transformer", {"separate_dictionaries": True}),
     "output_dim": ("transformer", {"decoder_output_dim": 12}),
     "other_dims": (
-        "transformer",
-        {
-            "encoder_embed_dim": 24,
-            "encoder_ffn_embed_dim": 40,
-            "decoder_embed_dim": 16,
-            "decoder_attention_heads": 4,
-            "encoder_layers": 1,
-            "decoder_layers": 3,
-        },
+        "transformer", {
+            "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
+            "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3,
+        }
     ),
     "adaptive_softmax": (
-        "transformer",
-        {"adaptive_softmax_cutoff": [12, 24], "adaptive_softmax_factor": 2.0},
+        "transformer", {"adaptive_softmax_cutoff": [12, 24], "adaptive_softmax_factor": 2.0}
     ),
     "adaptive_output_dim": (
         "transformer",
@@ -86,7 +79,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "align": ("transformer_align", {"alignment_heads": 1, "alignment_layer": 1}),
     "bart": ("bart_base", {}),
     "mbart": ("mbart_base", PRENORM),
-}
+}  # fmt: skip
 
 #: Seeds whose models are the most telling: outputs of many lengths, one token and the limit too.
 SEEDS: Mapping[str, int] = {
@@ -102,28 +95,17 @@ TIED = ("share_all", "share_decoder", "bart", "mbart")
 
 #: Sizes of tiny drafters and reordered models.
 SMALL: Mapping[str, Any] = {
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 32,
-    "decoder_attention_heads": 2,
-    "max_source_positions": 64,
-}
+    "encoder_layers": 1, "decoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32,
+    "decoder_attention_heads": 2, "max_source_positions": 64,
+}  # fmt: skip
 
 #: How far the decoder's weights are spread: sharp attention and strong branches make the next
 #: token depend on position, source and ALL the tokens before.
 GAINS: Mapping[str, float] = {
-    "self_attn.q_proj": 2.0,
-    "self_attn.k_proj": 2.0,
-    "self_attn.v_proj": 2.0,
-    "encoder_attn.q_proj": 2.0,
-    "encoder_attn.k_proj": 2.0,
-    "fc1": 2.0,
-    "fc2": 3.0,
-}
+    "self_attn.q_proj": 2.0, "self_attn.k_proj": 2.0, "self_attn.v_proj": 2.0,
+    "encoder_attn.q_proj": 2.0, "encoder_attn.k_proj": 2.0, "fc1": 2.0, "fc2": 3.0,
+}  # fmt: skip
 
 
 def dictionary(size: int = VOCABULARY) -> Dictionary:
@@ -134,41 +116,29 @@ def dictionary(size: int = VOCABULARY) -> Dictionary:
     return words
 
 
-def tiny_task(
-    separate_dictionaries: bool = False, size: int = VOCABULARY
-) -> ParallelTranslationTask:
+def tiny_task(separate_dictionaries: bool = False, size: int = VOCABULARY) -> Any:
     """A translation task with small dictionaries and no data: shared ones, or of two sizes."""
     target = dictionary(size)
     source = dictionary(SOURCE_VOCABULARY) if separate_dictionaries else target
     return ParallelTranslationTask(ParallelTranslationConfig(), source, target)
 
 
-def task_for(variant: str) -> ParallelTranslationTask:
+def task_for(variant: str) -> Any:
     """The task that `variant` is built for: separate dictionaries where the variant asks."""
     return tiny_task(bool(VARIANTS[variant][1].get("separate_dictionaries")))
 
 
 def tiny_model(
-    task: ParallelTranslationTask,
-    variant: str = "default",
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-    **options: Any,
+    task: Any, variant: str = "default", dtype: Any = torch.float64, seed: int = 0, **options: Any
 ) -> TransformerModelBase:
     """A tiny random model of one of VARIANTS, in evaluation mode."""
     architecture, changes = VARIANTS[variant]
     settings: dict[str, Any] = {
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 32,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "max_source_positions": 64,
-        "max_target_positions": MAX_POSITIONS,
-    }
-    settings.update(changes)
-    settings.update(options)
+        "encoder_layers": 2, "decoder_layers": 2, "encoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "max_source_positions": 64, "max_target_positions": MAX_POSITIONS,
+    }  # fmt: skip
+    settings |= {**changes, **options}
     settings.pop("separate_dictionaries", None)
     args = argparse.Namespace(**settings)
     with torch.random.fork_rng(devices=[]):
@@ -200,28 +170,25 @@ def _spread(model: TransformerModelBase, variant: str, words: Dictionary) -> Non
         for tokens in {model.encoder.embed_tokens, decoder.embed_tokens}:
             torch.nn.init.normal_(tokens.weight, std=0.5)
         torch.nn.init.normal_(decoder.embed_positions.weight, std=0.5)
-    if decoder.adaptive_softmax is not None:
-        projection = decoder.adaptive_softmax.head.weight
-    else:
-        projection = decoder.output_projection.weight
-    pad = words.pad()
+    adaptive, pad = decoder.adaptive_softmax, words.pad()
+    projection = (adaptive.head if adaptive is not None else decoder.output_projection).weight
     projection.mul_(3.0)
     projection[words.eos()] *= 2.5
     if variant in TIED:
         torch.nn.init.normal_(projection[pad : pad + 1], std=0.5)
 
 
-#: The tiny drafters' block size in training: what --block-size is by default.
-DRAFTER_BLOCK_SIZE = 6
+#: The tiny drafters' and heads' block sizes in training: what --block-size is by default.
+DRAFTER_BLOCK_SIZE, HEADS_BLOCK_SIZE = 6, 4
 
 #: More than the verifiers', so that a block may reach beyond every limit of theirs.
 DRAFTER_POSITIONS = 64
 
 
 def tiny_drafter(
-    task: ParallelTranslationTask,
+    task: Any,
     attention: str = "prefix_causal",
-    dtype: torch.dtype = torch.float64,
+    dtype: Any = torch.float64,
     seed: int = 0,
     verifier: TransformerModelBase | None = None,
     **options: Any,
@@ -231,11 +198,9 @@ def tiny_drafter(
     With a verifier it has that one's encoder, as --share-verifier-encoder does.
     """
     settings: dict[str, Any] = {
-        **SMALL,
-        "max_target_positions": DRAFTER_POSITIONS,
+        **SMALL, "max_target_positions": DRAFTER_POSITIONS, "drafter_attention": attention,
         "drafter_block_size": DRAFTER_BLOCK_SIZE,
-        "drafter_attention": attention,
-    }
+    }  # fmt: skip
     if verifier is not None:
         plain = (bool, int, float, str, type(None))
         found = {k: v for k, v in vars(verifier.flags).items() if isinstance(v, plain)}
@@ -262,9 +227,9 @@ def tiny_drafter(
 
 
 def tiny_reordered(
-    task: ParallelTranslationTask,
+    task: Any,
     arch: str = "ibdecoder_tiny",
-    dtype: torch.dtype = torch.float64,
+    dtype: Any = torch.float64,
     seed: int = 0,
     **options: Any,
 ) -> ReorderedTransformer:
@@ -285,16 +250,8 @@ def tiny_reordered(
     return model.to(dtype).eval()
 
 
-#: The tiny heads' block size in training: what --block-size is by default.
-HEADS_BLOCK_SIZE = 4
-
-
 def tiny_blockwise(
-    task: ParallelTranslationTask,
-    variant: str = "default",
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-    **options: Any,
+    task: Any, variant: str = "default", dtype: Any = torch.float64, seed: int = 0, **options: Any
 ) -> BlockwiseTransformer:
     """`tiny_model` with random heads on it, as --arch blockwise_transformer with --base-path is."""
     base = tiny_model(task, variant, dtype, seed)
@@ -314,7 +271,7 @@ def tiny_blockwise(
     return model.to(dtype).eval()
 
 
-def lend_heads(task: ParallelTranslationTask, base: torch.nn.Module, heads: torch.nn.Module) -> str:
+def lend_heads(task: Any, base: torch.nn.Module, heads: torch.nn.Module) -> str:
     """Let `task` have these heads loaded for this base: what --drafter-path is to blockwise."""
     path = f"heads {id(heads)} in memory"
     task.drafters.heads.setdefault(base, {})[path] = heads
@@ -328,7 +285,7 @@ def exact_gelu(model: TransformerModelBase) -> None:
             layer.activation_fn = torch.nn.functional.gelu
 
 
-def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNatModel) -> str:
+def lend(task: Any, model: torch.nn.Module, drafter: BlockNatModel) -> str:
     """Let `task` have this drafter loaded, for decoding with `model`: what --drafter-path is."""
     path = f"drafter {id(drafter)} in memory"
     like = next(model.parameters())
@@ -337,7 +294,7 @@ def lend(task: ParallelTranslationTask, model: torch.nn.Module, drafter: BlockNa
 
 
 def save_drafter(
-    task: ParallelTranslationTask,
+    task: Any,
     model: Any,
     path: Path,
     arch: str = "block_nat",
@@ -365,9 +322,7 @@ def built(
     return task, settled(tiny_model(task, variant, dtype, seed))
 
 
-def sources(
-    task: ParallelTranslationTask, lengths: Sequence[int], seed: int = 0
-) -> list[torch.Tensor]:
+def sources(task: Any, lengths: Sequence[int], seed: int = 0) -> list[torch.Tensor]:
     """Random source sentences of these lengths, `</s>` counted; `<unk>` may occur."""
     words = task.source_dictionary
     generator = torch.Generator().manual_seed(seed)
@@ -379,23 +334,18 @@ def sources(
     return rows
 
 
-def collate(
-    task: ParallelTranslationTask, rows: Sequence[torch.Tensor], left_pad: bool = True
-) -> dict[str, Any]:
+def collate(task: Any, rows: Sequence[torch.Tensor], left_pad: bool = True) -> dict[str, Any]:
     """The batch that fairseq's own dataset makes of these sources: longest first, padded left."""
+    lengths = [len(row) for row in rows]
     dataset = LanguagePairDataset(
-        rows,
-        [len(row) for row in rows],
-        task.source_dictionary,
-        left_pad_source=left_pad,
-        shuffle=False,
+        rows, lengths, task.source_dictionary, left_pad_source=left_pad, shuffle=False
     )
     sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(rows))])
     return sample
 
 
 def batch(
-    task: ParallelTranslationTask, lengths: Sequence[int], seed: int = 0, left_pad: bool = True
+    task: Any, lengths: Sequence[int], seed: int = 0, left_pad: bool = True
 ) -> dict[str, Any]:
     """A fairseq batch of random sources (see `sources` and `collate`)."""
     return collate(task, sources(task, lengths, seed), left_pad)
@@ -441,20 +391,15 @@ class Limits:
     suppressed: tuple[int, ...] = ()
 
     def flags(self) -> dict[str, Any]:
-        """As fairseq-generate's arguments."""
         return {name: value for name, value in asdict(self).items() if name != "suppressed"}
 
     def stock(self) -> dict[str, Any]:
         """As arguments of fairseq's SequenceGenerator."""
         return {
-            "max_len_a": self.max_len_a,
-            "max_len_b": self.max_len_b,
-            "min_len": self.min_len,
-            "unk_penalty": self.unkpen,
-            "temperature": self.temperature,
-            "len_penalty": self.lenpen,
-            "normalize_scores": not self.unnormalized,
-        }
+            "max_len_a": self.max_len_a, "max_len_b": self.max_len_b, "min_len": self.min_len,
+            "unk_penalty": self.unkpen, "temperature": self.temperature,
+            "len_penalty": self.lenpen, "normalize_scores": not self.unnormalized,
+        }  # fmt: skip
 
     def reference(self) -> dict[str, Any]:
         """As arguments of `reference.greedy.rules_for`."""
@@ -464,7 +409,7 @@ class Limits:
 
 
 def decode(
-    task: ParallelTranslationTask,
+    task: Any,
     models: Sequence[TransformerModelBase],
     sample: dict[str, Any],
     limits: Limits,
