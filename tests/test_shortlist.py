@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,11 @@ from support.exact import PREFIXES, RAGGED, check, watched
 from support.gad import Pair, pair, said_by, twin_verifier
 from torch import Tensor
 
+from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import DraftProjection
+from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
 #: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.
