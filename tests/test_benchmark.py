@@ -25,18 +25,10 @@ from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import (
-    benchmark,
-    documents,
-    judge,
-    loading,
-    machine,
-    peers,
-    rounds,
-    specs,
-    systems,
-)
+from fairseq_paradec.measure import benchmark, documents, judge, loading, machine, systems
 from fairseq_paradec.measure.journal import Journal
+from fairseq_paradec.measure.peers import CTranslate2System
+from fairseq_paradec.measure.specs import split_label
 from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.measure.timings import Benchmark, Plan
 
@@ -53,13 +45,11 @@ def quiet(monkeypatch):
 
 @pytest.fixture(scope="module")
 def models():
-    """The demo's model and test set."""
     return Models(str(DEMO), "test", "fp32", "cpu")
 
 
 @pytest.fixture(scope="module")
 def always(models):
-    """The rows that every benchmark has."""
     return [FairseqSystem(spec, models, MODEL, {}, n) for n, spec in benchmark.ALWAYS.items()]
 
 
@@ -201,7 +191,7 @@ def clock(monkeypatch, quiet):
     """A clock that only fakes move."""
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(rounds, "time", clock)
+    monkeypatch.setattr("fairseq_paradec.measure.rounds.time", clock)
     return clock
 
 
@@ -434,9 +424,9 @@ def test_a_mistake_is_named(capsys, monkeypatch, tmp_path):
 
 
 def test_labels_and_promises(models):
-    assert specs.split_label(" my  label = pj") == ("my label", "pj")
+    assert split_label(" my  label = pj") == ("my label", "pj")
     spec = "gad --drafter-path=a=b.pt"
-    assert specs.split_label(spec) == (spec, spec)
+    assert split_label(spec) == (spec, spec)
     for spec, promise in {
         "beam --beam 1 --sampling": "relaxed",
         "beam --beam 1 --no-repeat-ngram-size 3": "relaxed",
@@ -449,7 +439,7 @@ def test_labels_and_promises(models):
 def test_limits_hold_for_all(models):
     common, commands = {"max_len_b": 4, "min_len": 4}, (*benchmark.ALWAYS.values(), "pj")
     rows = [FairseqSystem(spec, models, MODEL, common) for spec in commands]
-    rows.append(peers.CTranslate2System(1, "float32", models, MODEL, common))
+    rows.append(CTranslate2System(1, "float32", models, MODEL, common))
     assert {len(row.translate([8])[0].tokens) for row in rows} == {4}
 
 

@@ -18,8 +18,6 @@ from support.commands import ROOT
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.audit import Audit
-from fairseq_paradec.methods.base import ParallelGenerator
-from fairseq_paradec.methods.jacobi import JacobiGenerator
 
 PGJ = gates.Case("pgj", 0, "fp32", "random")
 
@@ -41,9 +39,6 @@ def test_low_precision_leaves_fairseqs_output_where_two_tokens_are_close(device,
     assert sum(verdict["identical"] for verdict in verdicts) >= 2
 
 
-# ---- the gates notice --------------------------------------------------------------------------
-
-
 def test_an_output_that_is_not_greedys(monkeypatch):
     row, complaints = gates.hold(PGJ, "cpu", True)
     assert complaints == [] and row["beyond ties"] == 0
@@ -52,26 +47,6 @@ def test_an_output_that_is_not_greedys(monkeypatch):
     row, complaints = gates.hold(PGJ, "cpu", True)
     assert row["beyond ties"] > 10
     assert any("beyond ties" in complaint for complaint in complaints)
-
-
-def test_a_row_that_depends_on_its_neighbours(monkeypatch):
-    """A method may be lossy, but not by its neighbours: here their number changes the tokens."""
-    monkeypatch.setattr(JacobiGenerator, "lossless", False)
-    make_rules = JacobiGenerator._make_rules
-
-    def by_number(self, prefix_tokens, bos_token, device):
-        self.unk_penalty = -30.0 if self.rows_in_batch > 1 else 0.0
-        return make_rules(self, prefix_tokens, bos_token, device)
-
-    def make_rows(self, net_input, prefix_tokens):
-        self.rows_in_batch = len(net_input["src_tokens"])
-        return ParallelGenerator._make_rows(self, net_input, prefix_tokens)
-
-    monkeypatch.setattr(JacobiGenerator, "_make_rules", by_number)
-    monkeypatch.setattr(JacobiGenerator, "_make_rows", make_rows)
-    row, complaints = gates.hold(PGJ, "cpu", True)
-    assert row["beyond ties"] > 0, "a lossy method's outputs are its own"
-    assert len(complaints) == 1 and "as if alone" in complaints[0]
 
 
 def test_scores_that_are_not_fairseqs(monkeypatch):
