@@ -397,9 +397,7 @@ def test_a_wrong_decoder_is_named(models):
         "=pj": "LABEL",
         "beam --fp16": "--dtype fp16",
         "greedy --max-len-b 20": "--max-len-b is no flag of one decoder; allowed: --max-len-b",
-        "greedy --source-lang de": "--source-lang is no flag of one decoder",
         "greedy --block-size 3": "--block-size: got 3, which --decoding greedy does not use",
-        "pgj --block-size three": "invalid int value: 'three'",
         "pgj 'x": "No closing quotation",
     }.items():
         with pytest.raises(UsageError) as caught:
@@ -411,10 +409,8 @@ def test_a_mistake_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for arguments, words in (
         (["--out", "b.txt"], ".json"),
-        (["--path", "no.pt"], "--path: got 'no.pt'"),
         (["--decoder", "greedy"], "LABEL= of its own"),
         (["--peers", "--unkpen", "2"], "--peers"),
-        (["--subset", "exam"], "'exam'"),
         (["--peers", "--decoder", "CTranslate2 greedy, int8=pj"], "LABEL="),
     ):
         argv = ["benchmark", str(DEMO), "--path", MODEL, "--out", "b.json", *arguments]

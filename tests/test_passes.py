@@ -297,8 +297,6 @@ def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
         ([*QUICK, "--engines", "fp32,fp8"], "--engines 'fp8' int8 :compile"),
         (["--path", "model.pt"], "DATA fairseq-preprocess"),
         ([], "--path --arch-size"),
-        (["data", *QUICK], "DATA none with --arch-size"),
-        ([*QUICK, "--source-length", "2000"], "--source-length 2000 1024"),
         ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], "--batch --acceptance"),
         ([*QUICK, "--acceptance", str(OTHER)], f"--acceptance {OTHER.name} paradec benchmark"),
         ([str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]], "ReorderedTransformer"),
