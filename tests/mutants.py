@@ -176,7 +176,7 @@ MUTANTS = [
     m("native", "csrc/linear.h", "row[1] = -offsets[1];", "row[1] = -offsets[0];", *NATIVE),
     m("native", PASSES, "self.source_rows = [self.source_rows[i] for i in index]", "pass",
       *NATIVE),
-    m("native", PASSES, "self.values[:, to, :, :used] = self.values[:, of, :, :used]", "pass",
+    m("native", PASSES, "len(copies), max(self.lengths),", "len(copies), min(self.lengths) - 1,",
       *NATIVE),
     # scores
     m("score", ENSEMBLE, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",

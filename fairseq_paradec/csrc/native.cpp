@@ -121,6 +121,11 @@ API int paradec_source(const Stack* stack, const Linear* map, const float* state
     return 1;
 }
 
+// Copy the first slots of rows of a cache: of[i] to to[i].
+API void paradec_copy(const Stack* stack, const Store* own, const int32_t* to, const int32_t* of, int count, int used) {
+    for (int i = 0; i < count; ++i) copy_row(*stack, *own, to[i], of[i], used);
+}
+
 // Project hidden states and choose tokens.
 API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
                        int stride, int rows) try {

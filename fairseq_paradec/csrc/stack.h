@@ -180,6 +180,22 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
     if (stack.final_norm.weight) normalise(stack.final_norm, x, rows, dim, x);
 }
 
+// Copy a row's first slots, of all layers and heads.
+inline void copy_row(const Stack& stack, const Store& store, int to, int of, int used) {
+    for (int layer = 0; layer < (int)stack.layers.size(); ++layer) {
+        const size_t target = store.at(layer, to, 0, stack), origin = store.at(layer, of, 0, stack);
+        const size_t wide = stack.heads * stack.head_size;  // keys of all heads: wide x slots
+        for (size_t d = 0; d < wide; ++d) {
+            const size_t at = d * store.slots;
+            std::memcpy(store.keys + target + at, store.keys + origin + at, used * sizeof(float));
+        }
+        for (int head = 0; head < stack.heads; ++head) {
+            const size_t at = (size_t)head * stack.head_size * store.slots;
+            std::memcpy(store.values + target + at, store.values + origin + at, (size_t)used * stack.head_size * sizeof(float));
+        }
+    }
+}
+
 // Embed tokens: scaled vectors, those of their positions, and the norm.
 inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x) {
     const int stride = padded(stack.dim);

@@ -90,6 +90,8 @@ int main() {
             chunk.counts = nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data()) != 2) return 1;
             paradec_map_free(map);
+            const int32_t copied[2] = {0, rows - 1};
+            paradec_copy(stack, &own_store, copied, copied + 1, 1, slots - turn % 3);
             for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 4);
         }
         paradec_stack_free(stack);

@@ -112,6 +112,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_source": (
         c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]
     ),
+    "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
 }  # fmt: skip
 

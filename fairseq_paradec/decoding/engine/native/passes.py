@@ -67,10 +67,9 @@ class NativeCache:
         padding: Tensor | None,
         capacity: int = INITIAL_CAPACITY,
     ) -> None:
-        stack = weights.stack
+        stack = self._stack = weights.stack
         batch, length = states.shape[:2]
         begins, counts = spans(padding)
-        self._shape = (stack.num_layers, stack.heads, stack.head_size)
         self.source = self._empty(batch, -(-length // stack.lanes) * stack.lanes)
         self.source_lengths = (
             torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
@@ -94,7 +93,8 @@ class NativeCache:
 
     def _empty(self, batch: int, capacity: int) -> tuple[Tensor, Tensor]:
         """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
-        layers, heads, size = self._shape
+        stack = self._stack
+        layers, heads, size = stack.num_layers, stack.heads, stack.head_size
         return (
             torch.zeros(layers, batch, heads, size, capacity),
             torch.zeros(layers, batch, heads, capacity, size),
@@ -148,10 +148,10 @@ class NativeCache:
                 copies[free[-1]] = place
                 self.rows.append(free.pop())
         if copies:
-            to, of = list(copies), list(copies.values())
-            used = max(self.lengths)
-            self.keys[:, to, ..., :used] = self.keys[:, of, ..., :used]
-            self.values[:, to, :, :used] = self.values[:, of, :, :used]
+            library().paradec_copy(
+                self._stack.address, ctypes.byref(self.store), _array(list(copies)),
+                _array(list(copies.values())), len(copies), max(self.lengths),
+            )  # fmt: skip
 
 
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
