@@ -53,7 +53,6 @@ class Case:
 def case(
     decoding: str, family: str = "jacobi", drafter: str = "", exact: bool = True, **flags: Any
 ):
-    """A case from keywords."""
     return Case((("decoding", decoding), *flags.items()), family, drafter, exact)
 
 
@@ -168,7 +167,6 @@ ROWS = pairwise(FACTORS, allowed)
 
 
 def row_name(row: Row) -> str:
-    """A test id."""
     return "_".join(str(value) for value in row.values() if value != ())
 
 
@@ -242,7 +240,6 @@ def numbers(variant: str, layer: str, dtype: torch.dtype) -> blockwise.Given:
 
 
 def words_of(setting: Setting) -> list[str]:
-    """The suppressed tokens' words."""
     return [setting.task.target_dictionary[token] for token in setting.limits.suppressed]
 
 
@@ -306,7 +303,6 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
 def adaptive_twin(
     setting: Setting, source: Sequence[int], prefix: Sequence[int], flags: Mapping[str, Any]
 ) -> Any:
-    """The twin whose blocks follow what was accepted."""
     given, limits = setting.given, setting.limits
     if setting.case.family == "gad":
         size = flags["block_size"]
@@ -318,7 +314,6 @@ def adaptive_twin(
 
 
 def test_every_method_has_a_case() -> None:
-    """A new method without a case is an error."""
     assert {one.method for one in CASES} | ELSEWHERE.keys() == METHODS.keys()
 
 

@@ -85,20 +85,6 @@ def test_this_packages_own_models(build):
     assert difference(*both(build(task), batch(task, [9, 5, 1])["net_input"])) < TOLERANCE
 
 
-def test_a_row_does_not_see_its_padding():
-    task = task_for("default")
-    model = tiny_model(task)
-    model.encoder.embed_tokens.weight[task.source_dictionary.pad()] = 100.0
-    lean = lean_encoder(model)
-    sample = batch(task, [9, 6, 3, 1])
-    assert difference(*both(model, sample["net_input"])) < TOLERANCE
-    states = lean(sample["net_input"])["encoder_out"][0]
-    for row, tokens in enumerate(sample["net_input"]["src_tokens"]):
-        real = tokens.ne(task.source_dictionary.pad())
-        alone = lean({"src_tokens": tokens[real][None]})["encoder_out"][0][:, 0]
-        assert float((states[real, row] - alone).abs().max()) < TOLERANCE
-
-
 @pytest.mark.parametrize("left_pad", [True, False], ids=["left", "right"])
 def test_sinusoids_grow(left_pad):
     task = task_for("default")

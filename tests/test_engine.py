@@ -54,7 +54,6 @@ def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_soft
 
 @pytest.mark.parametrize("flags", METHODS, ids=name)
 def test_methods_on_filled_up_chunks(flags, uncompiled):
-    """A ragged batch, whose last row is left alone, and one sentence, against fairseq's beam 1."""
     task, model = built("default")
     for lengths in ((3, 7, 5, 9, 2, 4), (9,)):
         check(task, [model], batch(task, lengths), flags | {"compile": True}, Limits())

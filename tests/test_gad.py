@@ -17,7 +17,7 @@ from reference.greedy import stock_greedy
 from support import builders
 from support.builders import DEMO_DRAFTER, Limits, batch, built, lend, save_drafter, tiny_drafter
 from support.exact import RAGGED, check, scored
-from support.gad import SEED, Pair, greedy_of, lots, pair, perfect, run, twin, wrong
+from support.gad import SEED, Pair, lots, pair, run, twin
 
 from fairseq_paradec.compat import loading
 from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
@@ -71,25 +71,6 @@ def test_blocks_are_those_of_the_twin(attention: str, kind: str) -> None:
 
 
 # ---- gad, gad_pp and nat: what the conformance table does not show -------------------------------
-
-
-@pytest.mark.parametrize("max_len", [0, 1, 4, 11, 12])
-def test_passes_of_drafters_that_are_always_right_or_wrong(max_len: int) -> None:
-    """ceil(m / (k+1)) and m, with `</s>` in m: also where the limit is what ends the row."""
-    given = pair("mbart", "bidirectional")
-    sample = batch(given.task, (5,), seed=0)
-    limits = Limits(max_len_b=max_len, min_len=max_len)
-    greedy = greedy_of(given, sample, limits)
-    ((_, tokens),) = greedy.items()
-    assert len(tokens) == max_len + 1
-    for size in (1, 2, 5, 12, 50):
-        flags = {"decoding": "gad", "block_size": size}
-        (right,) = run(given, sample, limits, script=perfect(greedy), **flags)
-        (never,) = run(given, sample, limits, script=wrong(greedy), **flags)
-        assert right.tokens == never.tokens == tokens
-        assert right.hypo["steps"] == math.ceil((max_len + 1) / (size + 1))
-        assert never.hypo["steps"] == max_len + 1
-        assert not any(accepted for _, _, accepted in never.passes)
 
 
 @pytest.mark.parametrize("decoding", ["gad_pp", "nat"])
@@ -194,7 +175,6 @@ def test_a_shared_encoder_is_a_copy_of_it(
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every checkpoint that is loaded."""
     seen: list[str] = []
     load = checkpoint_utils.load_model_ensemble_and_task
 

@@ -127,7 +127,6 @@ def limits_of(task: Any) -> dict[str, Any]:
 
 
 def decode(task: Any, models: Sequence[Any], sample: dict[str, Any], **flags: Any) -> Any:
-    """The generator and its best hypotheses, as fairseq-generate drives it."""
     generator = task.build_generator(list(models), Namespace(**flags))
     return generator, [row[0] for row in task.inference_step(generator, list(models), sample)]
 

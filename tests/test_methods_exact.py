@@ -15,7 +15,6 @@ LIMITS = Limits(max_len_b=60)
 
 
 def test_a_generator_decodes_one_batch_after_another() -> None:
-    """Nothing of a batch is left in the generator for the next."""
     task, model = built("learned_positions")
     flags = {"decoding": "pgj", "jacobi_init": "ngram", "jacobi_window": "sliding"}
     generator = task.build_generator([model], argparse.Namespace(**Limits().flags(), **flags))
@@ -29,7 +28,6 @@ def test_a_generator_decodes_one_batch_after_another() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", METHODS, ids=name)
 def test_ragged_batches(flags: Flags) -> None:
-    """All sentences, in batches of very different lengths."""
     task, model, rows = demo()
     for first in range(0, len(rows), 40):
         sample = collate(task, rows[first : first + 40])

@@ -169,7 +169,6 @@ def test_a_beam_that_holds_everything_is_exact(
 def same_as_fairseq(
     task: Any, model: Any, seed: int, beam: int, limits: Limits, prefixes: Any = None, **flags: Any
 ) -> None:
-    """Check all hypotheses of all rows against fairseq's own beam search."""
     sample, words = batch(task, RAGGED, seed=seed), task.target_dictionary
     hypos = run(task, [model], sample, beam, limits, prefixes, **flags)
     generator = SequenceGenerator([model], words, beam_size=beam, **limits.stock())

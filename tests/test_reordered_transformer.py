@@ -78,14 +78,12 @@ def with_targets(task: Any, lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def words_of(sample: dict[str, Any]) -> list[list[int]]:
-    """The batch's targets without `</s>` and padding."""
     return [[word for word in row if word not in (1, 2)] for row in sample["target"].tolist()]
 
 
 def full_forward(
     model: ReorderedTransformer, sample: dict[str, Any], inputs: torch.Tensor
 ) -> torch.Tensor:
-    """fairseq's own log-probabilities, B×T×V."""
     net_input = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
     with torch.no_grad():
         logits, _ = model(**net_input, prev_output_tokens=inputs)
@@ -112,7 +110,6 @@ def test_presets_are_the_papers(arch: str) -> None:
 
 
 def save_plain(path: Path, **options: Any) -> Any:
-    """A plain Transformer of tiny_reordered's sizes, and its checkpoint."""
     sizes = {"encoder_layers": 1, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32}
     task = tiny_task()
     model = builders.tiny_model(task, dtype=torch.float32, **{"seed": 3} | sizes | options)
@@ -138,7 +135,6 @@ def test_training_may_start_from_a_plain_transformers_encoder(tmp_path: Path) ->
 
 
 def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """Of another size, not there, or one that does other things with the same weights."""
     path = tmp_path / "plain.pt"
     others = {"encoder_ffn_embed_dim": 48, "encoder_attention_heads": 4, "activation_fn": "gelu"}
     for name, value in (("none", None), *others.items()):

@@ -67,7 +67,6 @@ def gad_twin(
     prefix: Sequence[int] = (),
     topk: int = 1,
 ) -> Found:
-    """The paper's algorithm, its drafter's full scores cut."""
     words = given.task.target_dictionary
     rules = rules_for(words, given.models, len(source), prefix=prefix, **limits.reference())
     said = said_by(given, tuple(source), builders.DRAFTER_BLOCK_SIZE)

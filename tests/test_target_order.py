@@ -36,7 +36,6 @@ ORDERS: list[TargetOrder] = [
 
 
 def name(order: TargetOrder) -> str:
-    """A test id: h, c, and the switches."""
     on = [f.name for f in fields(order) if getattr(order, f.name) is True]
     return "-".join([str(order.directions), str(order.tokens_per_direction), *on])
 
@@ -73,7 +72,6 @@ def padded(rows: list[list[int]], more: int = 0) -> torch.Tensor:
     ],
 )
 def test_small_orders_by_hand(order: TargetOrder, text: str, want: str) -> None:
-    """Figure 1's example and others, written down by hand."""
     source = order.sources(torch.tensor([len(text)]), len(text))[0]
     assert "".join(text[i] for i in source) == want
 
@@ -190,22 +188,17 @@ def test_prefixes() -> None:
     "options, flag",
     [
         ({"directions": 3}, "--directions"),
-        ({"directions": 0}, "--directions"),
         ({"directions": 2.0}, "--directions"),
-        ({"directions": True}, "--directions"),
         ({"tokens_per_direction": 0}, "--tokens-per-direction"),
         ({"directions": 2, "right_to_left": True}, "--right-to-left"),
-        ({"double_token": True}, "--double-token"),
         ({"directions": 4, "double_token": True}, "--double-token"),
         ({"directions": 4, "middle_to_side": True}, "--middle-to-side"),
         ({"tokens_per_direction": 2, "independent_directions": True}, "--independent-directions"),
         ({"vanilla_mask": True}, "--vanilla-mask"),
         ({"tokens_per_direction": 2, "vanilla_positions": True}, "--vanilla-positions"),
-        ({"directions": 2, "double_token": True, "vanilla_positions": True}, "--vanilla-positions"),
     ],
 )
 def test_contradictions_are_named(options: dict[str, Any], flag: str) -> None:
-    """A message that names the flag, what was given and what would be right."""
     value = options[flag.strip("-").replace("-", "_")]
     with pytest.raises(UsageError, match=rf"^{flag}: got {re.escape(repr(value))}; allowed: ."):
         TargetOrder(**options)

@@ -157,7 +157,6 @@ def test_generate_answers_every_line(tmp_path):
 
 
 def commands_of(page: Path) -> list[str]:
-    """The fairseq commands in a page's code blocks."""
     lines = page.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.startswith(("fairseq-", "echo ")) and "DATA" not in line]
 

@@ -43,7 +43,6 @@ def generate(
 
 
 def assert_same(got: list[list[dict[str, Any]]], want: list[list[dict[str, Any]]]) -> None:
-    """The same hypotheses with the same scores, which are in fp32."""
     for ours, theirs in zip(got, want, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert one["tokens"].tolist() == other["tokens"].tolist()

@@ -27,19 +27,11 @@ Verify = Callable[[Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Pass:
-    """One iteration.
+    """One iteration."""
 
-    Attributes:
-        start: how many tokens were translated before it.
-        draft: what the drafter proposed.
-        num_accepted: how many of these the verifier let pass.
-        emitted: the tokens that the iteration added to the translation.
-    """
-
-    start: int
-    draft: tuple[int, ...]
-    num_accepted: int
-    emitted: tuple[int, ...]
+    start: int  # how many tokens were translated before it
+    draft: tuple[int, ...]  # what the drafter proposed
+    num_accepted: int  # how many of these the verifier let pass
 
 
 @dataclass
@@ -104,7 +96,7 @@ def gad(verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: floa
             scores = rules.apply(log_probs[len(y)], len(y))
             result.scores.append(float(scores.max()))
             y.append(int(scores.argmax()))
-        result.passes.append(Pass(start, tuple(drafted), num_accepted, tuple(y[start:])))
+        result.passes.append(Pass(start, tuple(drafted), num_accepted))
     return result
 
 
@@ -135,5 +127,5 @@ def nat(draft: Draft, rules: Rules) -> Result:
             scores = rules.apply(log_probs, start + i)
             result.scores.append(float(scores.max()))
             y.append(int(scores.argmax()))
-        result.passes.append(Pass(start, (), 0, tuple(y[start:])))
+        result.passes.append(Pass(start, (), 0))
     return result

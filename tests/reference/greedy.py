@@ -44,7 +44,6 @@ class _PlainPositions(torch.nn.Module):
         self.not_pad = not_pad
 
     def forward(self, tokens: torch.Tensor, incremental_state: None = None) -> Any:
-        """Ask fairseq's module for a row without any `<pad>`."""
         return self.wrapped[0](torch.full_like(tokens, self.not_pad))
 
 
@@ -107,24 +106,17 @@ def full_log_probs(
 
 @dataclass(frozen=True)
 class Rules:
-    """What greedy may choose at a position: fairseq's limits, for ONE row.
-
-    Attributes:
-        max_len: the last position that can be predicted; only `</s>` is allowed there.
-        min_len: no `</s>` before this position.
-        prefix: forced first tokens; `<pad>` where nothing is forced.
-        suppressed: never chosen, but where a prefix has a column.
-    """
+    """What greedy may choose at a position: fairseq's limits, for ONE row."""
 
     pad: int
     unk: int
     eos: int
-    max_len: int
-    min_len: int = 1
+    max_len: int  # the last position that can be predicted; only `</s>` is allowed there
+    min_len: int = 1  # no `</s>` before this position
     unk_penalty: float = 0.0
     temperature: float = 1.0
-    prefix: tuple[int, ...] = ()
-    suppressed: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()  # forced first tokens; `<pad>` where nothing is forced
+    suppressed: tuple[int, ...] = ()  # never chosen, but where a prefix has a column
 
     def apply(self, log_probs: torch.Tensor, position: int) -> torch.Tensor:
         """The scores (V) that greedy ranks at `position`; -inf where it may not go."""
@@ -163,16 +155,11 @@ def rules_for(
     """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
     positions = min(model.max_decoder_positions() for model in models)
     return Rules(
-        pad=words.pad(),
-        unk=words.unk(),
-        eos=words.eos(),
+        pad=words.pad(), unk=words.unk(), eos=words.eos(),
         max_len=min(int(max_len_a * src_length + max_len_b), positions - 1),
-        min_len=min_len,
-        unk_penalty=unk_penalty,
-        temperature=temperature,
-        prefix=tuple(prefix),
-        suppressed=tuple(suppressed),
-    )
+        min_len=min_len, unk_penalty=unk_penalty, temperature=temperature,
+        prefix=tuple(prefix), suppressed=tuple(suppressed),
+    )  # fmt: skip
 
 
 def assert_same_or_tie(
@@ -194,10 +181,8 @@ def assert_same_or_tie(
     got, want = list(got), list(want)
     if got == want:
         return 0
-    at = next(
-        (i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b),
-        min(len(got), len(want)),
-    )
+    parted = (i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b)
+    at = next(parted, min(len(got), len(want)))
     assert at < min(len(got), len(want)), f"one output is cut short: got {got}, want {want}"
     log_probs = full_log_probs(models, source, want[:at], rules.temperature, start=rules.eos)
     scores = rules.apply(log_probs[at], at)

@@ -25,52 +25,26 @@ Predict = Callable[[Sequence[int]], list[int]]
 Run = list[int]
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One run of the decoder.
-
-    Attributes:
-        start: first position of the window.
-        guesses: the window's tokens before the pass.
-        predictions: and after it.
-        num_final: leading tokens of the window that this pass leaves final, those final before it
-            in the same block included.
-    """
-
-    start: int
-    guesses: tuple[int, ...]
-    predictions: tuple[int, ...]
-    num_final: int
-
-
 @dataclass
 class Result:
-    """What a decoder made: tokens with `</s>`, and what every pass did."""
+    """What a decoder made: tokens with `</s>`, and where each pass's window began."""
 
-    tokens: list[int]
-    passes: list[Pass] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
 
     @property
     def num_passes(self) -> int:
-        """How often the decoder ran."""
-        return len(self.passes)
+        return len(self.starts)
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """All that the algorithms know of the sentence they decode.
+    """All that the algorithms know of the sentence they decode."""
 
-    Attributes:
-        predict: one pass of the model under greedy's rules.
-        source: source tokens, `</s>` included.
-        max_len: last position that can be predicted; `</s>` is the only prediction there.
-        eos: `</s>`, also the decoder's start symbol.
-    """
-
-    predict: Predict
-    source: tuple[int, ...]
-    max_len: int
-    eos: int
+    predict: Predict  # one pass of the model under greedy's rules
+    source: tuple[int, ...]  # with `</s>`
+    max_len: int  # last position that can be predicted; `</s>` is the only prediction there
+    eos: int  # also the decoder's start symbol
     pad: int
 
     @property
@@ -97,7 +71,7 @@ def sentence(
 
 def greedy(x: Sentence) -> Result:
     """Equation 3, solved by substitution: one token a pass."""
-    result = Result([])
+    result = Result()
     _greedy_tail(x, result)
     return result
 
@@ -115,16 +89,9 @@ def parallel_jacobi(
     while boundaries[-1] < x.num_positions:
         total *= 2
         boundaries.append(min(total, x.num_positions))
-    result = Result([])
+    result = Result()
     _blocks(x, boundaries, init, stop, result)
     return result
-
-
-def gs_jacobi(
-    x: Sentence, block_size: int, init: str = "pad", stop: str = "prefix", window: str = "block"
-) -> Result:
-    """Algorithm 2: blocks of `block_size`, left to right (or a window that slides)."""
-    return hybrid(x, block_size, x.num_positions, init, stop, window)
 
 
 def hybrid(
@@ -135,9 +102,10 @@ def hybrid(
     stop: str = "prefix",
     window: str = "block",
 ) -> Result:
-    """Algorithm 3: Algorithm 2 up to `hybrid_length` positions, then greedy until `</s>`."""
+    """Algorithm 3: Algorithm 2, blocks left to right (or a window that slides), up to
+    `hybrid_length` positions, then greedy until `</s>`."""
     end = x.num_positions if hybrid_length is None else min(hybrid_length, x.num_positions)
-    result = Result([])
+    result = Result()
     if window == "sliding":
         assert stop == "prefix"
         finished = _sliding(x, block_size, end, init, result)
@@ -164,9 +132,7 @@ def reference(
         return greedy(x)
     if decoding == "pj":
         return parallel_jacobi(x, jacobi_init, jacobi_stop, jacobi_length)
-    if decoding == "pgj":
-        return gs_jacobi(x, block_size, jacobi_init, jacobi_stop, jacobi_window)
-    assert decoding == "hgj", decoding
+    assert decoding == "hgj" or (decoding == "pgj" and hybrid_length is None), decoding
     return hybrid(x, block_size, hybrid_length, jacobi_init, jacobi_stop, jacobi_window)
 
 
@@ -176,7 +142,7 @@ def _greedy_tail(x: Sentence, result: Result) -> None:
         at = len(result.tokens)
         token = x.predict([*result.tokens, x.pad])[at]
         result.tokens.append(token)
-        result.passes.append(Pass(at, (x.pad,), (token,), 1))
+        result.starts.append(at)
 
 
 def _blocks(x: Sentence, boundaries: Sequence[int], init: str, stop: str, result: Result) -> bool:
@@ -191,7 +157,7 @@ def _blocks(x: Sentence, boundaries: Sequence[int], init: str, stop: str, result
             y = x.predict([*done, *old])[start:]
             # Predictions before the first disagreement, and the one there, are right.
             was_final, num_final = num_final, min(_agreeing(old, y) + 1, end - start)
-            result.passes.append(Pass(start, tuple(old), tuple(y), num_final))
+            result.starts.append(start)
             history.append(y if stop == "unchanged" else y[was_final:])
             if stop == "unchanged":
                 if old == y:  # equation 5
@@ -216,7 +182,7 @@ def _sliding(x: Sentence, block_size: int, limit: int, init: str, result: Result
         old = old + first_guess(init, x, [*done, *old], size - len(old), history)
         y = x.predict([*done, *old])[len(done) :]
         num_final = min(_agreeing(old, y) + 1, size)
-        result.passes.append(Pass(len(done), tuple(old), tuple(y), num_final))
+        result.starts.append(len(done))
         history.append(y)
         final = y[:num_final]
         if x.eos in final:
