@@ -38,16 +38,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_digest_is_of_tokens_and_not_of_numbers():
-    entry = {"start": 0, "draft": [], "verifier": ["a"], "num_accepted": 0, "num_committed": 1}
-    record = {"id": gallery.RACE, "output": ["a"], "decoder_passes": 1, "score": -1.0}
-    record["trace"] = [entry | {"log_probs": [-0.1]}]
-    plain = gallery.digest([record])
-    assert gallery.digest([record | {"score": -2.0, "trace": [entry]}]) == plain
-    assert gallery.digest([record | {"output": ["b"]}]) != plain
-    assert gallery.digest([record | {"trace": [entry | {"verifier": ["b"]}]}]) != plain
-
-
 def test_another_page_is_not_written_over(tmp_path: Path):
     (tmp_path / "report.md").write_text("# One page of all that was measured\n")
     with pytest.raises(gallery.UsageError, match="--out: got '.*report'; allowed: a folder beside"):

@@ -145,20 +145,24 @@ def test_what_it_cannot_honour_is_refused():
         tiny_image_model(tiny_task())
 
 
-def test_a_checkpoint_knows_its_sizes(tmp_path):
+# ---- checkpoints, and heads on them --------------------------------------------------------------
+
+
+@pytest.fixture
+def base_file(tmp_path: Path) -> tuple[Any, Any, str]:
     task = task_of(RGB)
-    model = tiny_image_model(task)
-    path = save(task, model, tmp_path / "model.pt", "image_transformer")
+    base = tiny_image_model(task, dtype=torch.float32)
+    return task, base, save(task, base, tmp_path / "base.pt", "image_transformer")
+
+
+def test_a_checkpoint_knows_its_sizes(base_file):
+    task, model, path = base_file
     (loaded,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
     assert loaded.image_sizes == RGB and loaded.decoder.attention_window == (5, 4)
     assert cfg.model.low_size == [1, 2, 3] and cfg.model.high_size == [3, 4, 3]
-    got, want = forwards(task, 2, loaded.double().eval(), model)
-    assert torch.equal(got, want)
+    assert torch.equal(*forwards(task, 2, loaded.eval(), model))
     with pytest.raises(UsageError, match="images of .*as the model's"):
         checkpoint_utils.load_model_ensemble_and_task([path], task=task_of(GRAY))
-
-
-# ---- heads --------------------------------------------------------------------------------------
 
 
 def with_heads(task: Any, path: str, arch: str = HEADS, **options: Any) -> Any:
@@ -168,13 +172,6 @@ def with_heads(task: Any, path: str, arch: str = HEADS, **options: Any) -> Any:
     model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
     model.flags = args
     return model
-
-
-@pytest.fixture
-def base_file(tmp_path: Path) -> tuple[Any, Any, str]:
-    task = task_of(RGB)
-    base = tiny_image_model(task, dtype=torch.float32)
-    return task, base, save(task, base, tmp_path / "base.pt", "image_transformer")
 
 
 def test_heads_on_a_base(base_file):
