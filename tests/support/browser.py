@@ -51,11 +51,11 @@ class Browser:
 
     def console(self) -> list[str]:
         """Return what the console has got since the last call: errors, violations of the policy."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
         """Return the addresses that were asked for since the last call."""
-        entries = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
+        entries = self.driver.get_log("performance")
         messages: list[Any] = [json.loads(entry["message"])["message"] for entry in entries]
         sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [one["params"]["request"]["url"] for one in sent]

@@ -38,7 +38,7 @@ def tiny_image_model(
     With the architecture blockwise_image_transformer it has the same base at the same seed, and
     random heads.
     """
-    args = Namespace(**SMALL | {"attention_block": block, "attention_memory": memory} | options)
+    args = Namespace(**{**SMALL, "attention_block": block, "attention_memory": memory} | options)
     if arch.startswith("blockwise"):
         base = tiny_image_model(task, block, memory, dtype, seed, **options)
         vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
