@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import benchmark, documents, judge, loading, machine, systems
 from fairseq_paradec.measure.journal import Journal
-from fairseq_paradec.measure.peers import CTranslate2System
+from fairseq_paradec.measure.peers import CTranslate2System, numbers_of_threads
 from fairseq_paradec.measure.specs import split_label
 from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.measure.timings import Benchmark, Plan
@@ -64,6 +65,7 @@ def document(tmp_path_factory):
         "--decoder", "pgj --block-size 3",
         "--decoder", "six wide=hgj --block-size 6 --jacobi-window sliding",
         "--decoder", f'student=beam --beam 1 --path "{other}"',
+        "--decoder", "eighth=pj --engine-dtype int8",
     ]  # fmt: skip
     assert paradec(["benchmark", *arguments]) == 0
     assert sorted(p.name for p in out.parent.iterdir()) == ["b.json", "b.md", "b.png"]
@@ -81,7 +83,7 @@ def test_the_document_fits_its_schema(document):
     older = copy.deepcopy(document) | {"version": 1}
     for system in older["systems"]:
         lossless, promise = system.pop("lossless"), system["promise"]
-        assert lossless == (promise == "exact") or promise == "peer"
+        assert lossless == (promise in ("exact", "other dtype")) or promise == "peer"
     jsonschema.validate(older, schema)
     with pytest.raises(jsonschema.ValidationError, match="lossless"):
         jsonschema.validate(older | {"version": 2}, schema)
@@ -110,8 +112,9 @@ def test_ratios_are_recomputed_from_the_raw_samples(document):
     assert {times.shape for times in raw.values()} == {(3, 6)}  # rounds, sentences
     heads = {"x beam 5": BEAM, "x fairseq greedy": GREEDY, "x our greedy": OWN_GREEDY}
     rows = by_decoder(document, "Latency")
-    assert len(rows) == 6
-    for name, row in rows.items():
+    assert len(rows) == 7
+    for shown, row in rows.items():
+        name = shown.partition(" [")[0]
         for head, base in heads.items():
             assert is_spread(row[head], raw[base].sum(axis=1) / raw[name].sum(axis=1), 0.006)
         assert is_spread(row["ms per sentence"], 1000 * np.median(raw[name], axis=1), 0.006)
@@ -121,7 +124,8 @@ def test_ratios_are_recomputed_from_the_raw_samples(document):
     assert list(sweep) == ["4", "12"][: len(sweep)]  # 99 is more than there are sentences
     for row in table(document, "Throughput"):
         times = sweep[str(row["batch"])]
-        ours, greedys = (np.array(times[name]).sum(axis=1) for name in (row["decoder"], GREEDY))
+        names = row["decoder"].partition(" [")[0], GREEDY
+        ours, greedys = (np.array(times[name]).sum(axis=1) for name in names)
         assert np.array(times[GREEDY]).shape == (3, 12 / row["batch"])
         assert is_spread(row["sentences/s"], 12 / ours, 0.06)
         assert is_spread(row["x fairseq greedy"], greedys / ours, 0.006)
@@ -129,9 +133,12 @@ def test_ratios_are_recomputed_from_the_raw_samples(document):
 
 def test_outputs_are_told_apart(document):
     rows = by_decoder(document, "Output")
-    assert {name: row["label"] for name, row in rows.items()} == {BEAM: "beam search"} | (
-        dict.fromkeys([GREEDY, OWN_GREEDY, "pgj --block-size 3", "six wide", "student"], "exact")
-    )
+    assert {name: row["label"] for name, row in rows.items()} == {
+        BEAM: "beam search", GREEDY: "exact", "greedy [native fp32]": "exact",
+        "pgj --block-size 3 [native fp32]": "exact", "six wide [native fp32]": "exact",
+        "student [fairseq fp32]": "exact", "eighth [native int8]": "other dtype",
+    }  # fmt: skip
+    rows = {name.partition(" [")[0]: row for name, row in rows.items()}
     assert rows["six wide"]["identical to greedy"] == "12/12"
     # A copy of the model is known by its weights.
     assert rows["student"]["BLEU - greedy"] == rows[BEAM]["BLEU - beam 5"] == "+0.00 [+0.00, +0.00]"
@@ -141,11 +148,22 @@ def test_outputs_are_told_apart(document):
     assert {row["parameters"] for row in rows.values()} == {expected}
     # Peers have a table of their own: the same model, converted right, says the same words.
     found = {row["peer"]: row for row in table(document, "Peers")}
-    assert len(found) == 4 and all(row["threads"] in (1, 2) for row in found.values())
-    assert found["CTranslate2 greedy, float32"]["identical"] == "12/12"
-    assert found["CTranslate2 beam 5, float32"]["BLEU"] == rows[BEAM]["BLEU"]
-    for title in ("Output", "Latency", "Throughput", "Threads", "Speed-up"):
+    numbers = numbers_of_threads(len(os.sched_getaffinity(0)), [1, 2])
+    assert numbers_of_threads(6, [3, 1]) == [1, 2, 3, 4, 6]
+    assert [*found] == [
+        f"CTranslate2 {search}, {dtype}, {count} thread{'s' * (count > 1)}"
+        for dtype in ("float32", "int8") for search in ("greedy", "beam 5") for count in numbers
+    ]  # fmt: skip
+    assert found["CTranslate2 greedy, float32, 1 thread"]["identical"] == "12/12"
+    assert found["CTranslate2 beam 5, float32, 2 threads"]["BLEU"] == rows[BEAM]["BLEU"]
+    for title in ("Output", "Latency", "Speed-up"):
         assert "CTranslate2" not in str(table(document, title))
+    # With as many threads as the others they are among them.
+    assert "CTranslate2 greedy, int8, 1 thread" in by_decoder(document, "Throughput")
+    assert "2 threads" not in str(table(document, "Throughput"))
+    two = np.array(document["seconds"]["latency"]["2"]["CTranslate2 beam 5, int8, 2 threads"])
+    cell = by_decoder(document, "Threads")["CTranslate2 beam 5, int8"]["2 threads, ms"]
+    assert is_spread(cell, 1000 * np.median(two, axis=1), 0.006)
 
 
 def test_a_doctored_file_is_refused(document):
@@ -411,7 +429,7 @@ def test_a_mistake_is_named(capsys, monkeypatch, tmp_path):
         (["--out", "b.txt"], ".json"),
         (["--decoder", "greedy"], "LABEL= of its own"),
         (["--peers", "--unkpen", "2"], "--peers"),
-        (["--peers", "--decoder", "CTranslate2 greedy, int8=pj"], "LABEL="),
+        (["--peers", "--decoder", "CTranslate2 greedy, int8, 1 thread=pj"], "LABEL="),
     ):
         argv = ["benchmark", str(DEMO), "--path", MODEL, "--out", "b.json", *arguments]
         assert paradec(argv) == 2
@@ -427,6 +445,7 @@ def test_labels_and_promises(models):
         "beam --beam 1 --sampling": "relaxed",
         "beam --beam 1 --no-repeat-ngram-size 3": "relaxed",
         "beam --beam 4 --lenpen 0.6": "beam search",
+        f"gad_pp --drafter-path {DEMO}/drafter.pt --engine-dtype int8": "relaxed",
         f"greedy --path '{DEMO}/../{DEMO.name}/model.pt'": "exact",
     }.items():
         assert FairseqSystem(spec, models, MODEL, {}).promise == promise
@@ -435,7 +454,7 @@ def test_labels_and_promises(models):
 def test_limits_hold_for_all(models):
     common, commands = {"max_len_b": 4, "min_len": 4}, (*benchmark.ALWAYS.values(), "pj")
     rows = [FairseqSystem(spec, models, MODEL, common) for spec in commands]
-    rows.append(CTranslate2System(1, "float32", models, MODEL, common))
+    rows.append(CTranslate2System(1, "float32", 1, models, MODEL, common))
     assert {len(row.translate([8])[0].tokens) for row in rows} == {4}
 
 

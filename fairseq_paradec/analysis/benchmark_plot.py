@@ -20,6 +20,7 @@ from .benchmark_tables import (  # noqa: E402
     BlockPoint,
     label,
     milliseconds,
+    shown,
     threads,
     throughput,
 )
@@ -111,7 +112,7 @@ def _bars(
         ax.barh(place, value, color=colour(system), height=0.66)
         ax.plot([value, tail], [place, place], color="black", linewidth=0.9)
         ax.text(tail, place, f" {value:.1f}", va="center", fontsize=8)
-    ax.set_yticks(range(len(systems)), [s["label"] for s in systems], fontsize=8)
+    ax.set_yticks(range(len(systems)), [shown(s) for s in systems], fontsize=8)
     ax.invert_yaxis()
     ax.set_xlabel(meaning)
 
@@ -120,37 +121,37 @@ def _throughput(ax: Any, document: dict[str, Any]) -> None:
     """Sentences a second: lines by batch size, or bars where there is one size."""
     sweep, count = document["seconds"]["throughput"], document["setting"]["sentences"]
     sizes = [int(size) for size in sweep]
-    names = list(next(iter(sweep.values())))
+    first = next(iter(sweep.values()))
+    systems = [s for s in document["systems"] if s["label"] in first]
     if len(sizes) == 1:
         (times,) = sweep.values()
-        systems = [s for s in document["systems"] if s["label"] in times]
         rates = [throughput(times[s["label"]], count).median for s in systems]
         _bars(ax, systems, rates, f"sentences per second, batch {sizes[0]}")
         return
-    for name in names:
-        rates = [throughput(times[name], count).median for times in sweep.values()]
+    for system in systems:
+        rates = [throughput(times[system["label"]], count).median for times in sweep.values()]
         ax.plot(sizes, rates, marker="o", markersize=3)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("batch size")
     ax.set_ylabel("sentences per second")
-    legend(ax, names)
+    legend(ax, [shown(system) for system in systems])
 
 
 def _threads(ax: Any, document: dict[str, Any]) -> None:
     """Lines: speed-up against our greedy with as many threads (santilli2023, Figure 3)."""
     latency = document["seconds"]["latency"]
     counts = sorted(latency, key=int)
-    names = [name for name in latency[counts[-1]] if all(name in latency[c] for c in counts)]
-    for name in names:
+    systems = [s for s in document["systems"] if s["promise"] != "peer"]
+    for name in (system["label"] for system in systems):
         gains = [speed_up(latency[c][OWN_GREEDY], latency[c][name]).median for c in counts]
         ax.plot([int(c) for c in counts], gains, marker="o", markersize=3)
     ax.set_xticks([int(c) for c in counts])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("CPU threads")
     ax.set_ylabel(f"speed-up against {OWN_GREEDY}, as many threads")
-    legend(ax, names)
+    legend(ax, [shown(system) for system in systems])
 
 
 def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,8 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
                 "rows": [
                     throughput_row(s, size, times, setting["sentences"])
                     for size, times in sweep.items()
-                    for s in own
+                    for s in own + peers
+                    if s["label"] in times
                 ],
             }
         )
@@ -73,7 +74,7 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             "title": f"Speed-up against {GREEDY}, by source length in tokens ({threads(main)})",
             "notes": [],
             "rows": [
-                {"decoder": s["label"], "label": label(s)}
+                {"decoder": shown(s), "label": label(s)}
                 | {
                     f"{name} (n={len(items)})": speed_up(
                         latency[GREEDY], latency[s["label"]], items
@@ -89,7 +90,8 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "title": "Threads: batch 1, median ms; speed-up against our greedy with as many",
                 "notes": [],
-                "rows": [threads_row(s, seconds["latency"]) for s in own],
+                "rows": [threads_row(s, seconds["latency"]) for s in own]
+                + peer_threads_rows(peers, seconds["latency"]),
             }
         )
     if peers:
@@ -97,9 +99,8 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "title": "Peers: the same checkpoint in another engine",
                 "notes": [
-                    "Each at its own best number of threads and in its own dtype; speed-ups are "
-                    f"against the table above, in the same rounds ({setting['dtype']}, "
-                    f"{threads(main)}).",
+                    "Each in its own dtype, with its own number of threads; speed-ups are against "
+                    f"Latency above, in the same rounds ({setting['dtype']}, {threads(main)}).",
                     "identical: to fairseq greedy.",
                 ],
                 "rows": [peer_row(s, latency) for s in peers],
@@ -114,9 +115,37 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def threads(count: str) -> str:
+def threads(count: str | int) -> str:
     """Return, for example, ``1 thread``."""
-    return f"{count} thread{'' if count == '1' else 's'}"
+    return f"{count} thread{'' if str(count) == '1' else 's'}"
+
+
+def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
+    """Return systems' labels as tables show them, for example ``gad [native int8]``.
+
+    Engine and dtype stand there if this package's decoders are of several. fairseq's search says it
+    is fairseq's, and peers have a dtype in their labels.
+
+    Args:
+        systems: of a document.
+    """
+
+    def engine(system: dict[str, Any]) -> str:
+        compiled = " compiled" if system["compiled"] else ""
+        return f"{system['engine']} {system['engine_dtype']}{compiled}"
+
+    own = [s["promise"] != "peer" and s["label"] not in (BEAM, GREEDY) for s in systems]
+    several = len({engine(s) for s, is_own in zip(systems, own, strict=True) if is_own}) > 1
+    return [
+        f"{s['label']} [{engine(s)}]" if several and is_own else s["label"]
+        for s, is_own in zip(systems, own, strict=True)
+    ]
+
+
+def shown(system: dict[str, Any]) -> str:
+    """Return a system's label as tables show it; older documents have labels alone."""
+    name: str = system.get("shown", system["label"])
+    return name
 
 
 def label(system: dict[str, Any]) -> str:
@@ -146,7 +175,7 @@ def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
     """
     at_one = system["agreement"]["1"]
     row: Row = {
-        "decoder": system["label"],
+        "decoder": shown(system),
         "label": label(system),
         "parameters": system["parameters"],
         "identical to greedy": f"{at_one['identical']}/{at_one['sentences']}",
@@ -219,7 +248,7 @@ def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
     """Return what a user waits for one sentence."""
     name = system["label"]
     return {
-        "decoder": name,
+        "decoder": shown(system),
         "label": label(system),
         "ms per sentence": milliseconds(times[name]).text(2),
         "p95": round(1000 * percentile(times[name], 95), 2),
@@ -258,7 +287,7 @@ def throughput_row(
     agreement = system["agreement"][size]
     return {
         "batch": int(size),
-        "decoder": name,
+        "decoder": shown(system),
         "label": label(system),
         "sentences/s": throughput(times[name], sentences).text(1),
         **against_baselines(name, times),
@@ -269,12 +298,28 @@ def throughput_row(
 
 def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -> Row:
     """Return latency by the number of threads (santilli2023, Figure 3)."""
-    row: Row = {"decoder": system["label"], "label": label(system)}
+    row: Row = {"decoder": shown(system), "label": label(system)}
     for count, times in latency.items():
         ours = times[system["label"]]
         row[f"{threads(count)}, ms"] = milliseconds(ours).text(2)
         row[f"{threads(count)}, x"] = speed_up(times[OWN_GREEDY], ours).text(2)
     return row
+
+
+def peer_threads_rows(
+    peers: Iterable[dict[str, Any]], latency: dict[str, dict[str, Rounds]]
+) -> list[Row]:
+    """Return the same of peers that were timed with each of these numbers of threads."""
+    found: dict[str, Row] = {}
+    for count, times in latency.items():
+        for peer in peers:
+            if str(peer["threads"]) == count and peer["label"] in times:
+                name = peer["label"].removesuffix(f", {threads(count)}")
+                row = found.setdefault(name, {"decoder": name, "label": label(peer)})
+                row[f"{threads(count)}, ms"] = milliseconds(times[peer["label"]]).text(2)
+                gain = speed_up(times[OWN_GREEDY], times[peer["label"]])
+                row[f"{threads(count)}, x"] = gain.text(2)
+    return [row for row in found.values() if len(row) == 2 + 2 * len(latency)]
 
 
 def peer_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:

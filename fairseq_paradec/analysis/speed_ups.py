@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import option_error
-from .benchmark_tables import BEAM, BINS, label, milliseconds, threads
+from .benchmark_tables import BEAM, BINS, label, milliseconds, shown, threads
 from .timing import Rounds, Spread, length_bins, speed_up
 
 Row = dict[str, Any]
@@ -93,15 +93,15 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
     if by == "beam":
         return _by_beam(document, against)
     if against not in {system["label"] for system in _own(document)}:
-        allowed = "a decoder that is no peer: peers were timed at batch 1 and their own threads"
+        allowed = "a decoder that is no peer: peers were timed with their own threads"
         raise option_error("--against", against, allowed)
     cells = {"batch": _batches, "length": _lengths, "threads": _threads}[by](document)
     if len(cells) < 2:
         return []
     return [
-        SpeedUp(name, label(system), at, speed_up(times[against], times[name], items), against)
-        for system in _own(document)
-        for name in [system["label"]]
+        SpeedUp(shown(one), label(one), at, speed_up(times[against], times[name], items), against)
+        for one in _own(document)
+        for name in [one["label"]]
         for at, (times, items) in cells.items()
     ]
 
@@ -159,9 +159,10 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
         for width, system in sorted(ones, key=lambda one: one[0]):
             name, base = system["label"], stock.get(width, against)
             gain, ms = speed_up(times[base], times[name]), milliseconds(times[name])
-            found.append(SpeedUp(name, label(system), f"beam {width}", gain, base, ms))
+            found.append(SpeedUp(shown(system), label(system), f"beam {width}", gain, base, ms))
     # fairseq's own search alone, which every benchmark has with two beams, says nothing.
-    return found if {one.name for one in found} - set(stock.values()) else []
+    own_search = {shown(system) for _, system in groups.get("beam", [])}
+    return found if {one.name for one in found} - own_search else []
 
 
 # ---- sentence by sentence -----------------------------------------------------------------------
@@ -227,11 +228,9 @@ def histograms(
     wanted = [name for name in names if name != against] if labels is None else labels
     times = document["seconds"]["latency"][_main(document)]
     base = np.median(np.array(times[against]), axis=0)
-    known = {system["label"]: label(system) for system in document["systems"]}
-    return [
-        Histogram(name, known[name], (base / np.median(np.array(times[name]), axis=0)).tolist())
-        for name in wanted
-    ]
+    known = {system["label"]: system for system in document["systems"]}
+    ratios = {name: (base / np.median(np.array(times[name]), axis=0)).tolist() for name in wanted}
+    return [Histogram(shown(known[n]), label(known[n]), found) for n, found in ratios.items()]
 
 
 def bin_name(place: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
+from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names, tables
 from ..analysis.markdown import markdown
 from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
@@ -26,7 +26,7 @@ from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
 from .loading import check_inputs, choose, evenly
-from .peers import CTranslate2System
+from .peers import CTranslate2System, numbers_of_threads
 from .specs import COMMON
 from .systems import FairseqSystem, Models, System
 from .text import holds_images, quality_of
@@ -52,7 +52,7 @@ def benchmark(args: argparse.Namespace) -> int:
     check_inputs(args.data, args.path)
     if args.peers and holds_images(args.data):
         raise option_error("--peers", "given", "it with texts; DATA holds images")
-    # Before anything is built: generators are built, and peers tuned, with these threads.
+    # Before anything is built: generators are built with these threads.
     torch.set_num_threads(args.threads[0])
     documents.check_out(args.out)
     systems = make_systems(args, common)
@@ -71,7 +71,6 @@ def benchmark(args: argparse.Namespace) -> int:
         )
     unfinished = args.out.with_suffix(".partial.jsonl")
     journal = Journal(unfinished, fingerprint(args, systems))
-    tune_peers(systems, plan, journal)
     bench = Benchmark(systems, plan, journal)
     bench.run()
     setting = {
@@ -118,9 +117,10 @@ def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[Syste
     systems += [FairseqSystem(spec, models, args.path, common) for spec in chosen]
     if args.peers:
         systems += [
-            CTranslate2System(beam, kind, models, args.path, common)
+            CTranslate2System(beam, kind, threads, models, args.path, common)
             for kind in ("float32", "int8")
             for beam in (1, 5)
+            for threads in numbers_of_threads(len(os.sched_getaffinity(0)), args.threads)
         ]
     labels = [system.label for system in systems]
     for name in labels:
@@ -154,20 +154,6 @@ def fingerprint(args: argparse.Namespace, systems: Sequence[System]) -> dict[str
         "argument": {"--" + k.replace("_", "-"): str(value) for k, value in given.items()},
         **origin(args.data, args.subset, files),
     }
-
-
-def tune_peers(systems: Sequence[System], plan: Plan, journal: Journal) -> None:
-    """Set each peer's fastest number of threads; a continued run keeps it."""
-    for system in systems:
-        if isinstance(system, CTranslate2System):
-            key = f"threads/{system.label}"
-            if key not in journal.entries:
-                if not plan.busy:
-                    machine.wait_until_idle()
-                few = plan.timed[:: max(1, len(plan.timed) // 20)]
-                system.tune_threads(few, len(os.sched_getaffinity(0)))
-                journal.put(key, system.threads)
-            system.use_threads(journal.entries[key])
 
 
 def notes(
@@ -257,6 +243,8 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                 "changed": bench.changed(name),
             }
         )
+    for record, name in zip(systems, shown_names(systems), strict=True):
+        record["shown"] = name
     task = bench.systems[0].task
     sizes_of = task.dataset(setting["subset"]).src_sizes
     document: dict[str, Any] = {

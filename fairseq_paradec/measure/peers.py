@@ -6,7 +6,6 @@ import argparse
 import functools
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
+from ..analysis.benchmark_tables import threads as counted
 from ..decoding.provenance import provenance
 from ..errors import UsageError, option_error
 from .systems import PEER, Models, Output, count_parameters
@@ -27,6 +27,7 @@ class CTranslate2System:
     Args:
         beam: its size; 1 is greedy.
         compute_type: CTranslate2's: ``float32`` or ``int8``.
+        threads: its own number of CPU threads.
         models: where the checkpoint and the test set come from.
         path: the checkpoint.
         common: fairseq's options that all decoders share.
@@ -39,54 +40,27 @@ class CTranslate2System:
         self,
         beam: int,
         compute_type: str,
+        threads: int,
         models: Models,
         path: str,
         common: dict[str, Any],
     ) -> None:
         name = "greedy" if beam == 1 else f"beam {beam}"
-        self.label = f"CTranslate2 {name}, {compute_type}"
-        self.command = f"--peers ({compute_type}, beam {beam})"
+        self.label = f"CTranslate2 {name}, {compute_type}, {counted(threads)}"
+        self.command = f"--peers ({compute_type}, beam {beam}, {counted(threads)})"
         self.promise, self.dtype = PEER, compute_type
+        self.threads: int | None = threads
         self.models, self.task = models.load(path)
         self.files = path.split(os.pathsep)
         self.parameters = count_parameters(self.models)
         self.dataset = self.task.dataset(models.subset)
         self.language = text_language(models.data, self.task.cfg.target_lang)
-        self.threads: int | None = None
-        self._folder = converted(path, models.data)
+        self._translator = translator(converted(path, models.data), compute_type, threads)
         self._limits = {
             "beam_size": beam,
             "max_decoding_length": int(common.get("max_len_b", 200)),
             "min_decoding_length": int(common.get("min_len", 1)),
         }
-        self.use_threads(1)
-
-    def use_threads(self, threads: int) -> None:
-        """Take another number of threads."""
-        import ctranslate2
-
-        self.threads = threads
-        self._translator = ctranslate2.Translator(
-            self._folder, device="cpu", compute_type=self.dtype, intra_threads=threads
-        )
-
-    def tune_threads(self, sentences: Sequence[int], most: int) -> None:
-        """Take the number of threads that is fastest at batch 1.
-
-        Args:
-            sentences: to be translated, once each after a warm-up.
-            most: threads to try up to.
-        """
-        seconds = {}
-        for threads in range(1, most + 1):
-            self.use_threads(threads)
-            for turn in range(2):
-                begin = time.perf_counter()
-                for sentence in sentences:
-                    self.translate([sentence])
-                if turn:
-                    seconds[threads] = time.perf_counter() - begin
-        self.use_threads(min(seconds, key=seconds.__getitem__))
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch.
@@ -107,6 +81,28 @@ class CTranslate2System:
     def provenance(self) -> dict[str, Any]:
         """Return how batches are decoded, as docs/trace.md describes it."""
         return provenance(False, "ctranslate2", self.dtype, False, self.models)
+
+
+def translator(folder: str, compute_type: str, threads: int) -> Any:
+    """Load a converted model, on the CPU."""
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        folder, device="cpu", compute_type=compute_type, intra_threads=threads
+    )
+
+
+def numbers_of_threads(cores: int, given: Sequence[int]) -> list[int]:
+    """Return the numbers of threads that a peer is tried with.
+
+    They are the given ones, and 1, 2, 4, ... up to all cores.
+
+    Args:
+        cores: of the machine.
+        given: of the run.
+    """
+    doubled = {2**i for i in range(cores.bit_length())}
+    return sorted({cores, *given, *doubled})
 
 
 @functools.cache

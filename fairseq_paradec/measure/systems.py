@@ -180,14 +180,14 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
-        if self.dtype != models.dtype:
-            return OTHER_DTYPE
-        if self.lossless:
-            return EXACT
         stock = not isinstance(self.generator, MethodGenerator)
         plain = stock and not any(name in self.given for name in OTHER_SEARCH)
-        beam = not stock and METHODS[self.generator.config.decoding].beam
-        return BEAM if plain or beam else RELAXED
+        beam = plain or (not stock and METHODS[self.generator.config.decoding].beam)
+        if not (self.lossless or beam):
+            return RELAXED
+        if self.dtype != models.dtype:
+            return OTHER_DTYPE
+        return EXACT if self.lossless else BEAM
 
     @property
     def lossless(self) -> bool:

@@ -65,7 +65,6 @@ class Benchmark:
 
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal) -> None:
         self.systems, self.plan, self.journal = list(systems), plan, journal
-        self.own = [system for system in systems if system.promise != PEER]
         self.bar = tqdm(disable=True)
         self._observed: dict[str, dict[int, list[str]]] = {}
 
@@ -79,17 +78,21 @@ class Benchmark:
     def _timed_by(self, threads: int) -> list[System]:
         """Return the systems whose latency is measured with these threads.
 
-        A peer has its own number of threads, so it is measured in one setting only.
+        A peer has its own number of threads; the first rounds have peers of every number.
         """
-        return self.systems if threads == self.plan.threads[0] else self.own
+        return self.systems if threads == self.plan.threads[0] else self._with(threads)
+
+    def _with(self, threads: int) -> list[System]:
+        """Return the systems on a number of threads: all but peers on another."""
+        return [s for s in self.systems if s.promise != PEER or s.threads == threads]
 
     def _left(self) -> int:
         """Return the largest number of translations left."""
-        plan, count = self.plan, len(self.plan.sentences)
+        plan, count, among = self.plan, len(self.plan.sentences), self._with(self.plan.threads[0])
         work = {f"outputs/1/{s.label}": count for s in self.systems}
         for size in plan.batch_sizes:
-            work |= {f"outputs/{size}/{s.label}": count for s in self.own}
-            work |= {f"throughput/{size}/{r}": count * len(self.own) for r in range(plan.rounds)}
+            work |= {f"outputs/{size}/{s.label}": count for s in among}
+            work |= {f"throughput/{size}/{r}": count * len(among) for r in range(plan.rounds)}
         for threads in plan.threads:
             each = len(plan.timed) * len(self._timed_by(threads))
             work |= {f"latency/{threads}/{r}": each for r in range(plan.rounds)}
@@ -105,11 +108,12 @@ class Benchmark:
             items = [[sentence] for sentence in self.plan.timed]
             self.time(f"latency/{threads}", self._timed_by(threads), items)
         torch.set_num_threads(self.plan.threads[0])
+        among = self._with(self.plan.threads[0])
         best: dict[str, float] = {}
         for size in self.plan.batch_sizes:
-            for system in self.own:
+            for system in among:
                 self.observe(system, size)
-            self.time(f"throughput/{size}", self.own, self.plan.batches(size))
+            self.time(f"throughput/{size}", among, self.plan.batches(size))
             found = {
                 name: len(self.plan.sentences) / min(map(total, rounds))
                 for name, rounds in self.seconds(f"throughput/{size}").items()
