@@ -68,17 +68,6 @@ def test_limits_of_pairs_are_the_twins(given: str, limits: Limits) -> None:
         assert limits.min_len < min(found) and max(found) <= top + 1
 
 
-@pytest.mark.parametrize("given", ["ibdecoder", "sa-3", "imdecoder"])
-def test_outer_addition_loses_nothing(given: str) -> None:
-    """Keeping each hypothesis' best B at each addition is the same as trying all z-tuples."""
-    task, model = reordered(given, size=7)
-    limits = Limits(max_len_b=7, min_len=0)
-    for beam in (1, 3):
-        for source in source_rows(batch(task, (3, 5), seed=beam)):
-            want = twin([model], source, beam, limits, extend=paper.all_tuples)
-            assert want == twin([model], source, beam, limits)
-
-
 @pytest.mark.parametrize("given", ["ibdecoder_sa", "double_token"])
 def test_an_ensemble_averages_probabilities(given: str) -> None:
     """Two models of one order; two of different orders are refused."""
@@ -131,7 +120,7 @@ def test_the_twin_of_pairs_by_hand() -> None:
     spec, rank = spec_of(model.target_order), multiword.ranking(limits)
     (one,) = pairs.search(
         lambda found: [[first, second][len(slots) // 2] for slots in found],
-        spec, multiword.rules_of(model, 3, limits), 1, rank, None,
+        spec, multiword.rules_of(model, 3, limits), 1, rank,
     )  # fmt: skip
     assert one.slots == (0, 0, 2, 2)
     (output,) = paper.outputs([one], spec, 2, rank)

@@ -43,24 +43,12 @@ class Result:
     passes: list[Pass] = field(default_factory=list)
 
 
-def exactly(scores: Tensor, token: int) -> bool:
-    """Accept the verifier's own token only."""
-    return token == int(scores.argmax())
-
-
 def decode(
-    verify: Verify,
-    draft: Draft,
-    rules: Rules,
-    most: int,
-    accepts: Accepts = exactly,
-    least: int = 0,
+    verify: Verify, draft: Draft, rules: Rules, most: int, accepts: Accepts, least: int = 0
 ) -> Result:
-    """Draft a block, let the verifier judge it, adapt the block.
+    """Draft a block, at most of `most`, let the verifier judge it, adapt the block.
 
-    Args:
-        most: the longest block.
-        least: so many drafted tokens are accepted unseen.
+    The first `least` drafted tokens are accepted unseen.
     """
     result = Result()
     y, block = result.tokens, most

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .greedy import Rules
 from .multiword_beam import Ask, Hypothesis
@@ -37,13 +36,9 @@ def double_top_k(
 
 
 def search(
-    ask: Ask, spec: Spec, rules: Rules, width: int, rank: Callable[[float, int], float], extend: Any
+    ask: Ask, spec: Spec, rules: Rules, width: int, rank: Callable[[float, int], float]
 ) -> list[Hypothesis]:
-    """What one sentence's search finishes (FINALIZE), of one step the best that are wanted.
-
-    Args:
-        rank: a hypothesis' score from the sum of its log-probabilities and its length.
-    """
+    """What one sentence's search finishes (FINALIZE), of one step the best that are wanted."""
     live, finished, t = [Hypothesis()], [], 0
     while live and len(finished) < width and t <= rules.max_len:
         tables = ask([hypothesis.slots for hypothesis in live])

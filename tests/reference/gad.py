@@ -101,11 +101,7 @@ def gad(verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: floa
 
 
 def passes(scores: Tensor, token: int, top_beta: int, tau: float) -> bool:
-    """Whether a drafted token is accepted: equation 5, or if that is loosened 6 and 7.
-
-    Args:
-        scores: V log-probabilities at its position, -inf where a token is not allowed.
-    """
+    """Whether a drafted token is accepted: equation 5, or if that is loosened 6 and 7."""
     if top_beta == 1 or tau == 0:
         return token == int(scores.argmax())
     ranked = sorted(scores.tolist(), reverse=True)

@@ -24,11 +24,7 @@ def stock_greedy(
     prefix_tokens: torch.Tensor | None = None,
     **limits: Any,
 ) -> list[dict[str, torch.Tensor]]:
-    """The best hypothesis of each row by fairseq's own SequenceGenerator, beam size 1.
-
-    Args:
-        limits: arguments of SequenceGenerator (max_len_a, max_len_b, min_len, unk_penalty, ...).
-    """
+    """The best hypothesis of each row by fairseq's own SequenceGenerator, beam size 1."""
     generator = SequenceGenerator(list(models), task.target_dictionary, beam_size=1, **limits)
     with torch.no_grad():
         hypos = generator.generate(list(models), sample, prefix_tokens=prefix_tokens)
@@ -77,13 +73,8 @@ def full_log_probs(
     One full, non-incremental forward pass of fairseq's own decoder; several models are averaged as
     fairseq averages them (probabilities, by logsumexp).
 
-    Args:
-        source: source tokens, `</s>` included, without padding.
-        prefix: target tokens after the start symbol; any of them may be `<pad>`.
-        start: the decoder's first input (`</s>` in fairseq).
-
-    Returns:
-        A tensor of shape (len(prefix) + 1, V).
+    `source` has `</s>` and no padding; any token of `prefix` may be `<pad>`; `start`, the decoder's
+    first input, is `</s>` in fairseq. Returns a tensor of shape (len(prefix) + 1, V).
     """
     members = [models] if isinstance(models, TransformerModelBase) else list(models)
     device = next(members[0].parameters()).device
@@ -171,12 +162,8 @@ def assert_same_or_tie(
 ) -> int:
     """Check that `got` are the tokens `want`, or parted from them at a tie.
 
-    Returns:
-        1 where the two part at a tie, 0 where they are the same: tests bound the sum.
-
-    Raises:
-        AssertionError: they differ, and where they part one of the two tokens was not within TIE
-            of the best one by the full forward.
+    At a tie both tokens are within TIE of the best one by the full forward. Returns 1 where the two
+    part at a tie, 0 where they are the same: tests bound the sum.
     """
     got, want = list(got), list(want)
     if got == want:

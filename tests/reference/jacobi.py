@@ -206,8 +206,7 @@ def first_guess(
 ) -> list[int]:
     """The first guess for the `count` positions after the tokens `before`.
 
-    Args:
-        history: the predictions of every pass of this sentence so far, oldest first.
+    The history is the predictions of every pass of this sentence so far, oldest first.
     """
     if init == "pad":
         return [x.pad] * count

@@ -12,12 +12,7 @@ import torch
 
 
 def visible(position: int, block: int, memory: int) -> list[int]:
-    """The positions that one sees, by looking for its block from the beginning on.
-
-    Args:
-        block: l_q.
-        memory: l_m.
-    """
+    """The positions that one sees, by looking for its block from the beginning on (l_q, l_m)."""
     begin = 0
     while begin + block <= position:
         begin += block
@@ -27,11 +22,7 @@ def visible(position: int, block: int, memory: int) -> list[int]:
 def attend(
     x: torch.Tensor, weights: dict[str, torch.Tensor], heads: int, block: int, memory: int
 ) -> torch.Tensor:
-    """What local attention makes of one sequence, T×D -> T×D.
-
-    Args:
-        weights: of fairseq's attention, by name: q_proj.weight, q_proj.bias, ...
-    """
+    """What local attention with fairseq's weights makes of one sequence, T×D -> T×D."""
     length, dim = x.shape
     size = dim // heads
 

@@ -116,24 +116,17 @@ def outer_addition(
 
 
 def search(
-    ask: Ask,
-    spec: Spec,
-    rules: Rules,
-    beam: int,
-    rank: Callable[[float, int], float],
-    extend: Any = outer_addition,
+    ask: Ask, spec: Spec, rules: Rules, beam: int, rank: Callable[[float, int], float]
 ) -> list[Hypothesis]:
     """What one sentence's search finishes: step by step, and of one step the best that are wanted.
 
-    Args:
-        rank: a hypothesis' score from the sum of its log-probabilities and its length.
-        extend: `all_tuples` or `outer_addition`.
+    A hypothesis' `rank` is its score from the sum of its log-probabilities and its length.
     """
     live, finished, t = [Hypothesis()], [], 0
     while live and len(finished) < beam and t <= rules.max_len:
         tables = ask([hypothesis.slots for hypothesis in live])
         grown = [
-            extend(hypothesis, table, rules.eos, beam)
+            outer_addition(hypothesis, table, rules.eos, beam)
             for hypothesis, table in zip(live, tables, strict=True)
         ]
         new = []

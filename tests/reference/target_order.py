@@ -182,11 +182,7 @@ def position_vectors(model: Any, spec: Spec, width: int) -> Tensor | None:
 def features(
     model: Any, spec: Spec, source: Sequence[int], inputs: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The decoder's output B×T×D for one source and B rows of inputs of one length.
-
-    Args:
-        model: a Transformer whose decoder has fairseq's layers, in evaluation mode.
-    """
+    """The decoder's output B×T×D for one source and B rows of inputs of one length."""
     decoder = model.decoder
     src_tokens = torch.tensor([list(source)] * len(inputs))
     src_lengths = torch.tensor([len(source)] * len(inputs))
@@ -237,10 +233,8 @@ def smoothed_loss(
 ) -> tuple[Tensor, Tensor, int]:
     """fairseq's label-smoothed loss, its part without smoothing, and the number of targets.
 
-    Row by row and slot by slot: eps is spread over the words, the right one keeps the rest.
-
-    Args:
-        pairs: a source with `</s>`, and the words of its target without.
+    Row by row and slot by slot: eps is spread over the words, the right one keeps the rest. In a
+    pair the source has `</s>`, and the words of the target do not.
     """
     loss, plain, count = torch.zeros(()).double(), torch.zeros(()).double(), 0
     for source, words in pairs:

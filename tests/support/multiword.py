@@ -99,12 +99,11 @@ def twin(
     beam: int,
     limits: Limits,
     prefix: Sequence[int] = (),
-    extend: Any = paper.outer_addition,
 ) -> list[paper.Output]:
     """What Algorithm 1 of either paper makes of one sentence."""
     spec, rules = spec_of(models[0].target_order), rules_of(models[0], len(source), limits, prefix)
     ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search
-    finished = search(ask, spec, rules, beam, ranking(limits), extend)
+    finished = search(ask, spec, rules, beam, ranking(limits))
     return paper.outputs(finished, spec, rules.eos, ranking(limits))
 
 
