@@ -1,16 +1,19 @@
-"""README and docs: short, with commands and links that exist."""
+"""README and docs: short, with commands and links that exist; the gallery is what it says."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from support.commands import ROOT
 
+from fairseq_paradec.cli import gallery
 from fairseq_paradec.cli.main import COMMANDS
 
 PAGES = [ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,3 +42,39 @@ def test_commands_and_links_of_a_page(page: Path):
         parser = argparse.ArgumentParser(prog=line, exit_on_error=False)
         module.declare(parser)
         parser.parse_args(words[2:end])
+
+
+# ---- the gallery -------------------------------------------------------------------------------
+
+OUT = ROOT / "docs" / "gallery"
+
+
+def test_gallery_is_whole_and_a_trace_is_still_the_same():
+    assert gallery.problems(OUT, ["gad"]) == []
+
+
+def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out = tmp_path / "gallery"
+    shutil.copytree(OUT, out)
+    out.with_suffix(".md").write_text(gallery.page(out), "utf-8")
+    assert gallery.problems(out, []) == []
+    (out / "order.svg").unlink()
+    (out / "old.svg").write_text("x" * 300_001)
+    with open(out.with_suffix(".md"), "a") as file:
+        file.write("More.\n")
+    brief = json.loads((out / "traces.json").read_text("utf-8"))
+    monkeypatch.setattr(gallery, "decode", lambda name, folder: brief[name] | {"passes": 7})
+    assert gallery.problems(out, ["gad"]) == [
+        f"{out}.md is not what paradec gallery writes",
+        f"{out}/order.svg is missing",
+        f"{out}/old.svg is of no picture",
+        f"{out}/old.svg has 300001 bytes",
+        "the trace of gad is another one",
+    ]
+
+
+def test_another_page_is_not_written_over(tmp_path: Path):
+    (tmp_path / "report.md").write_text("# One page of all that was measured\n")
+    with pytest.raises(gallery.UsageError, match="--out: got '.*report'; allowed: a folder beside"):
+        gallery.make(tmp_path / "report")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md"]
