@@ -49,7 +49,10 @@ def dependency_graph(
             predicted from final tokens alone, so that another iteration would change nothing.
     """
     models, source = tuple(models), tuple(source)
-    tokens = list(_greedy(models, source, rules))
+    y: tuple[int, ...] = ()
+    while y[-1:] != (rules.eos,):  # equation 3: one token after the other
+        y += _iterate(models, source, rules, (*y, rules.pad))[0][-1:]
+    tokens = list(y)
     first = {"oracle": len(tokens), "grow": len(source)}
     ends = [length if isinstance(length, int) else first[length]]
     while ends[-1] < len(tokens):
@@ -57,7 +60,7 @@ def dependency_graph(
         ends.append(min(ends[-1] + more, rules.max_len + 1))
     iterates: list[tuple[int, ...]] = []
     scores: list[list[Told]] = []
-    y: tuple[int, ...] = ()
+    y = ()
     for end in ends:
         y += (rules.pad,) * (end - len(y))  # INITT
         while True:
@@ -75,18 +78,6 @@ def dependency_graph(
 
 
 # The same question has the same answer: remembering it only saves time.
-@functools.cache
-def _greedy(
-    models: tuple[TransformerModelBase, ...], source: tuple[int, ...], rules: Rules
-) -> tuple[int, ...]:
-    """Equation 3: one token after the other."""
-    tokens: list[int] = []
-    while tokens[-1:] != [rules.eos]:
-        last = full_log_probs(models, source, tokens, rules.temperature, start=rules.eos)[-1]
-        tokens.append(int(rules.apply(last, len(tokens)).argmax()))
-    return tuple(tokens)
-
-
 @functools.cache
 def _iterate(
     models: tuple[TransformerModelBase, ...],
