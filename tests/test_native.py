@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +34,9 @@ from support.commands import ROOT
 
 from fairseq_paradec.decoding.engine import chunk
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.decoding.engine.encoder import lean_encoder
 from fairseq_paradec.decoding.engine.native import library as native
+from fairseq_paradec.decoding.engine.native import packing
 from fairseq_paradec.decoding.engine.native.stack import NativeMap
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.row import Row
@@ -243,6 +250,46 @@ def test_steps_in_another_order(arch: str, options: dict[str, bool]) -> None:
         for first, second in zip(*outputs, strict=True):
             assert first["tokens"].tolist() == second["tokens"].tolist()
             assert float(first["score"]) == pytest.approx(float(second["score"]), abs=1e-4)
+
+
+def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 that pack a model at once: one copy of its weights, outputs as alone, 1 thread each.
+
+    OpenMP would give each new thread all cores, whatever torch was told in another.
+    """
+
+    def slow(model: Any) -> Any:
+        time.sleep(0.05)
+        return lean_encoder(model)
+
+    monkeypatch.setattr(packing, "lean_encoder", slow)
+    task = tiny_task(size=3000)
+    sample, drafter = batch(task, [9, 3, 6, 2] * 8), tiny_drafter(task, dtype=torch.float32)
+    other, model = (model_of("default", task) for _ in range(2))
+    flags = {"greedy": {}, "gad": {"drafter_path": lend(task, model, drafter)}}
+
+    def outputs(model: Any, decoding: str) -> tuple[Any, list[list[int]]]:
+        given = Limits().flags() | flags[decoding] | {"decoding": decoding, "engine": "native"}
+        generator = task.build_generator([model], argparse.Namespace(**given))
+        hypos = task.inference_step(generator, [model], sample)
+        return generator.scorer.packed, [hypo[0]["tokens"].tolist() for hypo in hypos]
+
+    alone = {decoding: outputs(other, decoding)[1] for decoding in flags}
+    linear, x = NativeMap(torch.randn(900, 90), None, "fp32"), torch.randn(10, 90)
+    outs = [torch.empty(10, 900) for _ in range(4)]
+    start, before = threading.Barrier(4), len(os.listdir("/proc/self/task"))
+
+    def work(kind: str, out: torch.Tensor) -> tuple[Any, list[list[int]]]:
+        start.wait()
+        linear(x, out)  # first of all: some of torch's own functions tell OpenMP
+        return outputs(model, kind)
+
+    kinds = [*flags, *flags]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, kinds, outs))
+        assert len(os.listdir("/proc/self/task")) == before + 4
+    assert [tokens for _, tokens in found] == [alone[kind] for kind in kinds]
+    assert len({id(packed) for packed, _ in found}) == 1
 
 
 # ---- where it cannot run -------------------------------------------------------------------------

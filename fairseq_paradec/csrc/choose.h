@@ -107,7 +107,7 @@ inline void choose(const Linear& projection, const Rules& rules, const Choices& 
     for (int first = 0; first < rows; first += most) {
         const int count = std::min(most, rows - first);
         multiply(projection, hidden + (size_t)first * stride, stride, count, {scores, width}, work);
-        for_each(count, (long)count * width > SERIAL / 4, [&](int i) {
+        for_each(work.threads, count, (long)count * width > SERIAL / 4, [&](int i) {
             float* y = scores + (size_t)i * width;
             std::fill(y + outputs, y + width, -INFINITY);
             choose_one(rules, to, first + i, y, outputs, width);

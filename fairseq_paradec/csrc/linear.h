@@ -337,20 +337,20 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
 // Work below this many products of two numbers is not worth a second thread.
 constexpr long SERIAL = 300000;
 
-// Call `task(i)` for 0 <= i < count, by all threads if that pays.
+// Call `task(i)` for 0 <= i < count, by so many threads if that pays.
 template <class Task>
-inline void for_each(int count, bool pays, const Task& task) {
-    if (!pays || omp_get_max_threads() == 1) {
+inline void for_each(int threads, int count, bool pays, const Task& task) {
+    if (!pays || threads == 1) {
         for (int i = 0; i < count; ++i) task(i);
         return;
     }
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int i = 0; i < count; ++i) task(i);
 }
 
-inline void product(const Linear& map, const Inputs& in, const Output& out) {
+inline void product(const Linear& map, const Inputs& in, const Output& out, int threads) {
     const long work = (long)map.width() * map.inputs * in.rows;
-    for_each(map.panels, work > SERIAL, [&](int panel) {
+    for_each(threads, map.panels, work > SERIAL, [&](int panel) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
             const int first = in.first[b];
             switch (in.first[b + 1] - first) {

@@ -12,6 +12,13 @@ namespace {
 
 thread_local Workspace work;
 
+// The calling thread's workspace. OpenMP's own number of threads is each thread's, and a new one's is
+// all cores: so calls say how many they may use.
+Workspace& working(int threads) {
+    work.threads = threads;
+    return work;
+}
+
 Norm make_norm(const float* weight, const float* bias, int size, float epsilon) {
     Norm norm;
     norm.epsilon = epsilon;
@@ -97,8 +104,9 @@ API Linear* paradec_map_new(const float* weight, const float* bias, int outputs,
 API void paradec_map_free(Linear* map) { delete map; }
 
 // y = activation(map(x)): rows x inputs, with this stride -> rows x outputs, with that one.
-API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, int to_stride, int activation) try {
-    multiply(*map, x, stride, rows, {y, to_stride, nullptr, (Activation)activation}, work);
+API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, int to_stride, int activation,
+                    int threads) try {
+    multiply(*map, x, stride, rows, {y, to_stride, nullptr, (Activation)activation}, working(threads));
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;
@@ -106,16 +114,16 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
 
 // One pass; states: rows x width x padded(dim). 2: a token without a vector, or without a slot.
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
-                     float* states) try {
-    return pass(*stack, *chunk, *own, source, states, work) ? 0 : 2;
+                     float* states, int threads) try {
+    return pass(*stack, *chunk, *own, source, states, working(threads)) ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }
 
 // Keys and values of a source; states: rows x length x dim, with this stride.
 API int paradec_source(const Stack* stack, const Linear* map, const float* states, int stride, int length,
-                       const int32_t* begins, const Store* source) try {
-    put_source(*stack, *map, states, stride, length, begins, *source, work);
+                       const int32_t* begins, const Store* source, int threads) try {
+    put_source(*stack, *map, states, stride, length, begins, *source, working(threads));
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;
@@ -128,8 +136,8 @@ API void paradec_copy(const Stack* stack, const Store* own, const int32_t* to, c
 
 // Project hidden states and choose tokens.
 API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
-                       int stride, int rows) try {
-    choose(*projection, *rules, *choices, hidden, stride, rows, work);
+                       int stride, int rows, int threads) try {
+    choose(*projection, *rules, *choices, hidden, stride, rows, working(threads));
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

@@ -57,6 +57,7 @@ struct Token {
 
 // What a pass computes in; kept by each thread of the caller, for it is as large in every pass.
 struct Workspace {
+    int threads = 1;  // that a call may use
     std::vector<Token> tokens;
     std::vector<float> states, normed, wide, mixed, scores, logits;
     Inputs inputs;
@@ -69,7 +70,7 @@ inline float* grown(std::vector<float>& memory, size_t count) {
 
 inline void multiply(const Linear& map, const float* x, int stride, int rows, const Output& out, Workspace& work) {
     lay_out(work.inputs, map, x, stride, rows);
-    product(map, work.inputs, out);
+    product(map, work.inputs, out, work.threads);
 }
 
 // List a chunk's tokens without padding; false: one is not in the vocabulary, or has no slot.
@@ -110,8 +111,8 @@ inline void attend_all(const Stack& stack, const Store& store, int layer, const 
                        float* out, Workspace& work, const See& see) {
     const int size = stack.head_size, all = stack.heads * size, tasks = (int)work.tokens.size() * stack.heads;
     const int scratch = padded(store.slots) + LANES;
-    float* scores = grown(work.scores, (size_t)omp_get_max_threads() * scratch);
-    for_each(tasks, (long)tasks * size * store.slots > SERIAL, [&](int task) {
+    float* scores = grown(work.scores, (size_t)work.threads * scratch);
+    for_each(work.threads, tasks, (long)tasks * size * store.slots > SERIAL, [&](int task) {
         const int i = task / stack.heads, head = task % stack.heads;
         const auto [row, seen] = see(work.tokens[i]);
         const size_t at = store.at(layer, row, head, stack);

@@ -20,7 +20,7 @@ int main() {
     for (int turn = 0; turn < 24; ++turn) {
         const int form = turn / 2 % 3, heads = between(1, 4), own = between(1, 21), dim = heads * own;
         const int size = padded(own), inner = between(1, 70), words = between(5, 90), layers = between(1, 3);
-        const int rows = between(1, 4), all = heads * size;
+        const int rows = between(1, 4), all = heads * size, threads = between(1, 3);
         Stack* stack = paradec_stack_new(dim, heads, size, 1 / std::sqrt((float)own), layers);
         const auto table = numbers((size_t)words * dim), positions = numbers((size_t)9 * dim);
         paradec_stack_tables(stack, table.data(), words, 2, turn % 2 ? positions.data() : nullptr, 9);
@@ -48,7 +48,7 @@ int main() {
         Store source_store{far.data(), near.data(), rows, source_slots, lengths.data()};
         const auto map_weight = numbers((size_t)2 * layers * all * dim), states_of_source = numbers((size_t)rows * length * dim);
         Linear* source_map = paradec_map_new(map_weight.data(), nullptr, 2 * layers * all, dim, form);
-        paradec_source(stack, source_map, states_of_source.data(), dim, length, begins.data(), &source_store);
+        paradec_source(stack, source_map, states_of_source.data(), dim, length, begins.data(), &source_store, threads);
         paradec_map_free(source_map);
         for (int width : {between(1, 3), between(1, 2 * BLOCK + 3), 1}) {
             const int count = rows * width;
@@ -71,11 +71,11 @@ int main() {
             if (turn % 4 == 1) chunk.seen = seen.data(), chunk.seen_rows = turn % 8 == 1 ? rows : 1;
             if (turn % 4 == 3) chunk.mask = mask.data(), chunk.slots = slots;
             const Store* source = turn % 3 ? &source_store : nullptr;
-            if (paradec_pass(stack, &chunk, &own_store, source, states.data()) != 0) return 1;
+            if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 0) return 1;
             const auto weight = numbers((size_t)words * dim);
             Linear* map = paradec_map_new(weight.data(), nullptr, words, dim, form);
             std::vector<float> scores((size_t)count * words);
-            paradec_map(map, states.data(), padded(dim), count, scores.data(), words, turn % 5);
+            paradec_map(map, states.data(), padded(dim), count, scores.data(), words, turn % 5, threads);
             for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
             const int64_t suppressed[2] = {4, words + 2};
@@ -84,11 +84,11 @@ int main() {
             choices.best = best.data(), choices.score = score.data(), choices.normalised = turn % 2;
             if (turn % 3) choices.limits = limits.data(), choices.forced = forced.data();
             if (turn % 5) choices.drafted = drafted.data(), choices.drafted_score = drafted_score.data(), choices.drafted_rank = rank.data();
-            if (paradec_choose(map, &rules, &choices, states.data(), padded(dim), count) != 0) return 1;
+            if (paradec_choose(map, &rules, &choices, states.data(), padded(dim), count, threads) != 0) return 1;
             for (int64_t one : best) if (one < 0 || one >= words) return 1;
             tokens[0] = turn % 2 ? words : -1;
             chunk.counts = nullptr;
-            if (paradec_pass(stack, &chunk, &own_store, source, states.data()) != 2) return 1;
+            if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 2) return 1;
             paradec_map_free(map);
             const int32_t copied[2] = {0, rows - 1};
             paradec_copy(stack, &own_store, copied, copied + 1, 1, slots - turn % 3);

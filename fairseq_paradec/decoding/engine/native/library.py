@@ -17,6 +17,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
@@ -48,6 +49,10 @@ TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
     ("plain", (), frozenset()),
 )  # fmt: skip
+
+
+# Held while the library is looked for: threads that need it at once build it once.
+_LOADING = threading.Lock()
 
 
 class NativeUnavailable(Exception):
@@ -107,13 +112,15 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
-    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int]),
-    "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
+    "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "paradec_source": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]
+        c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int]
     ),
     "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
-    "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
+    "paradec_choose": (
+        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]
+    ),
 }  # fmt: skip
 
 
@@ -132,6 +139,12 @@ def library() -> Any:
 @functools.cache
 def _load() -> Any:
     """Load the library, or return the reason why it cannot be loaded."""
+    with _LOADING:
+        return _found_or_built()
+
+
+def _found_or_built() -> Any:
+    """See ``_load``."""
     name, flags = target()
     start, problems = _start_of(name, flags), []
     for path in (path for folder in (BUILT, _cache()) for path in sorted(folder.glob(start + "*"))):

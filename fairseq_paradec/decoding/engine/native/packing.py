@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -34,6 +35,8 @@ class Packed(NamedTuple):
 _PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
 _PACKED = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, NativeHeads]]] = WeakKeyDictionary()
+# Held while one is looked up or packed: threads that need it at once pack it once.
+_PACKING = threading.Lock()
 
 
 def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
@@ -54,10 +57,19 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
     if reason is not None:
         return reason
     stamp = _stamp(model)
-    known = _PACKED.setdefault(model, {})
-    if (kind, form) in known and known[kind, form][0] == stamp:
-        return known[kind, form][1]
-    plain, lean = gather(), lean_encoder(model)
+    with _PACKING:
+        known = _PACKED.setdefault(model, {})
+        if (kind, form) in known and known[kind, form][0] == stamp:
+            return known[kind, form][1]
+        found = _pack_all(model, form, gather())
+        if isinstance(found, Packed):
+            known[kind, form] = stamp, found
+        return found
+
+
+def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
+    """Pack a model's decoder, gathered plainly, and its encoder; or return why not."""
+    lean = lean_encoder(model)
     reason = why_not(plain.layers) or (None if lean is None else why_not(lean.stack))
     if reason is None and (plain.project_in is not None or plain.project_out is not None):
         reason = "its embeddings or outputs are projected"
@@ -67,9 +79,7 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
         return reason
     library()
     encoder = None if lean is None else NativeEncoder(lean, form)
-    found = Packed(_pack(plain, model.decoder.output_projection, form), encoder)
-    known[kind, form] = stamp, found
-    return found
+    return Packed(_pack(plain, model.decoder.output_projection, form), encoder)
 
 
 def _stamp(module: Any) -> list[tuple[int, int]]:
@@ -116,10 +126,11 @@ def pack_heads(heads: Any, form: str) -> Any:
     if heads.activation not in ACTIVATIONS:
         return heads
     stamp = _stamp(heads)
-    known = _HEADS.setdefault(heads, {})
-    if form not in known or known[form][0] != stamp:
-        known[form] = stamp, NativeHeads(heads, form)
-    return known[form][1]
+    with _PACKING:
+        known = _HEADS.setdefault(heads, {})
+        if form not in known or known[form][0] != stamp:
+            known[form] = stamp, NativeHeads(heads, form)
+        return known[form][1]
 
 
 class NativeEncoder:

@@ -83,6 +83,7 @@ class NativeCache:
             library().paradec_source(
                 stack.address, weights.source_keys.address, states.data_ptr(), states.size(2),
                 length, address_of(begins), ctypes.byref(self.source_store),
+                torch.get_num_threads(),
             )
         )  # fmt: skip
 
@@ -227,6 +228,7 @@ def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> 
     status = library().paradec_pass(
         stack.address, ctypes.byref(chunk), ctypes.byref(own),
         None if source is None else ctypes.byref(source), states.data_ptr(),
+        torch.get_num_threads(),
     )  # fmt: skip
     if status == 2:
         raise IndexError("a token that is not in the model's vocabulary")
@@ -274,7 +276,7 @@ def native_choose(
     check(
         library().paradec_choose(
             linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
-            batch * width,
+            batch * width, torch.get_num_threads(),
         )
     )  # fmt: skip
     if draft is None or drafted_scores is None or ranks is None:

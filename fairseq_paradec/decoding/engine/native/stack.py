@@ -62,7 +62,7 @@ class NativeMap:
         check(
             library().paradec_map(
                 self.address, x.data_ptr(), x.stride(-2), x.shape[:-1].numel(), out.data_ptr(),
-                out.stride(-2), activation,
+                out.stride(-2), activation, torch.get_num_threads(),
             )
         )  # fmt: skip
         return out
