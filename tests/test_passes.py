@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +19,15 @@ from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
-from fairseq_paradec.measure.passes import estimate
-from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces, piece_calls
+from fairseq_paradec.measure.passes import cells, estimate
+from fairseq_paradec.measure.pieces import (
+    PIECES,
+    decoder_pieces,
+    encoder_pieces,
+    heads_pieces,
+    piece_calls,
+)
+from fairseq_paradec.models.heads import BlockHeads
 
 #: The shortest run: random weights, one repetition in one round.
 QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
@@ -62,11 +70,12 @@ def test_pieces_counted_by_hand():
         "projection": (40 * 16, 0, 2 * 6 * 40 * 16),
         "log-softmax and argmax": (0, 0, 0),
     }  # fmt: skip
-    eighth = {p["name"]: p for p in decoder_pieces(scorer_of(dtype="int8"), 7, 3, 7)}
-    # Weights of products in 8 bits; biases, and what is no product, in fp32.
-    assert (eighth["projection"]["bytes"], eighth["projection"]["dtype"]) == (40 * 16, "int8")
-    assert eighth["self-attention"]["bytes"] == 2 * (4 * 16 * 16 + 4 * 4 * 16)
-    assert eighth["norms"]["bytes"] == 4 * 2 * 3 * 2 * 16
+    for kind in ("torch", "native"):
+        eighth = {p["name"]: p for p in decoder_pieces(scorer_of(dtype="int8", kind=kind), 7, 3, 7)}
+        # Weights of products in 8 bits; biases, and what is no product, in fp32.
+        assert (eighth["projection"]["bytes"], eighth["projection"]["dtype"]) == (40 * 16, "int8")
+        assert eighth["self-attention"]["bytes"] == 2 * (4 * 16 * 16 + 4 * 4 * 16)
+        assert eighth["norms"]["bytes"] == 4 * 2 * 3 * 2 * 16
 
 
 def weights(*modules):
@@ -115,6 +124,11 @@ def test_a_drafters_pieces_hold_every_weight_once():
     assert projection["flops"] == 2 * 4 * 40 * 16  # of the masks alone
     (keys,) = encoder_pieces(scorer, 7, own_encoder=False)
     assert (keys["name"], keys["weights"]) == ("keys of the source", 2 * 2 * (16 * 16 + 16))
+    heads = BlockHeads(4, 16, 32, "dense", False, "relu")
+    own, projection = heads_pieces(scorer, heads)
+    assert (own["weights"], own["bytes"]) == (weights(heads), 4 * weights(heads))
+    assert own["flops"] == 2 * (3 * 16 * 32 + 3 * 16 * 3 * 32)
+    assert (projection["weights"], projection["flops"]) == (40 * 16, 2 * 3 * 40 * 16)
 
 
 @torch.inference_mode()
@@ -148,7 +162,10 @@ def made(**changes):
             {"name": "large", "bytes": 10**9, "seconds": [[4.0]]},
             {"name": "fp32", "bytes": 10**6, "seconds": [[0.0005], [0.001], [0.002]]},
         ],
-        "peak": [{"dtype": "fp32", "flops": 10**9, "seconds": [[0.1, 0.1]]}],
+        "peak": [
+            {"engine": "native", "dtype": "fp32", "flops": 10**9, "seconds": [[0.1, 0.1]]},
+            {"engine": "torch", "dtype": "fp32", "flops": 10**9, "seconds": [[0.3, 0.3]]},
+        ],
         "passes": [
             one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
             one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
@@ -160,6 +177,7 @@ def made(**changes):
             search("fairseq beam 5", 10.0, 5.0),
             search("fairseq greedy", 8.0, 5.0),
             search("greedy", 4.5, 3.0, loop_seconds=[[21 * 0.0005]]),
+            search("CTranslate2 greedy", 3.0, 1.0, engine="ctranslate2"),
         ],
         "acceptance": None,
     } | changes
@@ -181,8 +199,8 @@ def test_the_floor_is_the_larger_of_reading_and_computing():
     assert rows["decoder, 1 token"]["distance"] == "2.00x"
     assert rows["decoder, 5 tokens"] == {
         "pass": "decoder, 5 tokens", "engine": "fp32", "ms": 6.0, "quartiles": "6.0-6.0",
-        "MiB read": 1.91, "MFLOP": 50.0, "floor, ms": 5.0, "floor by": "computing",
-        "distance": "1.20x",
+        "of 1 token": "1.50x", "MiB read": 1.91, "MFLOP": 50.0, "floor, ms": 5.0,
+        "floor by": "computing", "distance": "1.20x",
     }  # fmt: skip
 
 
@@ -202,7 +220,12 @@ def test_an_estimate_by_hand():
     given = {"file": "x.json", "systems": systems, "left_out": ["`pj`: unknown"],
              "block_size": 4, "assumed": ["gad"]}  # fmt: skip
     document = made(acceptance=given)
-    assert pass_costs.loop_seconds(document) == pytest.approx(0.0005)
+    assert pass_costs.loop_seconds(document, "fp32") == pytest.approx(0.0005)
+    assert pass_costs.tables(document)[2]["rows"][-1] == {
+        "decoder": "CTranslate2 greedy", "engine": "ctranslate2", "ms per token": 3.0,
+        "quartiles": "3.0-3.0", "loop, ms": "-", "floor of a pass, ms": 2.0, "distance": "1.50x",
+        "encoder, ms": 1.0,
+    }  # fmt: skip
     table = pass_costs.tables(document)[-1]
     assert table["title"].startswith("Estimate") and table["notes"][0].startswith("An ESTIMATE")
     rows = {row["decoder"]: row for row in table["rows"]}
@@ -242,7 +265,8 @@ def test_acceptance_is_read_from_a_benchmark():
 def document(tmp_path_factory):
     """What the shortest run writes."""
     out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
-    argv = [*QUICK, "--engines", "fp32,bf16", "--acceptance", str(BENCHMARK), "--out", str(out)]
+    argv = [*QUICK, "--engines", "torch,native-bf16", "--peers", "--out", str(out)]
+    argv += ["--acceptance", str(BENCHMARK)]
     assert paradec(["passes", *argv]) == 0
     found = json.loads(out.read_text(encoding="utf-8"))
     return found | {"command": "as typed"}  # the test's own paths are no checkout's
@@ -251,17 +275,34 @@ def document(tmp_path_factory):
 def test_the_document(document):
     setting = document["setting"]
     assert (setting["vocabulary"], setting["batch"], setting["threads"]) == (50, 1, 1)
-    named = [(one["part"], one["chunk"]) for one in document["passes"] if one["engine"] == "bf16"]
+    bf16 = [one for one in document["passes"] if one["engine"] == "native-bf16"]
+    named = [(one["part"], one["chunk"]) for one in bf16]
     assert named == [("encoder", None), ("decoder", 1), ("decoder", 5),
-                     ("drafter's encoder", None), ("drafter", 4)]  # fmt: skip
-    assert [one["passes"] for one in document["searches"]] == [21, 21, 21]
-    own = document["searches"][-1]
+                     ("drafter's encoder", None), ("drafter", 4), ("heads", 4)]  # fmt: skip
+    assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
+        ("fairseq", 21), ("fairseq", 21), ("torch", 21), ("native-bf16", 21),
+        ("ctranslate2", 20), ("ctranslate2-int8", 20),
+    ]  # fmt: skip
+    own = document["searches"][2]
     assert own["name"] == "greedy" and 0 < own["loop_seconds"][0][0] < own["seconds"][0][0]
-    rows = document["tables"][2]["rows"]
+    rows = document["tables"][3]["rows"]
     assert [row["piece"] for row in rows] == [*PIECES, "other", "whole pass"]
     for chunk in (1, 5):
         *parts, whole = [row[f"{chunk}: ms"] for row in rows]
         assert whole == pytest.approx(sum(parts), abs=0.002)
+
+
+def test_the_steps_between_two_lengths(monkeypatch):
+    """A start of 1 s, and half a second a token."""
+    now = [0.0]
+
+    def translate_batch(sources, beam_size, min_decoding_length, max_decoding_length):
+        assert (sources, beam_size, min_decoding_length) == ([["a"]], 1, max_decoding_length)
+        now[0] += 1 + max_decoding_length / 2
+
+    monkeypatch.setattr(cells, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    steps = cells.Steps(SimpleNamespace(translate_batch=translate_batch), [["a"]], 3, 21)
+    assert (steps.once(), steps.passes) == ({"encoder": 1.0, "search": 9.0}, 18)
 
 
 def test_the_results_page_refuses_others(document, tmp_path):
@@ -269,7 +310,7 @@ def test_the_results_page_refuses_others(document, tmp_path):
     for change, words in (
         (lambda d: d["passes"][1]["seconds"][0].__setitem__(0, 9.0), "raw samples"),
         (lambda d: d["passes"][1].update(seconds=[[1.0], [1.0]]), "than rounds"),
-        (lambda d: d["setting"].update(engines=["fp32"]), "engines"),
+        (lambda d: d["setting"].update(engines=["torch"]), "engines"),
         (lambda d: d["passes"].pop(1), "one of each chunk"),
         (lambda d: d["bandwidth"].pop(), "bandwidths"),
         (lambda d: d.pop("peak"), "'peak' is a required property"),
@@ -294,7 +335,7 @@ def test_a_checkpoint_with_its_drafter(capsys):
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, words in (
-        ([*QUICK, "--engines", "fp32,fp8"], "--engines 'fp8' int8 :compile"),
+        ([*QUICK, "--engines", "torch,fp8"], "--engines 'fp8' native-int8 :compile"),
         (["--path", "model.pt"], "DATA fairseq-preprocess"),
         ([], "--path --arch-size"),
         ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], "--batch --acceptance"),

@@ -4,8 +4,9 @@ A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r
 
 The least that a pass can take is its floor, the larger of two times: that of reading what it must
 read (its weights, and the keys and values that it attends to) at the measured bandwidth, and that
-of its products and attention at the measured peak. The bandwidth is that of as many bytes as a
-decoder's pass of the engine reads, which may lie in a cache. The distance is measured over floor.
+of its products and attention at the measured peak, the better one of all engines' products in the
+dtype. The bandwidth is that of as many bytes as a decoder's pass in the dtype reads, which may lie
+in a cache. So engines of one dtype have one floor. The distance is measured over floor.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ Row = dict[str, Any]
 
 # Below this many seconds a floor is no measure: a call alone takes longer.
 LEAST = 1e-6
-# The engine of the searches.
+# The dtype of an engine that names none; files of version 1 name engines by their dtype alone.
 PLAIN = "fp32"
+DTYPES = (PLAIN, "bf16", "fp16", "int8")
 MIB = 2**20
 
 
@@ -60,8 +62,9 @@ def quartiles(seconds: Rounds) -> tuple[float, float]:
 
 
 def dtype_of(engine: str) -> str:
-    """Return an engine's dtype: ``bf16`` of ``bf16:compile``."""
-    return engine.partition(":")[0]
+    """Return an engine's dtype: ``bf16`` of ``torch-bf16:compile``, ``fp32`` of ``native``."""
+    last = engine.partition(":")[0].rpartition("-")[2]
+    return last if last in DTYPES else PLAIN
 
 
 def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
@@ -74,7 +77,10 @@ def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
     """
     (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
     bandwidth = memory["bytes"] / middle(memory["seconds"])
-    peaks = {one["dtype"]: one["flops"] / middle(one["seconds"]) for one in document["peak"]}
+    peaks: dict[str, float] = {}
+    for one in document["peak"]:
+        rate = one["flops"] / middle(one["seconds"])
+        peaks[one["dtype"]] = max(rate, peaks.get(one["dtype"], 0.0))
     reading = sum(piece["bytes"] + piece["cache_bytes"] for piece in pieces) / bandwidth
     if any(piece["flops"] and piece["dtype"] not in peaks for piece in pieces):
         return Floor(reading, None)
@@ -89,9 +95,8 @@ def tables(document: Row) -> list[Row]:
         document: what ``paradec passes`` wrote; its own ``tables`` are not read.
     """
     engines = document["setting"]["engines"]
-    found = [_machine_table(document), _pass_table(document)]
+    found = [_machine_table(document), _pass_table(document), _search_table(document)]
     found += [t for t in (_piece_table(document, engine) for engine in engines) if t["rows"]]
-    found.append(_search_table(document))
     if document["acceptance"] is not None:
         found.append(_estimate_table(document))
     return found
@@ -111,7 +116,8 @@ def _machine_table(document: Row) -> Row:
     for one in document["peak"]:
         amounts = [one["flops"] / s / 1e9 for s in (middle(one["seconds"]), *_slow_and_fast(one))]
         size = f"{one['flops'] / 1e9:.3g} GFLOP"
-        rows.append(_amount(f"product of matrices: {one['dtype']}", size, "GFLOP/s", amounts))
+        by = f", {one['engine']}" if "engine" in one else ""
+        rows.append(_amount(f"product of matrices: {one['dtype']}{by}", size, "GFLOP/s", amounts))
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
@@ -140,7 +146,14 @@ def _amount(what: str, size: str, unit: str, amounts: Sequence[float]) -> Row:
 def _pass_table(document: Row) -> Row:
     """Every pass with its floor and its distance from it."""
     rows = []
-    for one in document["passes"]:
+    kinds = list(dict.fromkeys((one["part"], one["chunk"]) for one in document["passes"]))
+    single = {
+        one["engine"]: middle(one["seconds"])
+        for one in document["passes"]
+        if (one["part"], one["chunk"]) == ("decoder", 1)
+    }
+    # Engines side by side.
+    for one in sorted(document["passes"], key=lambda one: kinds.index((one["part"], one["chunk"]))):
         low, high = quartiles(one["seconds"])
         least = floor(document, one["engine"], one["pieces"])
         read = sum(piece["bytes"] + piece["cache_bytes"] for piece in one["pieces"])
@@ -150,6 +163,9 @@ def _pass_table(document: Row) -> Row:
                 "engine": one["engine"],
                 "ms": _ms(middle(one["seconds"])),
                 "quartiles": f"{_ms(low)}-{_ms(high)}",
+                "of 1 token": _times(middle(one["seconds"]), single.get(one["engine"], 0.0))
+                if one["part"] == "decoder"
+                else "-",
                 "MiB read": round(read / MIB, 2),
                 "MFLOP": round(sum(piece["flops"] for piece in one["pieces"]) / 1e6, 1),
                 "floor, ms": _ms(least.seconds),
@@ -159,10 +175,11 @@ def _pass_table(document: Row) -> Row:
         )
     notes = [
         "Floor: the larger of what is read (weights, keys and values) over the bandwidth for as "
-        "many bytes as a pass of the engine reads, and FLOPs over the peak of the products' dtype. "
-        "Distance: measured over floor.",
-        "A decoder's pass: chunk, log-probabilities and argmax. A drafter's: new tokens and masks, "
-        "logits of the masks and argmax.",
+        "many bytes as a pass in the dtype reads, and FLOPs over the best product of the dtype "
+        "above. Distance: measured over floor. Of 1 token: over the same engine's pass of 1 token.",
+        "A decoder's pass: a chunk, and the choice of a token with its log-probability at every "
+        "position. A drafter's: new tokens and masks, and a token for every mask. Heads: from one "
+        "state of each sentence to a token for every head.",
     ]
     if any(floor(document, p["engine"], p["pieces"]).computing is None for p in document["passes"]):
         notes.append("Where a peak could not be measured, the floor is by reading alone.")
@@ -175,6 +192,8 @@ def pass_name(one: Row) -> str:
         return f"decoder, {one['chunk']} token{'s' if one['chunk'] > 1 else ''}"
     if one["part"] == "drafter":
         return f"drafter, {one['chunk']} masks"
+    if one["part"] == "heads":
+        return f"heads, {one['chunk']} tokens"
     return str(one["part"])
 
 
@@ -218,34 +237,55 @@ def _search_table(document: Row) -> Row:
     rows = []
     for one in document["searches"]:
         low, high = (seconds / one["passes"] for seconds in quartiles(one["seconds"]))
+        each, engine = middle(one["seconds"]) / one["passes"], one.get("engine", PLAIN)
+        least = _one_token_floor(document, dtype_of(engine))
+        loop = middle(one["loop_seconds"]) / one["passes"] if "loop_seconds" in one else None
         rows.append(
             {
                 "decoder": one["name"],
-                "ms per token": _ms(middle(one["seconds"]) / one["passes"]),
+                "engine": engine,
+                "ms per token": _ms(each),
                 "quartiles": f"{_ms(low)}-{_ms(high)}",
+                "loop, ms": "-" if loop is None else _ms(loop),
+                "floor of a pass, ms": "-" if least is None else _ms(least),
+                "distance": "-" if least is None else _times(each, least),
                 "encoder, ms": _ms(middle(one["encoder_seconds"])),
             }
         )
     tokens = document["searches"][0]["passes"] - 1
     notes = [
-        f"Whole searches in {PLAIN}, forced to {tokens} tokens and </s>; without the encoder, "
-        "divided by passes, which is one a token.",
+        f"Whole searches, forced to {tokens} tokens and </s>; without the encoder, divided by "
+        "passes, which is one a token. Loop: the time outside encoder and passes. Floor: that of a "
+        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more.",
     ]
-    loop = loop_seconds(document)
-    if loop is not None:
+    if any(one["name"].startswith("CTranslate2") for one in document["searches"]):
         notes.append(
-            f"This package's loop around a pass: {_ms(loop)} ms, of greedy search: the time "
-            "outside encoder and decoder, divided by passes."
+            "CTranslate2's: the difference between outputs of two lengths, by the tokens between "
+            "them, everything it does for a token; what is left counts as its encoder's."
         )
-    return {"title": "Searches of today, for comparison", "notes": notes, "rows": rows}
+    return {"title": "Searches: milliseconds a token", "notes": notes, "rows": rows}
+
+
+def _one_token_floor(document: Row, dtype: str) -> float | None:
+    """Return the floor of a decoder's pass of 1 token in a dtype; None: there was none."""
+    found = [
+        floor(document, one["engine"], one["pieces"]).seconds
+        for one in document["passes"]
+        if (one["part"], one["chunk"], dtype_of(one["engine"])) == ("decoder", 1, dtype)
+    ]
+    return found[0] if found else None
 
 
 # ---- an estimate ----------------------------------------------------------------------------
 
 
-def loop_seconds(document: Row) -> float | None:
-    """Return what the loop around a pass costs; None if no search of this package was timed."""
-    found = [one for one in document["searches"] if "loop_seconds" in one]
+def loop_seconds(document: Row, engine: str) -> float | None:
+    """Return what the loop around an engine's pass costs; None if no search of it was timed."""
+    found = [
+        one
+        for one in document["searches"]
+        if "loop_seconds" in one and one.get("engine", engine) == engine
+    ]
     return middle(found[0]["loop_seconds"]) / found[0]["passes"] if found else None
 
 
@@ -288,7 +328,7 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
     before = [one for one in once if one["part"] in parts]
     seconds = sum(middle(one["seconds"]) for one in before)
     floors = sum(floor(document, engine, one["pieces"]).seconds for one in before)
-    cycle += loop_seconds(document) or 0.0
+    cycle += loop_seconds(document, engine) or 0.0
     return seconds + system["passes"] * cycle, floors + system["passes"] * least
 
 
@@ -317,16 +357,13 @@ def _estimate_table(document: Row) -> Row:
     for row in rows:
         for name, seconds in baselines.items():
             row[f"speed of {name}'s"] = _times(1000 * seconds, row["ms per sentence"])
-    loop = loop_seconds(document)
     notes = [
         f"An ESTIMATE, nothing here was decoded: passes per sentence are those of {given['file']} "
         "(another pair of models, or another run), times are this machine's. How much of a draft "
         "holds is not known for the models measured here.",
         "Of this package: encoder + passes × (drafting + verifying + loop), verifying a chunk of "
         "k + 1 tokens, between measured chunks by a straight line; of fairseq's: encoder + passes "
-        "× time a token. Batching and detokenising are in neither.",
-        "The loop around a pass: "
-        + ("not measured, and left out." if loop is None else f"{_ms(loop)} ms, as of greedy."),
+        "× time a token. Batching and detokenising are in neither. The loop is that of greedy.",
         *(f"Not estimated: {left}." for left in (*given["left_out"], *missing)),
     ]
     if given["assumed"]:

@@ -1,10 +1,11 @@
 """Say what a pass costs on this machine, and how far that is from what it could cost.
 
-Times the decoder's pass over chunks of several lengths, whole and piece by piece, the encoder, a
-drafter's pass, and for comparison whole searches, fairseq's among them; in one engine or several,
-in interleaved rounds. Beside them stands the least that each can take: what it reads over the
-machine's bandwidth, or what it computes over the machine's peak, both measured in the same rounds.
-The model is a checkpoint, or random weights of a known size: a pass takes as long. On the CPU.
+Times the decoder's pass over chunks of several lengths (torch's also piece by piece), the encoder,
+a drafter's pass, prediction heads, and for comparison whole searches, fairseq's and CTranslate2's
+among them; in one engine or several, in interleaved rounds. Beside them stands the least that each
+can take: what it reads over the machine's bandwidth, or what it computes over the machine's peak,
+both measured in the same rounds. The model is a checkpoint, or random weights of a known size: a
+pass takes as long. On the CPU.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--vocabulary", type=number, default=7944, help="with --arch-size (default: 7944)")
     add("--drafter-path", help="with --path: a drafter of it; --arch-size has one of its own")
     add(
-        "--engines", default="fp32", metavar="LIST",
-        help="what passes are computed in, with commas: fp32, bf16, fp16, int8, each also as, for "
-        "example, fp32:compile (default: fp32)",
+        "--engines", default="native,torch", metavar="LIST",
+        help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
+        "torch-bf16, torch-fp16, torch-int8; torch's also as, for example, torch:compile; without "
+        "a dtype in fp32 (default: native,torch)",
     )  # fmt: skip
-    add("--chunks", type=numbers, default=[1, 5, 11, 26], help="tokens (default: 1,5,11,26)")
+    add("--chunks", type=numbers, default=[1, 2, 4, 9, 26], help="tokens (default: 1,2,4,9,26)")
     add(
         "--block-sizes", type=numbers, default=[10],
-        help="masks in a drafter's pass, behind 5 new tokens; the first also for the methods of "
-        "--acceptance that do not say theirs (default: 10)",
+        help="masks in a drafter's pass, behind 5 new tokens; the first also for the heads of "
+        "--arch-size, and for the methods of --acceptance that do not say theirs (default: 10)",
     )  # fmt: skip
     add("--batch", type=number, default=1, help="sentences (default: 1)")
     add("--source-length", type=number, default=14, help="with </s> (default: 14)")
     add("--cached", type=number, default=10, help="tokens in front of a chunk (default: 10)")
     add("--repetitions", type=number, default=20, help="of a pass in a round (default: 20)")
+    add("--peers", action="store_true", help="CTranslate2's time per token, too")
     add("--memory-mib", type=number, default=1024, help="large tensor to be read (default: 1024)")
     add("--matrix", type=number, default=1024, help="size of matrices for peaks (default: 1024)")
     add(

@@ -112,6 +112,25 @@ def converted(path: str, data: str) -> str:
     Raises:
         UsageError: CTranslate2 is not installed, or does not support the model.
     """
+    # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
+    state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
+    options |= {"arch": options.get("arch", options["_name"])}
+    return _convert(options, state["model"], data, path)
+
+
+def converted_model(model: Any, task: Any, args: Any) -> str:
+    """Convert a Transformer that was built here from these options; see ``converted``."""
+    with tempfile.TemporaryDirectory() as data:
+        task.source_dictionary.save(f"{data}/dict.source.txt")
+        task.target_dictionary.save(f"{data}/dict.target.txt")
+        languages = {"source_lang": "source", "target_lang": "target"}
+        options = vars(args) | languages | {"arch": "transformer"}
+        return _convert(options, model.state_dict(), data, "random weights")
+
+
+def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: str) -> str:
+    """Convert weights; ``name`` is theirs, for messages."""
     try:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
@@ -122,14 +141,11 @@ def converted(path: str, data: str) -> str:
     _KEPT.append(keep)
     folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"
     try:
-        # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
-        options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
-        options |= {"arch": options.get("arch", options["_name"]), "task": "translation"}
-        torch.save({"args": argparse.Namespace(**options), "model": state["model"]}, plain)
+        args = argparse.Namespace(**options | {"task": "translation"})
+        torch.save({"args": args, "model": weights}, plain)
         FairseqConverter(str(plain), data).convert(str(folder))
     except Exception as error:
-        raise UsageError(f"--peers: CTranslate2 cannot convert {path}: {error}") from error
+        raise UsageError(f"--peers: CTranslate2 cannot convert {name}: {error}") from error
     return str(folder)
 
 

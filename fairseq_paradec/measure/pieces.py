@@ -18,6 +18,8 @@ from ..analysis import flops
 from ..decoding.engine.decoder_pass import embed
 from ..decoding.engine.encoder import LeanEncoder
 from ..decoding.engine.masks import attention_bias
+from ..decoding.engine.native.packing import NativeEncoder
+from ..decoding.engine.native.stack import NativeMap
 from ..decoding.engine.weights import Int8Linear
 from ..errors import option_error
 
@@ -31,6 +33,9 @@ NAMES = {
     torch.int8: "int8",
 }  # fmt: skip
 
+# Of the forms of native maps, and of torch's int8.
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
 Call = Callable[[], object]
 
 
@@ -43,8 +48,8 @@ def refuse_unknown(model: Any) -> None:
     problem = ""
     if not isinstance(model, TransformerModelBase):
         problem = ", which is no Transformer"
-    elif getattr(model, "block_heads", None) is not None:
-        problem = " with heads for blockwise decoding"
+    elif 0 in getattr(getattr(model, "block_heads", None), "learned", ()):
+        problem = " whose next token comes from a head (--train-first-head)"
     elif model.decoder.adaptive_softmax is not None:
         problem = " with an adaptive softmax"
     elif hasattr(model.decoder, "attention_window"):
@@ -55,6 +60,8 @@ def refuse_unknown(model: Any) -> None:
 
 def _dtype(product: Any) -> torch.dtype:
     """Return the dtype of a linear map's weights, for any form."""
+    if isinstance(product, NativeMap):
+        return DTYPES[product.form]
     if isinstance(product, Int8Linear):
         return torch.int8
     dtype: torch.dtype = getattr(product, "plain", product).weight.dtype
@@ -146,7 +153,7 @@ def decoder_pieces(
         and values), ``flops`` and ``dtype`` (of its products).
     """
     decoder, batch = scorer.decoder, scorer.cache.keys.size(1)
-    weights = scorer.weights
+    kept = _dtype(scorer.projection.linear)
     dim = decoder.layers[0].embed_dim
     counter, rows = Counter(scorer.cache.keys.dtype), batch * width
     # 1. Rows of the embedding, and what they go through.
@@ -158,17 +165,14 @@ def decoder_pieces(
         counter.product("embedding", [decoder.project_in_dim], states)
     counter.norm("embedding", decoder.layernorm_embedding)
     # 2. Layers.
-    for layer, own in zip(decoder.layers, weights.layers, strict=True):
+    for layer in decoder.layers:
         attention, cross = layer.self_attn, layer.encoder_attn
-        three = [attention.q_proj, attention.k_proj, attention.v_proj]
-        counter.product("self-attention", three, _dtype(own.attention.qkv))
-        counter.product("self-attention", [attention.out_proj], _dtype(own.attention.out))
+        four = [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
+        counter.product("self-attention", four, kept)
         counter.attention("self-attention", batch, seen, dim)
-        counter.product("cross-attention", [cross.q_proj], _dtype(own.source.query))
-        counter.product("cross-attention", [cross.out_proj], _dtype(own.source.out))
+        counter.product("cross-attention", [cross.q_proj, cross.out_proj], kept)
         counter.attention("cross-attention", batch, source, dim)
-        counter.product("feed-forward", [layer.fc1], _dtype(own.feed_forward.fc1))
-        counter.product("feed-forward", [layer.fc2], _dtype(own.feed_forward.fc2))
+        counter.product("feed-forward", [layer.fc1, layer.fc2], kept)
         norms = (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
         for norm in norms:
             counter.norm("norms", norm)
@@ -177,8 +181,7 @@ def decoder_pieces(
     if decoder.project_out_dim is not None:
         states = decoder.project_out_dim.weight.dtype
         counter.product("projection", [decoder.project_out_dim], states)
-    projection = decoder.output_projection
-    counter.product("projection", [projection], _dtype(scorer.projection.linear))
+    counter.product("projection", [decoder.output_projection], kept)
     counter.numbers("log-softmax and argmax", 0)
     projected = rows if masks is None else batch * masks
     shape = flops.read_shape(_sizes(scorer.model))
@@ -197,18 +200,16 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     decoder, encoder = scorer.decoder, scorer.model.encoder
     batch = scorer.cache.keys.size(1)
     counter, shape = Counter(scorer.cache.keys.dtype), flops.read_shape(_sizes(scorer.model))
+    kept = _dtype(scorer.projection.linear)
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
         vectors = 1 + (encoder.embed_positions is not None)
         counter.numbers("encoder", batch * source * dim * vectors)
         counter.computes({"encoder": batch * flops.encoder(shape, source)})
-        lean = next((v for v in vars(scorer).values() if isinstance(v, LeanEncoder)), None)
-        for index, layer in enumerate(encoder.layers.children()):
+        own = any(isinstance(v, LeanEncoder | NativeEncoder) for v in vars(scorer).values())
+        for layer in encoder.layers.children():
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-            kept = linears[0].weight.dtype
-            if lean is not None:
-                kept = _dtype(lean.stack[index].attention.qkv)
-            counter.product("encoder", linears, kept)
+            counter.product("encoder", linears, kept if own else linears[0].weight.dtype)
             counter.attention("encoder", batch, source, dim)
             counter.norm("encoder", layer.self_attn_layer_norm)
             counter.norm("encoder", layer.final_layer_norm)
@@ -216,8 +217,34 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         counter.norm("encoder", encoder.layer_norm)
     crosses = [layer.encoder_attn for layer in decoder.layers]
     both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
-    counter.product("keys of the source", both, _dtype(scorer.weights.source_keys))
+    counter.product("keys of the source", both, kept)
     counter.computes({"keys of the source": batch * flops.source_keys(shape, source)})
+    return list(counter.pieces.values())
+
+
+def heads_pieces(scorer: Any, heads: Any) -> list[dict[str, Any]]:
+    """Count what prediction heads read and compute, with the projection of their states.
+
+    Args:
+        scorer: a ChunkScorer that has encoded.
+        heads: BlockHeads, all learned but the first.
+    """
+    batch, count = scorer.cache.keys.size(1), heads.block_size - 1
+    counter, projection = Counter(scorer.cache.keys.dtype), scorer.decoder.output_projection
+    kept = _dtype(scorer.projection.linear)
+    own = kept if scorer.native else scorer.cache.keys.dtype
+    counter.product("heads", [heads.inner], own)
+    counter.numbers("heads", heads.bias.numel())
+    outer = heads.outer.numel()
+    counter.pieces["heads"]["weights"] += outer
+    counter.pieces["heads"]["bytes"] += outer * own.itemsize
+    counter.product("projection", [projection], kept)
+    counter.computes(
+        {
+            "heads": 2 * batch * (heads.inner.weight.numel() + outer),
+            "projection": 2 * batch * count * projection.weight.numel(),
+        }
+    )
     return list(counter.pieces.values())
 
 
@@ -273,7 +300,7 @@ def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:
     logits = projection()
 
     def choice() -> None:
-        F.log_softmax(logits, dim=-1, dtype=torch.float32).argmax(-1)
+        F.log_softmax(logits, dim=-1, dtype=torch.float32).max(dim=-1)
 
     def embedding() -> None:
         embed(weights, tokens, place.positions)

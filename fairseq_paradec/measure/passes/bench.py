@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...analysis.pass_costs import dtype_of
+from ...analysis.pass_costs import PLAIN, dtype_of
 from ...decoding.engine.block import BlockScorer
 from ...decoding.engine.chunk import ChunkScorer
 from ...decoding.engine.settings import Engine
+from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
+from ...decoding.row import Row
+from ...decoding.token_rules import TokenRules
 from .. import loading, machine
-from ..pieces import Call, decoder_pieces, encoder_pieces, piece_calls, refuse_unknown
+from ..peers import translator
+from ..pieces import (
+    Call,
+    decoder_pieces,
+    encoder_pieces,
+    heads_pieces,
+    piece_calls,
+    refuse_unknown,
+)
 from ..rounds import all_rounds
-from .cells import Cell, Search, pass_call, product_call
-from .models import ENGINE_DTYPES, Pair, parse_engine
+from .cells import Cell, Search, Steps, pass_call, product_call
+from .models import Pair, parse_engine
 
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
+PEER = "ctranslate2"  # the engine of its searches
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
 
 
@@ -31,6 +44,8 @@ class Plan(NamedTuple):
         chunks: lengths of chunks.
         blocks: numbers of masks in a drafter's pass.
         engines: names.
+        peer: a folder with the model as CTranslate2 reads it, or None.
+        threads: of CTranslate2.
     """
 
     batch: int
@@ -39,6 +54,8 @@ class Plan(NamedTuple):
     chunks: list[int]
     blocks: list[int]
     engines: list[str]
+    peer: str | None
+    threads: int
 
 
 class Bench:
@@ -59,19 +76,18 @@ class Bench:
         self.pair, self.plan = pair, plan
         self.cells: list[Cell] = []
         self.passes: list[tuple[dict[str, Any], Cell]] = []
-        self.searches: list[tuple[str, Search]] = []
+        self.searches: list[tuple[dict[str, str], Search | Steps]] = []
         self._make_batch()
         engines = {name: parse_engine(name) for name in plan.engines}
         for name, engine in engines.items():
             self._add_engine(name, engine)
-        for name, options in (
-            ("fairseq beam 5", {"decoding": "beam", "beam": 5}),
-            ("fairseq greedy", {"decoding": "beam", "beam": 1}),
-            ("greedy", {"decoding": "greedy"}),
-        ):
-            limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
-            generator = loading.generator(pair.task, [pair.model], **options, **limits)
-            self.searches.append((name, Search(pair.task, generator, pair.model, self.sample)))
+        for width, name in ((5, "fairseq beam 5"), (1, "fairseq greedy")):
+            self._add_search(name, FAIRSEQ, {"decoding": "beam", "beam": width})
+        for name, engine in engines.items():
+            options: dict[str, Any] = {"decoding": "greedy", "engine": engine.kind}
+            options |= {"engine_dtype": engine.dtype, "compile": engine.compile}
+            self._add_search("greedy", name, options)
+        self._add_peer()
         self._add_machine(memory, matrix)
         self.cells += [cell for _, cell in self.passes] + [cell for _, cell in self.searches]
 
@@ -95,6 +111,12 @@ class Bench:
         self.sample: dict[str, Any] = {"id": torch.arange(plan.batch), "net_input": inputs}
         self.target = tokens(plan.cached + max(NEW_TOKENS + 1, *plan.chunks), len(words))
         self.target[:, 0] = words.eos()
+        self.rules = TokenRules(
+            words.pad(), words.unk(), words.eos(), words.eos(), min_len=1, unk_penalty=0.0,
+            temperature=1.0, forced_len=0, device=torch.device("cpu"),
+        )  # fmt: skip
+        most = self.target.size(1) + max(plan.blocks)
+        self.rows = [Row(i, [], most, tokens=[0] * plan.cached) for i in range(plan.batch)]
 
     # ---- passes ------------------------------------------------------------------------------
 
@@ -113,12 +135,14 @@ class Bench:
             tokens = self.target[:, plan.cached : plan.cached + width]
             scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
             counts = decoder_pieces(scorer, plan.source, width, plan.cached + width)
-            # A compiled pass is not made of pieces.
-            calls = {} if engine.compile else piece_calls(scorer, tokens)
-            whole = pass_call(scorer, tokens)
+            # A native pass, or a compiled one, is not made of pieces.
+            calls = {} if scorer.native or engine.compile else piece_calls(scorer, tokens)
+            whole = pass_call(scorer, tokens, self.rules, self.rows)
             self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
         if self.pair.drafter is not None:
             self._add_drafter(name, engine, scorer, prepare)
+        if self.pair.heads is not None:
+            self._add_heads(name, scorer)
 
     def _context(self, scorer: Any) -> Call:
         """Return what puts a scorer behind ``cached`` tokens."""
@@ -155,7 +179,8 @@ class Bench:
         def fill_for(masks: int) -> Call:
             def fill() -> Tensor:
                 draft.keep([plan.cached] * plan.batch)
-                return draft.log_probs(draft.fill(prefixes, masks)).argmax(-1)
+                states = draft.fill(prefixes, masks)
+                return draft.projection.draft(states, self.rules, self.rows).tokens
 
             return fill
 
@@ -169,6 +194,40 @@ class Bench:
             counts = decoder_pieces(draft, plan.source, width, seen, masks)
             cell = Cell({"whole": fill_for(masks)}, prepare_for(masks))
             self._add("drafter", name, masks, counts, cell)
+
+    def _add_heads(self, name: str, scorer: Any) -> None:
+        """Add the heads of an engine: all of them at once, behind one state of each sentence."""
+        heads = scorer.heads(self.pair.heads)
+        states = scorer.step(self.target[:, self.plan.cached : self.plan.cached + 1])[:, -1].clone()
+        count = self.pair.heads.block_size - 1
+
+        def draft() -> Tensor:
+            found = heads(states, range(1, count + 1))
+            return scorer.projection.draft(found, self.rules, self.rows).tokens
+
+        counts = heads_pieces(scorer, self.pair.heads)
+        self._add("heads", name, count, counts, Cell({"whole": draft}))
+
+    def _add_search(self, name: str, engine: str, options: dict[str, Any]) -> None:
+        """Add a whole search; options are those of fairseq-generate."""
+        pair = self.pair
+        limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
+        generator = loading.generator(pair.task, [pair.model], **options | limits)
+        search = Search(pair.task, generator, pair.model, self.sample)
+        self.searches.append(({"name": name, "engine": engine}, search))
+
+    def _add_peer(self) -> None:
+        """Add CTranslate2's steps, behind as many tokens as a pass has cached, on average."""
+        folder, words = self.plan.peer, self.pair.task.source_dictionary
+        if folder is None:
+            return
+        sources = [
+            [words[i] for i in row[:-1]] for row in self.sample["net_input"]["src_tokens"].tolist()
+        ]
+        for kind, engine in (("float32", PEER), ("int8", f"{PEER}-int8")):
+            loaded = translator(folder, kind, self.plan.threads)
+            steps = Steps(loaded, sources, 1, 1 + 2 * self.plan.cached)
+            self.searches.append(({"name": "CTranslate2 greedy", "engine": engine}, steps))
 
     def _add(
         self, part: str, engine: str, chunk: int | None, counts: list[dict[str, Any]], cell: Cell
@@ -191,10 +250,12 @@ class Bench:
             cell = Cell({"whole": tensor.sum}, slow=name == "large")
             self.bandwidth.append(({"name": name, "bytes": 4 * len(tensor)}, cell))
         self.peak: list[tuple[dict[str, Any], Cell]] = []
-        for dtype in dict.fromkeys((*ENGINE_DTYPES[:2], "int8", *map(dtype_of, self.plan.engines))):
-            call = product_call(dtype, matrix)
+        kinds = [one for one in (NATIVE, TORCH) if any(one in name for name in self.plan.engines)]
+        dtypes = {PLAIN: None} | dict.fromkeys(map(dtype_of, self.plan.engines))
+        for dtype, kind in product(dtypes, kinds):
+            call = product_call(kind, dtype, matrix)
             if call is not None:
-                head = {"dtype": dtype, "flops": 2 * matrix**3}
+                head = {"engine": kind, "dtype": dtype, "flops": 2 * matrix**3}
                 self.peak.append((head, Cell({"whole": call}, slow=True)))
         self.cells += [cell for _, cell in self.bandwidth + self.peak]
 
@@ -235,13 +296,13 @@ class Bench:
             "peak": [head | {"seconds": cell.rounds["whole"]} for head, cell in self.peak],
             "passes": passes,
             "searches": [
-                {
-                    "name": name,
+                head
+                | {
                     "passes": cell.passes,
                     "seconds": cell.rounds["search"],
                     "encoder_seconds": cell.rounds["encoder"],
                 }
                 | ({"loop_seconds": cell.rounds["loop"]} if "loop" in cell.rounds else {})
-                for name, cell in self.searches
+                for head, cell in self.searches
             ],
         }

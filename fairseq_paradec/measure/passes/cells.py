@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...decoding.engine.native.stack import FORMS, NativeMap
+from ...decoding.provenance import NATIVE
+from ...decoding.row import Row
+from ...decoding.token_rules import TokenRules
 from ..clock import Clock, Parts
-from ..pieces import NAMES, Call
+from ..pieces import DTYPES, Call
 from ..systems import CountedModel
 
 WARM_UP = 3  # untimed calls before each cell's timed ones
@@ -103,22 +108,59 @@ class Search(Cell):
         return seconds
 
 
-def pass_call(scorer: Any, tokens: Tensor) -> Call:
-    """Return a decoder's pass."""
-    return lambda: scorer.log_probs(scorer.step(tokens)).argmax(-1)
+class Steps(Cell):
+    """CTranslate2's greedy search: outputs of two lengths, whose difference is that of the steps.
+
+    Args:
+        translator: CTranslate2's.
+        sources: sentences, lists of tokens.
+        short: length of the shorter outputs.
+        long: length of the longer ones.
+    """
+
+    def __init__(
+        self, translator: Any, sources: Sequence[Sequence[str]], short: int, long: int
+    ) -> None:
+        super().__init__({}, slow=True)
+        self.passes, self._short = long - short, short
+
+        def translate(length: int) -> None:
+            translator.translate_batch(
+                sources, beam_size=1, min_decoding_length=length, max_decoding_length=length
+            )
+
+        self._calls = [partial(translate, length) for length in (short, long)]
+
+    def once(self) -> dict[str, float]:
+        """Search twice; return the seconds of the steps between, and of all but the steps."""
+        seconds = []
+        for call in self._calls:
+            begin = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - begin)
+        steps = max(0.0, seconds[1] - seconds[0])
+        rest = max(0.0, seconds[0] - self._short * steps / self.passes)
+        return {"encoder": rest, "search": steps}
 
 
-def product_call(dtype: str, size: int) -> Call | None:
-    """Return a product of two square matrices; None if torch has none in this dtype here."""
+def pass_call(scorer: Any, tokens: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Call:
+    """Return a decoder's pass, with the choice of a token at every position."""
+    return lambda: scorer.choose(scorer.step(tokens), rules, rows)
+
+
+def product_call(engine: str, dtype: str, size: int) -> Call | None:
+    """Return a product of two square matrices; None if the engine has none in this dtype here."""
     left, right = torch.rand(2, size, size)
+    if engine == NATIVE:
+        linear = NativeMap(left, None, dtype) if dtype in FORMS else None
+        return None if linear is None else lambda: linear(right)
     if dtype == "int8":
         first, second = ((100 * one).to(torch.int8) for one in (left, right))
 
         def call() -> object:
             return torch._int_mm(first, second)
     else:
-        wanted = next(kind for kind, name in NAMES.items() if name == dtype)
-        third, fourth = left.to(wanted), right.to(wanted)
+        third, fourth = (one.to(DTYPES[dtype]) for one in (left, right))
 
         def call() -> object:
             return third @ fourth

@@ -34,7 +34,7 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
     for system in document["systems"]:
         if system["promise"] == "peer" or system["passes"] is None:
             continue
-        if any(f in system["command"].split() for f in ("--engine-dtype", "--compile")):
+        if any(f in system["command"].split() for f in ("--engine", "--engine-dtype", "--compile")):
             continue  # the same passes as without; the engines are those measured here
         needed = what_passes_need(system["command"], block_size)
         if isinstance(needed, str):

@@ -9,17 +9,19 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from ...analysis.pass_costs import PLAIN
 from ...decoding.engine.settings import Engine
+from ...decoding.provenance import NATIVE, TORCH
 from ...errors import option_error
 from ...methods.registry import BLOCK_NAT
+from ...models.heads import BlockHeads
 from ...tasks.flags import ParallelTranslationConfig
 from ...tasks.translation import ParallelTranslationTask
 from .. import loading
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
-ENGINE_DTYPES = ("fp32", "bf16", "fp16", "int8")
+# --engines: fp32 is not spelled.
+ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
 
 
 class Pair(NamedTuple):
@@ -29,18 +31,23 @@ class Pair(NamedTuple):
         task: with dictionaries.
         model: a Transformer, the verifier.
         drafter: a BlockNatModel, or None.
+        heads: BlockHeads, or None.
+        args: the model's options, of random weights; else None.
     """
 
     task: Any
     model: Any
     drafter: Any
+    heads: Any
+    args: Any = None
 
 
-def random_pair(size: str, vocabulary: int) -> Pair:
-    """Build a Transformer with random weights, and a drafter as ``block_nat_fast`` makes it.
+def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
+    """Build a Transformer with random weights, a drafter as ``block_nat_fast`` makes it, and heads.
 
     Args:
         size: a key of SIZES.
+        block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
         vocabulary: tokens, fairseq's special ones among them.
     """
     words = Dictionary()
@@ -65,8 +72,9 @@ def random_pair(size: str, vocabulary: int) -> Pair:
             max_target_positions=1024,
         )
         drafter = _build("block_nat_fast", drafter_args, task)
+        drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
     drafter.encoder.load_state_dict(model.encoder.state_dict())
-    return Pair(task, model, drafter)
+    return Pair(task, model, drafter, drafts, args)
 
 
 def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:
@@ -89,20 +97,21 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
     drafter = None
     if drafter_path is not None:
         drafter = task.drafters.load(drafter_path, BLOCK_NAT, models)
-    return Pair(task, models[0], drafter)
+    return Pair(task, models[0], drafter, getattr(models[0], "block_heads", None))
 
 
 def parse_engine(text: str) -> Engine:
-    """Read an engine: a dtype, and ``:compile`` behind it if it is to be compiled.
+    """Read an engine: one of ENGINES; torch's also with ``:compile`` behind it.
 
     Raises:
         UsageError: there is none of this name.
     """
-    dtype, sign, rest = text.partition(":")
-    if dtype not in ENGINE_DTYPES or (sign and rest != "compile"):
-        allowed = f"{', '.join(ENGINE_DTYPES)}, or one of them with :compile behind it"
+    name, sign, rest = text.partition(":")
+    kind, _, dtype = name.partition("-")
+    if name not in ENGINES or (sign and (kind, rest) != (TORCH, "compile")):
+        allowed = f"{', '.join(ENGINES)}, or one of torch's with :compile behind it"
         raise option_error("--engines", text, allowed)
-    return Engine(dtype=None if dtype == PLAIN else dtype, compile=bool(sign))
+    return Engine(dtype=dtype or None, compile=bool(sign), kind=kind)
 
 
 def sizes(model: Any) -> str:

@@ -13,6 +13,7 @@ from ...analysis.pass_costs import tables
 from ...errors import option_error
 from .. import documents, loading, machine
 from ..documents import PASSES, VERSIONS, check
+from ..peers import converted, converted_model
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan
 from .estimate import read_acceptance
@@ -77,13 +78,22 @@ def passes(args: argparse.Namespace) -> int:
         acceptance = read_acceptance(args.acceptance, args.block_sizes[0])
     torch.set_num_threads(args.threads)
     if args.arch_size is not None:
-        pair = random_pair(args.arch_size, args.vocabulary)
+        pair = random_pair(args.arch_size, args.vocabulary, args.block_sizes[0])
     else:
         pair = load_pair(args.data, args.path, args.drafter_path)
     _check_positions(args, pair)
-    given = (args.chunks, args.block_sizes, args.engines.split(","))
-    chunks, blocks, engines = (list(dict.fromkeys(items)) for items in given)
-    plan = Plan(args.batch, args.source_length, args.cached, chunks, blocks, engines)
+    lists = (args.chunks, args.block_sizes, args.engines.split(","))
+    chunks, blocks, engines = (list(dict.fromkeys(items)) for items in lists)
+    peer = None
+    if args.peers:
+        peer = (
+            converted_model(pair.model, pair.task, pair.args)
+            if pair.args is not None
+            else converted(args.path, args.data)
+        )
+    plan = Plan(
+        args.batch, args.source_length, args.cached, chunks, blocks, engines, peer, args.threads
+    )
     with torch.inference_mode():
         bench = Bench(pair, plan, args.memory_mib, args.matrix)
         busy = bench.run(args.rounds, args.repetitions, args.busy)
@@ -94,6 +104,7 @@ def passes(args: argparse.Namespace) -> int:
         "sizes": sizes(pair.model),
         "vocabulary": len(pair.task.target_dictionary),
         "drafter": drafter,
+        "heads": 0 if pair.heads is None else pair.heads.block_size - 1,
         "drafter sizes": "none" if pair.drafter is None else sizes(pair.drafter),
         "batch": plan.batch,
         "source length": plan.source,
@@ -130,7 +141,7 @@ def notes(setting: Mapping[str, Any], busy: bool) -> list[str]:
     drafter = "" if setting["drafter"] == "none" else f", {setting['drafter sizes']}"
     return [
         f"{setting['model']}: {setting['sizes']}, vocabulary {setting['vocabulary']}. Drafter: "
-        f"{setting['drafter']}{drafter}.",
+        f"{setting['drafter']}{drafter}. Heads: {setting['heads'] or 'none'}.",
         f"Batch {setting['batch']}, sources of {setting['source length']} tokens, "
         f"{setting['cached']} cached; cpu, {setting['threads']} thread(s). Medians and quartiles "
         f"of {setting['rounds']} interleaved rounds of {setting['repetitions']} after a warm-up; "
