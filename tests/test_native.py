@@ -32,7 +32,7 @@ from support.builders import (
 )
 from support.commands import ROOT
 
-from fairseq_paradec.decoding.engine import chunk
+from fairseq_paradec.decoding.engine import cache, chunk
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
 from fairseq_paradec.decoding.engine.encoder import lean_encoder
 from fairseq_paradec.decoding.engine.native import library as native
@@ -355,6 +355,23 @@ def test_a_damaged_library_is_built_again(
     assert ChunkScorer(model_of("default"), NATIVE).native
     (built,) = (elsewhere / "cache").rglob("*.so")
     assert native._hash(built.read_bytes()) in built.name
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_what_cannot_be_decoded_is_named(engine: str, monkeypatch: Any, tmp_path: Path) -> None:
+    """A model with NaN, and a cache that does not fit in memory."""
+    task, model = tiny_task(), model_of("default")
+    sample, flags = batch(task, [3, 5]), {"decoding": "hgj", "engine": engine}
+    with monkeypatch.context() as patch:
+        (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 3 kB\n")
+        patch.setattr(cache, "_MEMORY", tmp_path / "meminfo")
+        patch.setattr(cache, "_SMALL", 0)
+        with pytest.raises(UsageError, match=r"--batch-size: got '2 rows, whose cache takes 0.0 GB"):
+            decode(task, [model], sample, Limits(), **flags)
+    with torch.no_grad():
+        model.decoder.layers[0].fc1.bias[0] = torch.nan
+    with pytest.raises(UsageError, match="--path: .*TransformerModel.*NaN|NaN"):
+        decode(task, [model], sample, Limits(), **flags)
 
 
 def test_a_model_in_training_is_torchs() -> None:

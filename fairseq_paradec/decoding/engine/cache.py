@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...errors import option_error
+
 # A new cache has this many slots per row; the number doubles when a chunk does not fit.
 INITIAL_CAPACITY = 32
+
+#: Where Linux says how much memory is free, and bytes below which nobody asks.
+_MEMORY, _SMALL = Path("/proc/meminfo"), 2**27
 
 
 class Place(NamedTuple):
@@ -27,6 +33,30 @@ class Place(NamedTuple):
     positions: slice | Tensor
     where: tuple[Any, Any]
     end: int
+
+
+def check_memory(needed: int, rows: int) -> None:
+    """Refuse a cache that does not fit in the memory that is free.
+
+    Args:
+        needed: bytes.
+        rows: of the batch.
+
+    Raises:
+        UsageError: it does not fit. Without this the system would end the process.
+    """
+    if needed < _SMALL:
+        return
+    try:
+        lines = _MEMORY.read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return  # this system does not say
+    if needed > 1024 * free:
+        raise option_error(
+            "--batch-size", f"{rows} rows, whose cache takes {needed / 1e9:.1f} GB",
+            f"fewer rows (also --max-tokens, --beam): {free * 1024 / 1e9:.1f} GB are free",
+        )  # fmt: skip
 
 
 class Cache:
@@ -72,7 +102,10 @@ class Cache:
     def _empty(self, batch: int, capacity: int) -> Tensor:
         """Return keys and values of zeros; NaN in a masked slot would spread, since 0·NaN = NaN."""
         layers, _, _, heads, _, size = self.source.shape
-        return self.source.new_zeros(layers, batch, capacity, 2, heads, size)
+        shape = (layers, batch, capacity, 2, heads, size)
+        if self.source.device.type == "cpu":
+            check_memory(math.prod(shape) * self.source.element_size(), batch)
+        return self.source.new_zeros(shape)
 
     def make_room(self, width: int) -> None:
         """Enlarge the cache so that a chunk of ``width`` tokens fits after each row."""

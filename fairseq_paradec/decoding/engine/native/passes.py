@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import addressof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...token_rules import Limits, Scored
+from ..cache import check_memory
 from ..masks import Mask
 from .library import Choices, Chunk, Rules, Store, library
 from .stack import NativeMap, NativeStack, address_of, check
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from ...token_rules import TokenRules
 
 INITIAL_CAPACITY = 64
+
+# The rules of the last choices: those of a batch are the same in every pass.
+_LAST: tuple[TokenRules | None, Rules] = None, Rules()
 
 
 class NativeWeights(NamedTuple):
@@ -96,6 +101,7 @@ class NativeCache:
         """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
         stack = self._stack
         layers, heads, size = stack.num_layers, stack.heads, stack.head_size
+        check_memory(8 * layers * batch * heads * capacity * size, batch)
         return (
             torch.zeros(layers, batch, heads, size, capacity),
             torch.zeros(layers, batch, heads, capacity, size),
@@ -177,10 +183,12 @@ def native_pass(
     batch, width = tokens.shape
     cache.make_room(width)
     tokens = tokens.contiguous()
-    chunk = Chunk(rows=batch, width=width, tokens=tokens.data_ptr())
     # Arrays and tensors live until the library has read what the chunk points to.
-    kept = [_array(numbers) for numbers in (cache.lengths, cache.rows, cache.source_rows)]
-    chunk.starts, chunk.own_rows, chunk.source_rows = map(ctypes.addressof, kept)
+    starts, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
+    chunk = Chunk(
+        batch, width, tokens.data_ptr(), None, None, addressof(starts), addressof(own),
+        addressof(source),
+    )  # fmt: skip
     if mask == "all":
         mask = torch.full((1, width), width, dtype=torch.int32)
     if isinstance(mask, Tensor):
@@ -269,10 +277,7 @@ def native_choose(
         drafted_scores, ranks = torch.empty_like(scores), torch.empty_like(tokens)
         to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
         to.drafted_rank = ranks.data_ptr()
-    own = Rules(
-        rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
-        rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
-    )  # fmt: skip
+    own = _rules(rules)
     check(
         library().paradec_choose(
             linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
@@ -283,6 +288,19 @@ def native_choose(
         return Scored(tokens, scores)
     count = draft.size(1)
     return Scored(tokens, scores, drafted_scores[:, :count], ranks[:, :count])
+
+
+def _rules(rules: TokenRules) -> Rules:
+    """Return rules as the library reads them."""
+    global _LAST
+    given, own = _LAST
+    if given is not rules:
+        own = Rules(
+            rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
+            rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
+        )  # fmt: skip
+        _LAST = rules, own
+    return own
 
 
 def _bits(limits: Limits) -> Tensor | None:
