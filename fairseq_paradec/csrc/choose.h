@@ -26,8 +26,12 @@ struct Choices {
     int normalised;         // whether scores are log-probabilities
 };
 
-// The first of the largest of `count` scores (whole vectors).
-inline int64_t first_largest(const float* scores, int count) {
+// The first of the largest of `count` scores (whole vectors). With `odd` there may be NaN among them:
+// as in torch the first of these is the largest, so that the only token allowed is chosen.
+inline int64_t first_largest(const float* scores, int count, bool odd) {
+    for (int i = 0; odd && i < count; ++i) {
+        if (scores[i] != scores[i]) return i;
+    }
     vfloat top = load(scores);
     for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
     const float best = largest(top);
@@ -84,7 +88,7 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (!(limits & NOT_SUPPRESSED)) {
         for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
     }
-    to.best[i] = first_largest(y, width);
+    to.best[i] = first_largest(y, width, offset != offset);
     to.score[i] = y[to.best[i]] - offset;
     if (to.drafted != nullptr) {
         const int64_t token = to.drafted[i];

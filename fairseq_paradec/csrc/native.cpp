@@ -29,11 +29,11 @@ Norm make_norm(const float* weight, const float* bias, int size, float epsilon) 
     return norm;
 }
 
-Memory<float> make_table(const float* vectors, int count, int size, float scale) {
+Memory<float> make_table(const float* vectors, int count, int size) {
     const int stride = padded(size);
     Memory<float> table = allocate<float>((size_t)count * stride);
     for (int i = 0; i < count; ++i) {
-        for (int d = 0; d < size; ++d) table[(size_t)i * stride + d] = scale * vectors[(size_t)i * size + d];
+        for (int d = 0; d < size; ++d) table[(size_t)i * stride + d] = vectors[(size_t)i * size + d];
     }
     return table;
 }
@@ -55,12 +55,18 @@ API Stack* paradec_stack_new(int dim, int heads, int head_size, float scale, int
 
 API void paradec_stack_free(Stack* stack) { delete stack; }
 
+// The embedding must outlive the stack.
 API int paradec_stack_tables(Stack* stack, const float* embedding, int vocabulary, float scale,
                              const float* positions, int num_positions) try {
-    stack->embedding = make_table(embedding, vocabulary, stack->dim, scale);
+    if (padded(stack->dim) != stack->dim) {
+        stack->own_embedding = make_table(embedding, vocabulary, stack->dim);
+        embedding = stack->own_embedding.get();
+    }
+    stack->embedding = embedding;
+    stack->embedding_scale = scale;
     stack->vocabulary = vocabulary;
     stack->num_positions = num_positions;
-    if (positions != nullptr) stack->positions = make_table(positions, num_positions, stack->dim, 1);
+    if (positions != nullptr) stack->positions = make_table(positions, num_positions, stack->dim);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;

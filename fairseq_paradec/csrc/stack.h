@@ -15,7 +15,9 @@ struct Layer {
 struct Stack {
     int dim = 0, heads = 0, head_size = 0;  // head_size: padded; a head's true size is in `scale`
     float scale = 1;                        // of attention's scores
-    Memory<float> embedding;                // vocabulary x dim (padded), scaled
+    const float* embedding = nullptr;       // vocabulary x dim (padded); the caller's, if it can be
+    Memory<float> own_embedding;
+    float embedding_scale = 1;
     Memory<float> positions;                // num_positions x dim (padded); null: none
     int vocabulary = 0, num_positions = 0;
     Norm embedding_norm, final_norm;
@@ -201,13 +203,14 @@ inline void copy_row(const Stack& stack, const Store& store, int to, int of, int
 inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x) {
     const int stride = padded(stack.dim);
     for (const Token& token : tokens) {
-        const float* word = stack.embedding.get() + (size_t)token.word * stride;
+        const float* word = stack.embedding + (size_t)token.word * stride;
         const float* position = nullptr;
         if (stack.positions) {
             position = stack.positions.get() + (size_t)std::min(token.place, stack.num_positions - 1) * stride;
         }
         for (int d = 0; d < stride; d += LANES) {
-            store(x + d, position == nullptr ? load(word + d) : load(word + d) + load(position + d));
+            const vfloat scaled = stack.embedding_scale * load(word + d);
+            store(x + d, position == nullptr ? scaled : scaled + load(position + d));
         }
         if (stack.embedding_norm.weight) normalise(stack.embedding_norm, x, 1, stack.dim, x);
         x += stride;

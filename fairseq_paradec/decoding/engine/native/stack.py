@@ -136,7 +136,7 @@ class NativeStack:
             self.dim, self.heads, self.head_size, self.own_size**-0.5, len(layers)
         )
         weakref.finalize(self, library().paradec_stack_free, self.address)
-        vectors = _plain(embedding)
+        self._vectors = vectors = _plain(embedding)  # the library reads them in place
         table = None if positions is None else _plain(positions)
         check(
             library().paradec_stack_tables(
