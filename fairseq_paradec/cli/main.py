@@ -19,16 +19,15 @@ from . import arguments
 
 #: The subcommands by purpose.
 GROUPS: dict[str, dict[str, str]] = {
-    "decode and check": {
+    "decode, check, measure": {
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",
-    },
-    "measure": {
         "benchmark": "time and judge any decoders on a test set",
         "acceptance": "share of accepted drafted tokens, by setting",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
+        "threads": "what several threads, generators and processes give",
         "training-speed": "updates per second of architectures",
     },
     "look": {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
+import multiprocessing
 import os
 import platform
 import shlex
@@ -86,7 +88,8 @@ class Others:
 
     @staticmethod
     def _now() -> tuple[float | None, float, float]:
-        return _cpu_seconds(), time.process_time(), time.monotonic()
+        own = time.process_time() + _workers_seconds()
+        return _cpu_seconds(), own, time.monotonic()
 
     def cores(self) -> float | None:
         """Return the mean number of cores that others used since then; None if unknown."""
@@ -94,6 +97,16 @@ class Others:
         if all_before is None or all_after is None:
             return None
         return max(0.0, (all_after - all_before - (own_after - own_before)) / (end - begin))
+
+
+def _workers_seconds() -> float:
+    """Return the seconds that this process's worker processes have computed since they started."""
+    ticks = 0
+    for worker in multiprocessing.active_children():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until_idle() -> float | None:
@@ -143,7 +156,7 @@ def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | Non
         return result, round((torch.cuda.max_memory_allocated() - held) / MIB, 1)
     held_mib = _restart_peak()
     result = work()
-    peak = _status("VmHWM")
+    peak = peak_mib()
     if held_mib is None or peak is None:
         return result, None
     return result, round(max(0.0, peak - held_mib), 1)
@@ -159,6 +172,11 @@ def _restart_peak() -> float | None:
     except OSError:
         return None
     return _status("VmRSS")
+
+
+def peak_mib() -> float | None:
+    """Return this process's peak resident memory in MiB; None if unknown."""
+    return _status("VmHWM")
 
 
 def _status(name: str) -> float | None:
