@@ -35,18 +35,17 @@ def run(name: str, *args: object, cwd: Path | None = None) -> subprocess.Complet
     return subprocess.run(**given, cwd=cwd, stdout=subprocess.PIPE, timeout=300)
 
 
-def succeed(name: str, *args: object, cwd: Path | None = None) -> str:
+def succeed(name: str, *args: object, cwd: Path | None = None, status: int = 0) -> str:
     result = run(name, *args, cwd=cwd)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == status, result.stderr
     return result.stderr
 
 
 def refuse(name: str, *args: object) -> str:
     """Run what must be refused; return the one line that says why."""
-    result = run(name, *args)
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith(f"{name}: ") and result.stderr.count("\n") == 1
-    return result.stderr
+    said = succeed(name, *args, status=2)
+    assert said.startswith(f"{name}: ") and said.count("\n") == 1
+    return said
 
 
 def kill_at(call: str, name: str, *args: object) -> str:
