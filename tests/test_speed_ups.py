@@ -246,12 +246,14 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
     plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
     benchmark = saved(tmp_path / "b.json", document())
     bare = saved(tmp_path / "bare.json", document(sweep=False, systems=plain))
+    doctored = saved(tmp_path / "doctored.json", document() | {"tables": []})
     twisted = saved(tmp_path / "twisted.jsonl", read(traced["gad"])[0] | {"output": ["x"]})
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(traced["gad"].read_bytes()[:-50])
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
         (["speed-up", benchmark, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
+        (["speed-up", doctored, "--by", "batch"], "not what its raw samples say"),
         (["histogram", benchmark, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
         (["histogram", traced["gad"]], "BENCHMARK: got"),
         (["acceptance", traced["greedy"]], "TRACE: got"),

@@ -99,8 +99,14 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "title": "Peers: the same checkpoint in another engine",
                 "notes": [
-                    "Each in its own dtype, with its own number of threads; speed-ups are against "
-                    f"Latency above, in the same rounds ({setting['dtype']}, {threads(main)}).",
+                    (
+                        "Each at its own best number of threads and in its own dtype; speed-ups "
+                        "are against the table above"
+                        if document.get("version", 3) < 3
+                        else "Each in its own dtype, with its own number of threads; speed-ups are "
+                        "against Latency above"
+                    )
+                    + f", in the same rounds ({setting['dtype']}, {threads(main)}).",
                     "identical: to fairseq greedy.",
                 ],
                 "rows": [peer_row(s, latency) for s in peers],

@@ -28,7 +28,7 @@ from .judge import DETOKENISED, agreement, references
 from .loading import check_inputs, choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
 from .specs import COMMON
-from .systems import FairseqSystem, Models, System
+from .systems import PEER, FairseqSystem, Models, System
 from .text import holds_images, quality_of
 from .timings import Benchmark, Plan
 
@@ -171,7 +171,11 @@ def notes(
         "The timer covers batching, encoder, decoder and "
         + ("intensities." if holds_images(setting["data"]) else "detokenised text."),
         f"References: {setting['reference']}.",
-        *(f"`{s.label}`: `{s.command}`" for s in systems if s.label != s.command),
+        *(
+            f"`{s.label}`: `{s.command}`"
+            for s in systems
+            if s.label != s.command and s.promise != PEER
+        ),
     ]
     if missing > 0:
         found.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")

@@ -15,7 +15,7 @@ from .. import documents, loading, machine
 from ..documents import PASSES, VERSIONS, check
 from ..peers import converted, converted_model
 from ..rounds import others_used
-from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan
+from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
 from .estimate import read_acceptance
 from .models import Pair, load_pair, parse_engine, random_pair, sizes
 
@@ -53,6 +53,8 @@ def _check_positions(args: argparse.Namespace, pair: Pair) -> None:
     """
     source, target = pair.model.max_positions()
     longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
+    if args.peers:
+        longest = max(longest, peer_tokens(args.cached) + 1)
     if pair.drafter is not None:
         target = min(target, pair.drafter.decoder.max_positions())
         longest = max(longest, args.cached + NEW_TOKENS + max(args.block_sizes))
