@@ -74,9 +74,6 @@ def spied(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
     return calls
 
 
-# ---- model and loss against their twins ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("copy", [False, True], ids=["masks, post-norm", "soft-copy, pre-norm"])
 @pytest.mark.parametrize("attention, count", [(BIDIRECTIONAL, 1), (CAUSAL, 1), (CAUSAL, 3)])
 @torch.no_grad()
@@ -168,9 +165,6 @@ def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> Non
     assert not found.nll_loss.requires_grad and not found.right.requires_grad
 
 
-# ---- prefix lengths, glancing, logging -----------------------------------------------------------
-
-
 def target_of(lengths: Sequence[int]) -> Tensor:
     """Targets of these lengths, `</s>` counted, padded at the end."""
     target = torch.full((len(lengths), max(lengths)), 1)
@@ -195,7 +189,7 @@ def test_prefix_lengths_are_uniform_and_not_repeated(prefixes: int) -> None:
             assert_uniform(counts)
 
 
-@pytest.mark.parametrize("prefixes, spacing", [(1, 1), (1, 3), (3, 8), (3, 50)])
+@pytest.mark.parametrize("prefixes, spacing", [(1, 3), (3, 8)])
 def test_long_sentences_have_more_prefixes(prefixes: int, spacing: int) -> None:
     """One for every so many tokens, but no fewer than any sentence has."""
     lengths = [16, 1, 17, 3, 40]
@@ -225,9 +219,7 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, attention: str
 ) -> None:
     task, dropouts = tiny_task(), {"dropout": 0.3, "attention_dropout": 0.2}
-    model = tiny_drafter(
-        task, attention, activation_dropout=0.2, soft_copy=True, **dropouts
-    ).train()
+    model = tiny_drafter(task, attention, soft_copy=True, **dropouts).train()
     sample = pairs(task)
     starts = starts_for(sample, 1)
     passes = spied(monkeypatch, model.decoder, "forward")
@@ -252,8 +244,6 @@ def test_the_glancing_ratio_changes_linearly_and_stays(monkeypatch: pytest.Monke
     criterion = loss_of()
     for updates, ratio in ((0, 0.5), (150, 0.4), (300, 0.3), (301, 0.3), (10**6, 0.3)):
         assert criterion.glancing_ratio(updates) == pytest.approx(ratio)
-    rising = loss_of(glancing_ratio=0.0, glancing_ratio_end=1.0)
-    assert rising.glancing_ratio(75) == pytest.approx(0.25)
     task = tiny_task()
     model, sample = tiny_drafter(task).train(), pairs(task)
     calls = spied(monkeypatch, block_nat, "reveal")
@@ -288,27 +278,18 @@ def test_metrics_are_the_same_from_sums_and_over_processes(monkeypatch: pytest.M
     assert logged(criterion, [[reduced]]) == pytest.approx(want, abs=2e-3)
 
 
-# ---- architectures and the verifier's encoder ----------------------------------------------------
-
-
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     other = save_drafter(tiny_task(), tiny_drafter(tiny_task()), tmp_path / "other.pt")
     for options, message in (
-        ({"drafter_attention": "causal"}, "--drafter-attention: got 'causal'; .*prefix_causal"),
         ({"drafter_block_size": 25, "max_target_positions": 24}, "--drafter-block-size: .*25.*24"),
         ({"share_verifier_encoder": True}, "--share-verifier-encoder: .*--encoder-from"),
-        ({"soft_copy": True, "decoder_embed_dim": 32}, "--soft-copy: .*equal"),
-        ({"decoder_layers": 0}, "--decoder-layers: got 0"),
-        ({"adaptive_softmax_cutoff": "9,20"}, "--adaptive-softmax-cutoff: got '9,20'"),
         ({"encoder_from": VERIFIER, "encoder_layers": 3}, "--encoder-layers: .*3; .*4, .*model.pt"),
         ({"encoder_from": VERIFIER, "encoder_learned_pos": True}, "--encoder-learned-pos: "),
-        ({"encoder_from": "missing.pt"}, "--encoder-from: got 'missing.pt', which does not"),
         ({"encoder_from": other}, "--encoder-from: got .*other.pt.*Transformer"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=f"^{message}"):
             build(tiny_task(), "block_nat_tiny", **options)
-    wrong = {"label_smoothing": -0.1, "glancing_ratio": 1.5, "prefixes_per_sentence": 0}
-    for name, value in (wrong | {"tokens_per_prefix": -1, "glancing_updates": 0}).items():
+    for name, value in {"glancing_ratio": 1.5, "prefixes_per_sentence": 0}.items():
         with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: got {value}; allowed"):
             loss_of(**{name: value})
 
@@ -325,9 +306,8 @@ def test_encoder_from_copies_encoder_and_sizes_and_is_read_once(tmp_path: Path) 
     mine, other = (one.encoder(*given)["encoder_out"][0] for one in (model, verifier))
     assert mine.equal(other)
     assert all(weight.requires_grad for weight in model.encoder.parameters())
-    decoder = model.decoder
-    assert (len(decoder.layers), decoder.layers[0].fc1.out_features) == (2, 256)
-    assert decoder.embed_scale == 1 and model.encoder.embed_scale == 128**0.5
+    assert len(model.decoder.layers) == 2 and model.decoder.layers[0].fc1.out_features == 256
+    assert model.decoder.embed_scale == 1 and model.encoder.embed_scale == 128**0.5
     fast = build(task, "block_nat_fast", encoder_from=path)
     saved = save_drafter(task, fast, tmp_path / "fast.pt", "block_nat_fast")
     Path(path).unlink()
@@ -342,30 +322,22 @@ def test_a_shared_encoder_is_never_trained() -> None:
         task, "block_nat", encoder_from=VERIFIER, share_verifier_encoder=True, decoder_layers=1,
         soft_copy=True, drafter_block_size=SIZE, dropout=0.3,
     )  # fmt: skip
-    model.eval().train()
-    assert model.training and model.decoder.training
+    assert model.eval().train().decoder.training
     assert not any(module.training for module in model.encoder.modules())
     before = model.decoder.embed_tokens.weight.clone()
     assert before.equal(verifier.decoder.embed_tokens.weight)
     teach(model, loss_of(), [pairs(task)], 3)
-    for name, weight in model.named_parameters():
-        is_encoder = name.startswith("encoder.")
-        assert weight.requires_grad is not is_encoder, name
-        assert (weight.grad is None) is is_encoder, name
     assert same_weights(model.encoder, verifier.encoder)
     assert not model.decoder.embed_tokens.weight.equal(before), "the decoder's table is its own"
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
 
 
-@pytest.mark.parametrize("layers, sources", [(1, [0]), (3, [0, 2, 3])])
-def test_decoder_layers_start_from_the_verifiers(layers: int, sources: list[int]) -> None:
+def test_decoder_layers_start_from_the_verifiers() -> None:
     task, verifier, _ = demo()
-    given = {"encoder_from": VERIFIER, "decoder_layers": layers, "decoder_layerdrop": 0.5}
+    given = {"encoder_from": VERIFIER, "decoder_layers": 3, "decoder_layerdrop": 0.5}
     drafter = build(task, "block_nat_fast", **given)
     assert drafter.flags.activation_fn == "relu" and drafter.flags.decoder_from_verifier
     theirs = verifier.decoder.layers
-    for own, source in zip(range(layers), sources, strict=True):
+    for own, source in enumerate([0, 2, 3]):
         assert same_weights(drafter.decoder.layers[own], theirs[source])
     assert not same_weights(drafter.decoder.layers[0], theirs[1])
-    plain = build(task, "block_nat", encoder_from=VERIFIER, decoder_layers=4)
-    assert not same_weights(plain.decoder.layers[0], theirs[0])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import math
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from matplotlib.colors import to_rgb
 from reference.ddg import Graph, dependency_graph
 from reference.greedy import rules_for
 from support import trace_records
 from support.builders import DEMO, Limits, batch, built, collate, decode, demo, source_rows
-from support.trace_records import FROM_BOTH_ENDS, write
+from support.trace_records import write
 
-from fairseq_paradec.analysis import ddg_plot, sheet, trace_plot, trace_view
 from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
 from fairseq_paradec.analysis.page import MARK
 from fairseq_paradec.cli.main import main as paradec
@@ -88,11 +84,8 @@ def broken(**fields: Any) -> dict[str, Any]:
     ("bad", "message"),
     [
         (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
-        (FIVE | {"trace": None}, "s: 'trace' is missing or no list"),
         (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
         (record(""), "s has no output"),
-        (broken(log_probs=[-1.0] * 3), "s, pass 2: 'log_probs' is missing or no list of 4"),
-        (broken(log_probs=[-1.0, None, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
         (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
         (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
         (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds other"),
@@ -106,9 +99,6 @@ def broken(**fields: Any) -> dict[str, Any]:
 def test_broken_records(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         from_record(bad, "s")
-
-
-# ---- an independent run ------------------------------------------------------------------------
 
 
 def decoded(task: Any, model: Any, rows: Any, size: int, path: Path, limits: Limits, **flags: Any):
@@ -185,42 +175,6 @@ def test_random_models_in_double_precision(tmp_path: Path) -> None:
     assert waves > {1}
 
 
-# ---- pictures, and the command -----------------------------------------------------------------
-
-
-def test_colours_of_graphs_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relaxed drafts, a block that waits, and a model that writes from both ends."""
-    sheets: list[sheet.Sheet] = []
-    monkeypatch.setattr(sheet.Sheet, "save", lambda self, path: sheets.append(self))
-    ddg_plot.draw(from_record(FIVE, "sentence 3"), Path("x.png"))
-    made, step = trace_records.record, trace_records.one_pass
-    relaxed = made("a b c </s>", step(0, "a b x y", "a z c q", 2, 3), step(3, "", "</s>", 0, 1))
-    waits = made(
-        "a b c </s>", step(0, "a x", "a b", 1, 0), step(0, "a b", "a b", 2, 2),
-        step(2, "", "c </s>", 0, 2),
-    )  # fmt: skip
-    ends = made("A B C D", *(one | {"directions": ["1→", "2←"]} for one in FROM_BOTH_ENDS))
-    sentences = [trace_view.read_sentence(one, "sentence 3") for one in (relaxed, waits, ends)]
-    trace_plot.draw(sentences, Path("x.png"))
-    kinds = {
-        "1": ddg_plot.ALONE, "+": ddg_plot.PARALLEL, "a": ddg_plot.AFTER_ALONE,
-        "p": ddg_plot.AFTER_PARALLEL, "l": ddg_plot.LOST, "x": ddg_plot.WRONG,
-    }  # fmt: skip
-    states = {
-        "a": trace_plot.COLOURS["accepted"], "r": trace_plot.COLOURS["rescued"],
-        "b": trace_plot.COLOURS["bifurcation"], "+": trace_plot.COLOURS["bonus"],
-        ".": trace_plot.PALE["previous"], "x": trace_plot.PALE["discarded"],
-        "w": trace_plot.PALE["pending"], " ": trace_plot.NOTHING,
-        "1": trace_plot.DIRECTIONS[0], "2": trace_plot.DIRECTIONS[1],
-    }  # fmt: skip
-    wanted = [(kinds, ["1lxxx", "axx1x", "a1xax", "aa+a+"]), (states, ["arbx", "...+"])]
-    wanted += [(states, ["wx  ", "aa  ", "..++"]), (states, ["1  2", ".12."])]
-    images = [image for one in sheets for image in one.axes.images]
-    for image, (names, rows) in zip(images, wanted, strict=True):
-        colours = [[[round(255 * x) for x in to_rgb(names[kind])] for kind in row] for row in rows]
-        assert image.get_array().tolist() == colours
-
-
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -268,32 +222,23 @@ def test_sentences_of_the_data(run: Run, tmp_path: Path) -> None:
         first, source, *passes, summary = block.splitlines()
         assert first.startswith(f"sentence {number} (pgj --block-size 4 ")
         assert source.removeprefix("source").strip() == f"{lines[number]} </s>"
-        assert summary.startswith(f"tokens: {block.count(':') - summary.count(':')}, ")
         assert f"passes: {len(passes)}," in summary
 
 
-def test_lines_of_a_file(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_of_a_file(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An empty line has no translation, and its neighbours keep their numbers."""
     file = tmp_path / "lines.txt"
     file.write_text("A man .\n\nTwo men .\n", encoding="utf-8")
-    options = ("--tokenized", "--decoding", "greedy")
-    status, told, _ = run(DEMO, "--input", file, *options)
-    assert status == 0
+    _, told, _ = run(DEMO, "--input", file, "--tokenized", "--decoding", "greedy")
     assert [b.split(" (")[0] for b in told.split("\n\n")] == ["sentence 0", "sentence 2"]
     assert "sentence 1 is empty" in caplog.text
-    monkeypatch.setattr(sys, "stdin", io.StringIO(file.read_text(encoding="utf-8")))
-    assert run(DEMO, "--input", "-", *options)[:2] == (0, told)
 
 
 def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
-    three = [FIVE | {"id": number} for number in (3, 5, 4)]
     file, strange = tmp_path / "t.jsonl", tmp_path / "s.jsonl"
-    write(file, *three, three[0])
-    assert run(file)[1].startswith("sentence 3 (pj)\nsource  s </s>\npass 1  0:a 0.99\n")
+    write(file, *(FIVE | {"id": number} for number in (3, 5, 4, 3)))
     status, told, _ = run(file, "--sentence", 4, 3, "--out", tmp_path / "g.svg")
-    assert status == 0 and told.count("sentence 3 (") == 2 and told.count("sentence 4 (") == 1
+    assert status == 0 and told.startswith("sentence 3 (pj)\nsource  s </s>\npass 1  0:a 0.99\n")
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "g-3.svg", "g-3-line4.svg", "g-4.svg"
     }  # fmt: skip
@@ -306,16 +251,11 @@ def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["{trace}", "--sentence", "9"], "--sentence: got '9'; allowed: numbers (id) of sentences"),
-        (["{trace}", "--out", "g.pdf"], "--out: got 'g.pdf'; allowed: a name that ends in .png"),
         (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
         (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
         (["{strange}"], "\\x1b[2J"),
-        (["{demo}", "--text", "a", "--ids", "1"], "DATA: got --text and --ids; allowed: one of"),
-        (["{demo}", "--ids", "1", "--decoding", "gad"], "--decoding: got 'gad'; allowed: greedy,"),
         (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
         (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
-        (["{demo}", "--text", ""], "no sentence could be decoded"),
-        (["{demo}", "--ids", "100", "--out", "{folder}/g.png"], "--ids: got 100; allowed: numbers"),
     ],
 )  # fmt: skip
 def test_mistakes(run: Run, tmp_path: Path, args: list[str], message: str) -> None:

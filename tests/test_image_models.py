@@ -22,7 +22,7 @@ from fairseq.modules import MultiheadAttention
 from omegaconf import OmegaConf
 from reference import local_attention as twin
 from support import image_models
-from support.builders import task_for, tiny_blockwise, tiny_model, tiny_task
+from support.builders import task_for, tiny_blockwise, tiny_model
 from support.commands import PLUGIN, fairseq, succeed
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 from support.image_models import GRAY, HEADS, RGB, image_batch, save, task_of, tiny_image_model
@@ -57,9 +57,6 @@ def set_up(data: Path, **options: Any) -> super_resolution.ImageSuperResolutionT
     return super_resolution.ImageSuperResolutionTask.setup_task(OmegaConf.structured(given))
 
 
-# ---- decoding ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def given() -> tuple[Any, Any]:
     """A task, and a stock Transformer with heads, which likes to write other symbols."""
@@ -82,7 +79,6 @@ def decode(given: tuple[Any, Any], sample: dict[str, Any], **flags: Any) -> list
     [
         {"decoding": "hgj", "jacobi_window": "sliding"},
         {"decoding": "blockwise"},
-        {"decoding": "multiword_beam", "beam": 1},
         {"decoding": "auto_fast"},
     ],
     ids=str,
@@ -116,11 +112,10 @@ def test_what_is_no_image_is_named_with_its_number(given, caplog):
 def test_other_limits_are_refused(given):
     task, model = given
     for name, value in (("max_len_b", 47), ("min_len", 2), ("unkpen", 1.0)):
-        for decoding in ("beam", "greedy"):
-            args = Namespace(decoding=decoding, **{name: value})
-            wanted = f"--{name.replace('_', '-')}: got {value}; allowed: n"
-            with pytest.raises(UsageError, match=wanted):
-                task.build_generator([model], args)
+        with pytest.raises(
+            UsageError, match=f"--{name.replace('_', '-')}: got {value}; allowed: n"
+        ):
+            task.build_generator([model], Namespace(decoding="greedy", **{name: value}))
 
 
 def test_a_model_to_train_gets_the_positions_of_an_image(monkeypatch):
@@ -144,9 +139,6 @@ def test_a_model_to_train_gets_the_positions_of_an_image(monkeypatch):
         task.build_model(args)
 
 
-# ---- data --------------------------------------------------------------------------------------
-
-
 def test_images_come_back_from_the_folder(data):
     task = set_up(data)
     assert task.image_sizes == (LOW, HIGH) and task.max_positions() == (17, 65)
@@ -163,17 +155,10 @@ def test_images_come_back_from_the_folder(data):
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        (images.SIZES, None, "cannot be read"),
         (images.SIZES, "[", "is no JSON"),
-        (images.SIZES, {"version": 2}, "is no file of schema fairseq_paradec.images, version 1"),
         (images.SIZES, {"hr": {"height": 8, "width": 8.0, "channels": 1}}, "lacks the height"),
-        (images.SIZES, {"hr": vars(Size(9, 8, 1))}, "do not fit, 4×4×1 and 9×8×1"),
         (images.SIZES, {"hr": vars(Size(8, 8, 3))}, "do not fit, 4×4×1 and 8×8×3"),
-        (
-            images.SIZES,
-            {"lr": vars(Size(2, 2, 1))},
-            "lr image 0 has 16 intensities; allowed: 4",
-        ),
+        (images.SIZES, {"lr": vars(Size(2, 2, 1))}, "lr image 0 has 16 intensities; allowed: 4"),
         ("dict.hr.txt", "".join(f"{n} 1\n" for n in reversed(range(256))), "has other words than"),
     ],
 )
@@ -183,24 +168,17 @@ def test_another_folder_is_named(tmp_path, file, change, words):
     if isinstance(change, dict):
         change = json.dumps(json.loads(path.read_text()) | change)
     path.unlink()
-    if change is not None:
-        path.write_text(change)
+    path.write_text(change)
     with pytest.raises(UsageError, match=f"DATA: got '{folder}', .*{file}.*") as caught:
         set_up(folder).load_dataset("test")
     assert words in str(caught.value)
 
 
 def test_flags_for_other_lengths_are_refused(data):
-    for name, value in (
-        ("max_source_positions", 500), ("max_target_positions", 64), ("truncate_source", True),
-        ("num_batch_buckets", 2),
-    ):  # fmt: skip
+    for name, value in (("max_target_positions", 64), ("truncate_source", True)):
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: got {value}"):
             set_up(data, **{name: value}).load_dataset("test")
     set_up(data, max_source_positions=17, max_target_positions=65).load_dataset("test")
-
-
-# ---- the commands ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -237,13 +215,10 @@ def forwards(task: Any, count: int, *models: Any) -> Iterator[Tensor]:
     return (image_models.full_forward(model, sample, inputs) for model in models)
 
 
-# ---- local attention ----------------------------------------------------------------------------
-
-
 #: A sliding window, blocks without memory, T no multiple of l_q, memory or a block beyond T, ...
 @pytest.mark.parametrize(
     ("length", "block", "memory"),
-    [(1, 1, 0), (7, 1, 0), (9, 1, 3), (13, 4, 0), (14, 4, 3), (11, 3, 7), (10, 3, 40), (10, 30, 2)],
+    [(1, 1, 0), (9, 1, 3), (13, 4, 0), (14, 4, 3), (11, 3, 7), (10, 3, 40), (10, 30, 2)],
 )
 @torch.enable_grad()
 def test_local_attention_equals_loops_over_positions(length, block, memory):
@@ -298,9 +273,6 @@ def test_the_model_is_fairseqs_under_the_windows_mask(sizes, block, memory):
         assert torch.allclose(got, want[:, t], rtol=0, atol=TOLERANCE), t
 
 
-# ---- positions ----------------------------------------------------------------------------------
-
-
 def place_vector(down: float, right: float) -> Tensor:
     """Half of 16 dimensions for either coordinate: sines, then cosines."""
     rates = [10000 ** (-n / 3) for n in range(4)]
@@ -329,23 +301,13 @@ def test_positions_are_places_in_the_output(sizes):
         assert torch.equal(positions(tokens), positions.table(5)[None, :5])
 
 
-# ---- options ------------------------------------------------------------------------------------
-
-
 def test_what_it_cannot_honour_is_refused():
     for name, value, message in (
         ("attention_block", 0, "--attention-block: got 0; allowed: a whole number from 1 up"),
-        ("attention_memory", -1, "--attention-memory: got -1; allowed: a whole number from 0 up"),
         ("decoder_learned_pos", True, "--decoder-learned-pos: .*--arch image_transformer with"),
-        ("cross_self_attention", True, "--cross-self-attention"),
     ):
         with pytest.raises(UsageError, match=message):
             tiny_image_model(task_of(), **{name: value})
-    with pytest.raises(UsageError, match="--task: got 'translation'; allowed: image_super_res"):
-        tiny_image_model(tiny_task())
-
-
-# ---- checkpoints, and heads on them --------------------------------------------------------------
 
 
 @pytest.fixture
@@ -393,14 +355,9 @@ def test_heads_on_a_base(base_file):
     assert all(p.requires_grad for p in tuned.parameters())
 
 
-def test_a_base_of_the_other_kind_is_refused_by_name(base_file, tmp_path):
+def test_a_base_of_the_other_kind_is_refused_by_name(base_file):
     task, _, path = base_file
     wanted = "--base-path: .*a checkpoint of fairseq's own Transformer"
     for other in (task_for("default"), task):
         with pytest.raises(UsageError, match=wanted):
             with_heads(other, path, "blockwise_transformer")
-    with pytest.raises(UsageError, match=f"{HEADS}_tiny; --arch {HEADS} takes the base's"):
-        with_heads(task, path, f"{HEADS}_tiny")
-    heads = tiny_image_model(task, arch=HEADS)
-    with pytest.raises(UsageError, match="holds a BlockwiseImageTransformer"):
-        with_heads(task, save(task, heads, tmp_path / "heads.pt", HEADS))
