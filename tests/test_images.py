@@ -48,16 +48,10 @@ def test_tokens_are_in_raster_order():
     [
         (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
         (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
-        (images.image, ([-1], Size(1, 1, 1)), r"tokens\[0\]: got -1"),
         (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
         (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
-        (images.tokens, (np.zeros((2, 2, 4), dtype=np.uint8),), r"shape \(2, 2, 4\)"),
         (Size, (2, -1, 3), "width: got"),
-        (Size, (2, 2, 4), "channels: got"),
-        (images.triple, (noise(8, 8), noise(20, 20), noise(20, 20), 1), "greedy: got"),
-        (images.triple, (noise(8, 8, 3), noise(16, 16), noise(16, 16), 1), "greedy: got"),
         (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
-        (images.psnr, (noise(2, 2, 3), noise(2, 2)), r"shape \(2, 2\)"),
     ],
 )
 def test_what_is_wrong_is_named(call, given, message):
@@ -84,48 +78,29 @@ def test_psnr():
     assert images.psnr(dot, black) == images.psnr(black, dot) == pytest.approx(48.1308, abs=1e-4)
 
 
-def test_a_triple():
-    low = np.array([[1, 2]], dtype=np.uint8)
-    greedy, other = noise(2, 4), noise(4, 2).T
-    joined = images.triple(low, greedy, other, scale=3)
-    assert joined.shape == (6, 3 * 12 + 2 * images.LINE)
-    assert (joined[:, :6] == 1).all() and (joined[:, 6:12] == 2).all()
-    assert (joined[:, 12:14] == 255).all() and (joined[:, 26:28] == 255).all()
-    assert (joined[1::3, 15:26:3] == greedy).all() and (joined[::3, 28::3] == other).all()
-
-
-def test_the_dictionary():
-    symbols = images.dictionary()
-    assert len(symbols) == symbols.nspecial + 256 == 260
-    assert all(symbols.index(str(v)) == v + symbols.nspecial for v in range(256))
-
-
 def test_files_are_read_as_they_are(tmp_path):
     rgb = noise(4, 6, 3)
     Image.fromarray(rgb).save(tmp_path / "a.png")
     assert (images.load(tmp_path / "a.png", 3) == rgb).all()
     Image.fromarray(rgb[:, :, 0]).save(tmp_path / "grey.png")
     assert (images.load(tmp_path / "grey.png", 1) == rgb[:, :, 0]).all()
-    assert (images.load(tmp_path / "grey.png", 3) == rgb[:, :, :1]).all()
     pure = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], dtype=np.uint8)
     Image.fromarray(pure).save(tmp_path / "pure.png")
     assert images.load(tmp_path / "pure.png", 1).tolist() == [[76, 150, 29]]  # 0.299, 0.587, 0.114
-    for mode, name in (("P", "p.png"), ("RGBA", "a.png"), ("CMYK", "print.jpg")):
-        Image.fromarray(rgb).convert(mode).save(tmp_path / name)
+    for mode in ("P", "RGBA"):
+        Image.fromarray(rgb).convert(mode).save(tmp_path / "a.png")
         with pytest.raises(UsageError, match=f"got 'mode {mode}'; allowed: mode RGB or L"):
-            images.load(tmp_path / name, 3)
+            images.load(tmp_path / "a.png", 3)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_truncated_and_unreadable_files_are_named(tmp_path, kind):
+def test_truncated_files_are_named(tmp_path, kind):
     path = tmp_path / "a.img"
     Image.fromarray(noise(64, 64, 3)).save(path, format=kind)
     whole = path.read_bytes()
-    assert images.load(path, 3).shape == (64, 64, 3)
-    for content in (whole[: len(whole) // 2], b"", whole[1:]):
-        path.write_bytes(content)
-        with pytest.raises(UsageError, match="a.img: cannot be read as an image"):
-            images.load(path, 3)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="a.img: cannot be read as an image"):
+        images.load(path, 3)
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -178,7 +153,7 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
 
 
 def test_tokens_of_files(tmp_path, capsys):
-    """Also in another size, in grey, and of what is no such image."""
+    """Also in another size, and in grey."""
 
     def line(pixels: Pixels) -> str:
         return " ".join(map(str, images.tokens(pixels))) + "\n"
@@ -192,12 +167,6 @@ def test_tokens_of_files(tmp_path, capsys):
     small = images.shrink(large, Size(2, 3, 3))
     assert run(capsys, "tokens", one, two, "--size", "2x3") == (0, line(small) + second, "")
     assert run(capsys, "tokens", two, "--gray")[1] == line(images.load(two, 1))
-    for given, words in (
-        ((two, "--size", "8"), "b.bmp: got '2×3 pixels'"),
-        ((__file__,), "test_images.py: cannot be read"),
-    ):
-        status, out, err = run(capsys, "tokens", *given)
-        assert status == 2 and out == "" and words in err
 
 
 def test_a_table_and_pictures(data, tmp_path, capsys):
@@ -241,9 +210,8 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
 def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
     greedy = generated(tmp_path / "greedy.txt", shifted(1))
     out = tmp_path / "p"
-    for scale in (1, 2):
-        assert run(capsys, "compare", data, greedy, "--out", out, "--scale", scale)[0] == 0
-    assert images.load(out / "0.png", 1).shape[0] == 16
+    for _ in range(2):
+        assert run(capsys, "compare", data, greedy, "--out", out)[0] == 0
     Image.fromarray(truth()[0]).save(out / "3.png")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     status, printed, err = run(capsys, "compare", data, greedy, "--out", out)
@@ -265,17 +233,12 @@ def line(kind: str, number: int) -> str:
     [
         (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
         ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
-        ("H-2\t0\t" + "1 " * 63 + "256\n", "{whole}", "line H-2: tokens[63]: got 256"),
         (line("H", 1), "{whole}", "got two lines H-1"),
         (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
         (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),
-        ("", "{whole} {whole}", "a label of its own"),
-        ("", "{whole} --stats y={more}", "--stats: got 'y'"),
         ("", "{whole} --stats x={more}", "more.jsonl, line 6: got 'image 5'"),
         ("", "{whole} --stats x={less}", "less.jsonl: got no line for image 4"),
         ("", "{whole} --stats x={long}", "line 1: got 65 tokens, 66 of them accepted"),
-        ("", "{whole} --stats x={whole}", "x.txt, line 1: allowed: what --stats"),
-        ("", "{whole} --subset exam", "subset 'exam' (--subset) is missing"),
         ("", "{whole} --json {whole}", "--json: got"),
     ],
 )
