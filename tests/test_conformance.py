@@ -1,271 +1,30 @@
 """Every method under every limit: fairseq's tokens and scores, and the passes of its slow twin.
 
-A case is a method with flags; a scenario is a model, a batch, limits, prefixes, an ensemble, a
-precision. Every two of these meet in some row of the table. A row is decoded once.
+Every two levels of two factors meet in some row of the table. A row is decoded once.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from reference.greedy import rules_for, stock_greedy
+from reference.greedy import rules_for
 from reference.jacobi import reference, sentence
 from support import adaptive, blockwise, exact, gad, multiword
-from support.builders import VARIANTS, Limits, batch, built, collate, source_rows, tiny_blockwise
+from support.builders import source_rows
+from support.conformance import CASES, FACTORS, Setting, allowed, generator_of, row_name, setting_of
 from support.pairwise import Row, pairwise
 
 from fairseq_paradec.methods.registry import METHODS
-
-Passes = list[tuple[int, int, int]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A method with flags.
-
-    Attributes:
-        family: which twin it has.
-        drafter: of GAD a kind of drafter and a script, of blockwise heads or a script.
-        exact: whether fairseq's greedy output is promised.
-    """
-
-    flags: tuple[tuple[str, Any], ...]
-    family: str = "jacobi"
-    drafter: str = ""
-    exact: bool = True
-
-    @property
-    def method(self) -> str:
-        return str(dict(self.flags)["decoding"])
-
-    def __str__(self) -> str:
-        words = [str(value) for _, value in self.flags]
-        return "-".join([*words, *([self.drafter] if self.drafter else [])])
-
-
-def case(
-    decoding: str, family: str = "jacobi", drafter: str = "", exact: bool = True, **flags: Any
-):
-    return Case((("decoding", decoding), *flags.items()), family, drafter, exact)
-
-
-CASES = [
-    case("greedy"),
-    case("pj"),
-    case("pj", jacobi_length="oracle", jacobi_stop="unchanged"),
-    case("pj", jacobi_init="source-copy"),
-    case("pgj", block_size=3),
-    case("pgj", block_size=8, jacobi_stop="unchanged", jacobi_init="ngram"),
-    case("pgj", block_size=5, jacobi_window="sliding", jacobi_init="bos"),
-    case("pgj", block_size=50, jacobi_init="ngram"),
-    case("hgj"),
-    case("hgj", block_size=3, hybrid_length=7),
-    case("hgj", block_size=3, hybrid_length=7, jacobi_window="sliding", jacobi_init="ngram"),
-    case("hgj", block_size=1, hybrid_length=1, jacobi_init="source-copy"),
-    case("gad", "gad", "causal", block_size=5),
-    case("gad", "gad", "bidirectional", block_size=2),
-    case("gad", "gad", "causal-copy-shared", block_size=16),
-    case("gad", "gad", "perfect", block_size=5),
-    case("gad", "gad", "noisy", block_size=5),
-    case("gad", "gad", "noisy", block_size=50),
-    case("gad", "gad", "wrong", block_size=3),
-    case("gad", "gad", "ends_at_once", block_size=4),
-    case("gad", "gad", "never_ends", block_size=4),
-    case("gad", "gad", "noisy", block_size=6, adaptive_block=True),
-    case("gad_pp", "gad", "causal", exact=False, block_size=5, accept_topk=20, accept_margin=3.0),
-    case("gad_pp", "gad", "noisy", exact=False, block_size=5, accept_topk=3, accept_margin=1.0),
-    case("gad_pp", "gad", "noisy", block_size=5, accept_topk=1, accept_margin=1.0),
-    case("nat", "nat", "causal", exact=False, block_size=5),
-    case("nat", "nat", "bidirectional-copy-shared", exact=False, block_size=2),
-    case("blockwise", "blockwise", "per_head"),
-    case("blockwise", "blockwise", "dense"),
-    case("blockwise", "blockwise", "dense", adaptive_block=True),
-    case("blockwise", "blockwise", "dense", exact=False, accept_topk=3),
-    case("blockwise", "blockwise", "per_head", exact=False, accept_distance=2),
-    case("blockwise", "blockwise", "dense", exact=False, min_block=3, accept_topk=2),
-    case("blockwise", "told", "perfect"),
-    case("blockwise", "told", "noisy"),
-    case("blockwise", "told", "wrong"),
-    case("blockwise", "told", "never_ends"),
-    *(
-        case("multiword_beam", "multiword", order, exact=False, beam=beam)
-        for order, beam in (("ibdecoder", 1), ("imdecoder", 3), ("sa-3", 2), ("transformer_r2l", 5))
-    ),
-]  # fmt: skip
 
 #: Methods that have their twins or judges elsewhere: beams that end in other places, and the choice
 #: between other methods.
 ELSEWHERE = {"double_token_beam": "test_multiword_beam.py", "auto_fast": "test_auto_fast.py"}
 
-LIMITS = {
-    "16": Limits(),
-    "0": Limits(max_len_b=0, min_len=0),
-    "1": Limits(max_len_b=1),
-    "4": Limits(max_len_b=4),
-    "model's": Limits(max_len_b=200),
-    "early": Limits(min_len=0),
-    "min9": Limits(min_len=9),
-    "min16": Limits(min_len=16),
-    "ratio": Limits(max_len_a=1.0, max_len_b=1),
-    "unks": Limits(unkpen=-6.0),
-    "no-unks": Limits(unkpen=15.0, temperature=0.6),
-    "warm": Limits(temperature=1.7, lenpen=0.6),
-    "all": Limits(
-        unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3
-    ),
-}  # fmt: skip
-
-BATCHES = {
-    "ragged": ((3, 7, 5, 9), True),
-    "alone": ((5,), True),
-    "right": ((8, 2, 6, 4), False),
-    "no ids": ((4, 6, 2, 3), True),
-}
-
-FACTORS = {
-    "case": CASES,
-    "variant": list(VARIANTS),
-    "limits": list(LIMITS),
-    "prefix": ["none", *exact.PREFIXES],
-    "batch": list(BATCHES),
-    "models": [1, 2],
-    "dtype": ["float64", "float32", "native"],
-    "suppressed": [(), (7, 9, 12, 15)],
-}
-
-
-def allowed(row: Row) -> bool:
-    """Whether such a row makes sense: what a method refuses is tested where it is refused."""
-    given = row.get("case")
-    if given is None:
-        return True
-    single = given.family in ("nat", "blockwise", "told", "multiword")
-    if row.get("models") == 2 and single:
-        return False
-    if given.family in ("blockwise", "told") and row.get("variant") in blockwise.ADAPTIVE:
-        return False
-    if given.family == "multiword":  # the orders are its models, and refuse prefixes
-        if row.get("variant", "default") != "default" or row.get("prefix", "none") != "none":
-            return False
-    if given.drafter.endswith("shared") and (
-        row.get("models") == 2 or row.get("variant") == "other_dims"
-    ):
-        return False  # the drafter has the verifier's encoder, and one size
-    if dict(given.flags).get("jacobi_init") == "source-copy" and row.get("variant") == "separate":
-        return False
-    return given.family not in ("told", "multiword") or row.get("dtype", "float64") == "float64"
-
-
 ROWS = pairwise(FACTORS, allowed)
-
-
-def row_name(row: Row) -> str:
-    return "_".join(str(value) for value in row.values() if value != ())
-
-
-# ---- one decode ---------------------------------------------------------------------------------
-
-
-@dataclass
-class Setting:
-    """Everything of a row, as the parts below need it."""
-
-    case: Case
-    task: Any
-    models: list[Any]
-    flags: dict[str, Any]
-    sample: dict[str, Any]
-    limits: Limits
-    prefixes: list[list[int]]
-    exact: list[dict[str, Any]]
-    given: Any = None
-    script: Any = None
-
-
-def setting_of(row: Row) -> Setting:
-    """Models, batch, limits, and what fairseq's own beam 1 makes of them."""
-    chosen: Case = row["case"]
-    flags: dict[str, Any] = dict(chosen.flags)
-    dtype = torch.float64 if row["dtype"] == "float64" else torch.float32
-    given: Any = None
-    if chosen.family == "multiword":
-        task, model = multiword.reordered(chosen.drafter)
-    elif chosen.family == "blockwise":
-        given = numbers(row["variant"], chosen.drafter, dtype)
-        task, model = given.task, given.model
-    else:
-        task, model = built(row["variant"], dtype)
-    models = [model] if row["models"] == 1 else [model, built("other_dims", dtype)[1]]
-    limits = replace(LIMITS[row["limits"]], suppressed=row["suppressed"])
-    lengths, left = BATCHES[row["batch"]]
-    sample = batch(task, lengths, seed=1, left_pad=left)
-    if row["batch"] == "no ids":
-        sample = {"net_input": sample["net_input"]}
-    forced = exact.PREFIXES.get(row["prefix"], [[]] * 4)[: len(lengths)]
-    size = len(task.target_dictionary)
-    prefixes = [[t if t < size else 4 + t % 12 for t in one] for one in forced]
-    if chosen.family in ("gad", "nat"):
-        kind = chosen.drafter if chosen.drafter in gad.KINDS else "causal"
-        given = gad.pair(row["variant"], kind, dtype)
-        given = gad.Pair(task, tuple(models), given.drafter, given.path)
-    setting = Setting(chosen, task, models, flags, sample, limits, prefixes, [], given)
-    if chosen.family not in ("nat", "multiword"):
-        setting.exact = stock(setting)
-    greedy = blockwise.outputs_of(sample, setting.exact) if setting.exact else {}
-    if chosen.family == "gad":
-        flags["drafter_path"] = given.path
-        if chosen.drafter not in gad.KINDS:
-            setting.script = getattr(gad, chosen.drafter)(greedy)
-    elif chosen.family == "nat":
-        setting.models = [given.drafter]
-    elif chosen.family == "told":
-        script = getattr(blockwise, chosen.drafter)
-        flags |= blockwise.told(task, model, sample, setting.exact, script).flags
-    return setting
-
-
-@functools.cache
-def numbers(variant: str, layer: str, dtype: torch.dtype) -> blockwise.Given:
-    """A model over a few numbers, in which random heads are right at times: leave it as it is."""
-    task = blockwise.number_task()
-    model = tiny_blockwise(task, variant, dtype, seed=7, block_size=6, head_layer=layer)
-    return blockwise.Given(task, model, model.block_heads)
-
-
-def words_of(setting: Setting) -> list[str]:
-    return [setting.task.target_dictionary[token] for token in setting.limits.suppressed]
-
-
-def stock(setting: Setting) -> list[dict[str, Any]]:
-    """fairseq's own beam 1; with a limit by source length each row alone, as ours takes it."""
-    limits = setting.limits.stock() | {"tokens_to_suppress": words_of(setting)}
-    forced = torch.tensor(setting.prefixes) if setting.prefixes[0] else None
-    if not setting.limits.max_len_a:
-        return stock_greedy(setting.task, setting.models, setting.sample, forced, **limits)
-    found = []
-    for i, row in enumerate(source_rows(setting.sample)):
-        alone = collate(setting.task, [torch.tensor(row)])
-        prefix = None if forced is None else forced[i : i + 1]
-        found += stock_greedy(setting.task, setting.models, alone, prefix, **limits)
-    return found
-
-
-def generator_of(setting: Setting) -> Any:
-    """The method under test, whose drafter may follow a script."""
-    args = argparse.Namespace(**setting.limits.flags(), **setting.flags)
-    extra = {"tokens_to_suppress": words_of(setting)} if setting.limits.suppressed else None
-    generator = setting.task.build_generator(setting.models, args, extra_gen_cls_kwargs=extra)
-    if setting.script is not None:
-        said = (setting.given.drafter, setting.script, source_rows(setting.sample))
-        generator.draft_scorer = gad.ScriptedScorer(*said)
-    return generator
 
 
 # ---- the twins: tokens, scores if they have them, and passes ------------------------------------
@@ -336,13 +95,12 @@ def test_conformance(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
             want = multiword.twin(models, source, beam, limits)
             multiword.assert_same(got[: len(want)], want)
         return
-    forced = torch.tensor(setting.prefixes) if setting.prefixes[0] else None
-    found, ties = exact.watched(task, generator, models, sample, forced), 0
+    found, ties = exact.watched(task, generator, models, sample, setting.forced), 0
     if row["dtype"] == "native":
         for model in models:  # native passes take models whose weights last
             monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
         torchs, generator = found, generator_of(setting)
-        found = exact.watched(task, generator, models, sample, forced)
+        found = exact.watched(task, generator, models, sample, setting.forced)
     for i, (ours, source, prefix) in enumerate(zip(found, sources, setting.prefixes, strict=True)):
         tied = 0
         if setting.case.exact:

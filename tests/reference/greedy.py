@@ -159,11 +159,12 @@ def assert_same_or_tie(
     rules: Rules,
     got: Sequence[int],
     want: Sequence[int],
+    close: float = TIE,
 ) -> int:
     """Check that `got` are the tokens `want`, or parted from them at a tie.
 
-    At a tie both tokens are within TIE of the best one by the full forward. Returns 1 where the two
-    part at a tie, 0 where they are the same: tests bound the sum.
+    At a tie both tokens are within `close` of the best one by the full forward. Returns 1 where
+    the two part at a tie, 0 where they are the same: tests bound the sum.
     """
     got, want = list(got), list(want)
     if got == want:
@@ -175,5 +176,5 @@ def assert_same_or_tie(
     scores = rules.apply(log_probs[at], at)
     best = float(scores.max())
     gap = max(best - float(scores[got[at]]), best - float(scores[want[at]]))
-    assert gap < TIE, f"position {at}: got {got}, want {want}, gap {gap:.3g} is no tie"
+    assert gap < close, f"position {at}: got {got}, want {want}, gap {gap:.3g} is no tie"
     return 1
