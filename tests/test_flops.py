@@ -16,23 +16,8 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import LanguagePairDataset
-from support.builders import (
-    DEMO,
-    DEMO_DRAFTER,
-    Limits,
-    batch,
-    collate,
-    decode,
-    demo,
-    lend,
-    lend_heads,
-    sources,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_reordered,
-    tiny_task,
-)
+from support import builders
+from support.builders import DEMO, DEMO_DRAFTER, Limits, decode, demo, tiny_drafter, tiny_task
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -57,7 +42,6 @@ UNEVEN = {
     "encoder_attention_heads": 3, "decoder_layers": 2, "decoder_embed_dim": 16,
     "decoder_ffn_embed_dim": 28, "decoder_attention_heads": 2, "max_target_positions": 64,
 }  # fmt: skip
-RESIZED = UNEVEN | {"decoder_output_dim": 10}  # an input of 16, states of 16, 10 to the vocabulary
 
 
 def counted(run):
@@ -119,16 +103,19 @@ DRAFTER = {
 }  # fmt: skip
 
 
-def plain(task, options=UNEVEN):
-    model = tiny_model(task, **options)
+def plain(task):
+    model = builders.tiny_model(task, **UNEVEN)
     return model, {"shape": shape_of(model)}, {}
 
 
 def drafted(task, attention="prefix_causal", **extra):
-    model, drafter = tiny_model(task, **UNEVEN), tiny_drafter(task, attention, **DRAFTER | extra)
+    model, drafter = (
+        builders.tiny_model(task, **UNEVEN),
+        tiny_drafter(task, attention, **DRAFTER | extra),
+    )
     own = shape_of(drafter, caches_prefix=attention == "prefix_causal")
     needed = {"shape": shape_of(model), "drafter": own}
-    return model, needed, {"drafter_path": lend(task, model, drafter), "block_size": 6}
+    return model, needed, {"drafter_path": builders.lend(task, model, drafter), "block_size": 6}
 
 
 def drafter_alone(task):
@@ -137,17 +124,17 @@ def drafter_alone(task):
 
 
 def headed(task, variant, beside=False, **options):
-    model = tiny_blockwise(task, variant, **options)
+    model = builders.tiny_blockwise(task, variant, **options)
     heads = flops.read_heads(sizes(model), 4)
     if not beside:
         return model, {"shape": shape_of(model, heads=heads)}, {}
-    base = tiny_model(task, variant)
-    flags = {"drafter_path": lend_heads(task, base, model.block_heads)}
+    base = builders.tiny_model(task, variant)
+    flags = {"drafter_path": builders.lend_heads(task, base, model.block_heads)}
     return base, {"shape": shape_of(base), "drafter": heads}, flags
 
 
 def reordered(task, arch, step):
-    model = tiny_reordered(task, arch, **UNEVEN)
+    model = builders.tiny_reordered(task, arch, **UNEVEN)
     return model, {"shape": shape_of(model, tokens_per_step=step)}, {}
 
 
@@ -159,8 +146,7 @@ PER_HEAD = {"head_layer": "per_head", "train_first_head": False}
     ("make", "flags"),
     [
         (plain, {"decoding": "greedy"}),
-        (partial(plain, options=RESIZED),
-         {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
+        (plain, {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
         (plain, {"decoding": "hgj", "block_size": 3, "jacobi_window": "sliding",
                  "hybrid_length": 11}),
         (plain, {"decoding": "multiword_beam", "beam": 5}),
@@ -193,7 +179,9 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
     for seed, least in enumerate((LONGEST, 1)):
         limits = Limits(max_len_b=LONGEST, min_len=least)
         options = flags | more | {"trace_file": str(path)}
-        run = partial(decode, task, [model], batch(task, [7 + 2 * seed], seed), limits, **options)
+        run = partial(
+            decode, task, [model], builders.batch(task, [7 + 2 * seed], seed), limits, **options
+        )
         found = counted(run)
         record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
         told = METHODS[flags["decoding"]].flops(record, **needed).total
@@ -214,7 +202,7 @@ def check_update(task, model, criterion, told):
     """
     optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
     log, words, lengths = {}, task.source_dictionary, ([SOURCE] * ROWS, [TARGET] * ROWS)
-    source, target = (sources(task, one, one[0]) for one in lengths)
+    source, target = (builders.sources(task, one, one[0]) for one in lengths)
     dataset = LanguagePairDataset(
         source, lengths[0], words, target, lengths[1], words, shuffle=False
     )
@@ -249,7 +237,7 @@ def test_training_a_translator_is_what_torch_counts(step):
 def test_training_a_drafter_is_what_torch_counts(shared, glancing):
     """Every prefix of a sentence in one pass, so that the first pass' positions are known."""
     task = tiny_task(size=WORDS)
-    verifier = tiny_model(task, **UNEVEN) if shared else None
+    verifier = builders.tiny_model(task, **UNEVEN) if shared else None
     sizes_ = {n: v for n, v in DRAFTER.items() if not shared or n.startswith("decoder_")}
     if shared:  # a soft copy needs equal embeddings
         sizes_ |= {"decoder_embed_dim": UNEVEN["encoder_embed_dim"], "soft_copy": True}
@@ -288,37 +276,30 @@ def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned):
         check_update(task, model, criterion, lambda _, wanted=wanted: wanted)
 
 
-@pytest.fixture(scope="module")
-def demo_traces(tmp_path_factory):
-    """A sentence of the demo by each of three methods, and what torch counted."""
-    folder = tmp_path_factory.mktemp("traces")
-    task, model, given = demo()
-    model.make_generation_fast_()
-    paths, operations = {}, {}
-    for name, drafter in {"greedy": None, "gad": "drafter.pt", "blockwise": "heads.pt"}.items():
-        paths[name] = folder / f"{name}.jsonl"
-        flags = {"decoding": name, "trace_file": str(paths[name]), "engine": "torch"}
-        flags |= {} if drafter is None else {"drafter_path": str(DEMO / drafter)}
-        sample, limits = collate(task, given[:1]), Limits(max_len_b=200)
-        operations[name] = counted(partial(decode, task, [model], sample, limits, **flags))
-    return paths, operations
-
-
 def table(capsys, folder, *arguments):
     """Run an analysis; return its rows as they are written."""
     out = folder / "t.json"
     status = paradec(["analyse", *map(str, arguments), "--out", str(out)])
-    assert status == 0, capsys.readouterr().err
+    _, errors = capsys.readouterr()
+    assert status == 0, errors
     return json.loads(out.read_text(encoding="utf-8"))["rows"]
 
 
-def test_the_command_agrees_with_torch_on_the_demo(tmp_path, demo_traces, capsys):
-    paths, operations = demo_traces
-    rows = []
-    for names, drafter in ((("greedy", "gad"), DEMO_DRAFTER), (("blockwise",), DEMO / "heads.pt")):
+def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
+    """A sentence by each of three methods; and what it refuses."""
+    task, model, given = demo()
+    model.make_generation_fast_()
+    paths, operations, rows = {}, {}, []
+    heads, path = DEMO / "heads.pt", ["--path", DEMO / "model.pt"]
+    for name, drafter in {"greedy": None, "gad": DEMO_DRAFTER, "blockwise": heads}.items():
+        paths[name] = tmp_path / f"{name}.jsonl"
+        flags = {"decoding": name, "trace_file": str(paths[name]), "engine": "torch"}
+        flags |= {} if drafter is None else {"drafter_path": str(drafter)}
+        sample, limits = builders.collate(task, given[:1]), Limits(max_len_b=200)
+        operations[name] = counted(partial(decode, task, [model], sample, limits, **flags))
+    for names, drafter in ((("greedy", "gad"), DEMO_DRAFTER), (("blockwise",), heads)):
         files = [paths[name] for name in names]
-        models = ["--path", DEMO / "model.pt", "--drafter-path", drafter]
-        rows += table(capsys, tmp_path, "flops", *files, *models)
+        rows += table(capsys, tmp_path, "flops", *files, *path, "--drafter-path", drafter)
     assert [row["trace"] for row in rows] == ["greedy", "gad", "blockwise"]
     for row in rows:
         assert row["sentences"] == 1 and row["decoding"] == row["trace"]
@@ -328,29 +309,35 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, demo_traces, capsys
         wanted = operations[row["trace"]] / operations["greedy"]
         assert row["x greedy"] == pytest.approx(wanted, abs=0.0051)
 
+    for arguments, words in (
+        (["flops", paths["gad"], *path], "--drafter-path: got None; allowed: a block_nat"),
+        (["flops", paths["blockwise"], *path], "allowed: blockwise heads, for"),
+        (["flops", paths["gad"], "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'"),
+        (["training-flops", heads, "--data", DEMO, "--subset", "test"], "heads with their base"),
+    ):
+        assert paradec(["analyse", *map(str, arguments)]) == 2
+        out, err = capsys.readouterr()
+        last = err.splitlines()[-1]
+        assert out == "" and last.startswith("paradec analyse: error: ") and words in last, err
 
-def test_training_on_the_demos_lengths_by_hand(tmp_path, capsys):
-    """The sum over its 100 pairs, written out: 4 layers of 128 and 256, 7944 words."""
-    dataset = demo()[0].dataset("test")
-    forward = tokens = 0
-    for s, t in zip(dataset.src_sizes.tolist(), dataset.tgt_sizes.tolist(), strict=True):
-        linear = 128 * (4 * 128 + 2 * 256)  # weights of an encoder layer
-        forward += 4 * (2 * s * linear + 4 * s * s * 128) + 4 * 2 * s * 128 * 256
-        layer = 2 * t * 128 * (4 * 128 + 2 * 128 + 2 * 256) + 4 * t * t * 128 + 4 * t * s * 128
-        forward += 4 * layer + 2 * t * 128 * 7944
-        tokens += t
+
+def test_training_on_the_demos_lengths(tmp_path, capsys):
+    """The sum over its 100 pairs."""
+    task, model, _ = demo()
+    dataset = task.dataset("test")
+    pairs = zip(dataset.src_sizes.tolist(), dataset.tgt_sizes.tolist(), strict=True)
+    each = [training_flops.transformer_update(shape_of(model), *pair) for pair in pairs]
+    forward, total = sum(one.forward for one in each), sum(one.total for one in each)
+    tokens = sum(dataset.tgt_sizes.tolist())
     data = ["--data", DEMO, "--subset", "test", "--epochs", "10"]
     (row,) = table(capsys, tmp_path, "training-flops", DEMO / "model.pt", *data)
-    assert row == {
-        "checkpoint": "model", "architecture": "transformer",
-        "forward, MFLOP per token": round(forward / tokens / 1e6, 2),
-        "training, MFLOP per token": round(3 * forward / tokens / 1e6, 2),
-        "epochs": 10, "FLOP": f"{30 * forward:.3e}",
-    }  # fmt: skip
+    assert row["forward, MFLOP per token"] == round(forward / tokens / 1e6, 2)
+    assert row["training, MFLOP per token"] == round(total / tokens / 1e6, 2)
+    assert row["FLOP"] == f"{10 * total:.3e}"
 
 
 def test_updates_follow_the_losss_flags():
-    """Heads: the mean over those that are drawn, or all at once. Drafters: glancing, prefixes."""
+    """Heads: the mean over those that are drawn, or all at once. Drafters: prefixes."""
     heads = Heads(3, 4, 15, True, False)
     shape = Shape(SMALL.encoder, SMALL.decoder, 4, 4, 7, heads=heads)
 
@@ -363,30 +350,8 @@ def test_updates_follow_the_losss_flags():
     assert learning(BLOCKWISE, model).total == pytest.approx(sum(each) / 3)
     whole = training_flops.heads_update(shape, 3, 5, [1, 2, 3], True)
     assert learning(BLOCKWISE, model, heads_per_update="all") == whole
-    for end in (0.0, 0.3):
-        flags = {"glancing_ratio": 0.0, "glancing_ratio_end": end, "prefixes_per_sentence": 3}
-        for spacing, prefixes in ((1, 5), (2, 3), (4, 3)):  # of 5 tokens, at least 3 prefixes
-            wanted = training_flops.drafter_update(shape, 3, 5, prefixes, 2, end > 0)
-            flags["tokens_per_prefix"] = spacing
-            assert learning(BLOCK_NAT, {"drafter_block_size": 2}, **flags) == wanted
-
-
-def test_mistakes_are_named(tmp_path, demo_traces, capsys):
-    paths, _ = demo_traces
-    model, heads, gad = DEMO / "model.pt", DEMO / "heads.pt", paths["gad"]
-    record, beam = json.loads(paths["greedy"].read_text(encoding="utf-8")), tmp_path / "beam.jsonl"
-    beam.write_text(json.dumps(record | {"decoding": "multiword_beam"}) + "\n", "utf-8")
-    data = ["--data", DEMO, "--subset", "test"]
-    for arguments, words in (
-        (["flops", gad, "--path", model], "--drafter-path: got None; allowed: a block_nat"),
-        (["flops", gad, "--path", model, "--drafter-path", heads], "got 'blockwise heads'"),
-        (["flops", paths["blockwise"], "--path", model], "allowed: blockwise heads, for"),
-        (["flops", gad, "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'; allowed"),
-        (["flops", beam, "--path", DEMO / "ibdecoder.pt", "--beam", 1], "2 tokens a step'"),
-        (["flops", beam, "--path", model], "--beam: got None; allowed: the beam that"),
-        (["training-flops", heads, *data], "heads with their base"),
-    ):
-        assert paradec(["analyse", *map(str, arguments)]) == 2
-        out, err = capsys.readouterr()
-        last = err.splitlines()[-1]
-        assert out == "" and last.startswith("paradec analyse: error: ") and words in last, err
+    flags = {"glancing_ratio": 0.0, "glancing_ratio_end": 0.3, "prefixes_per_sentence": 3}
+    for spacing, prefixes in ((1, 5), (2, 3), (4, 3)):  # of 5 tokens, at least 3 prefixes
+        wanted = training_flops.drafter_update(shape, 3, 5, prefixes, 2, True)
+        found = learning(BLOCK_NAT, {"drafter_block_size": 2}, tokens_per_prefix=spacing, **flags)
+        assert found == wanted
