@@ -255,13 +255,17 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table's rows as they are shown: without PROVENANCE, if they have all of it.
+    """Return a table's rows as they are shown: of PROVENANCE, if they have all of it, the engine.
 
     In other tables ``model`` and ``drafter`` are columns like any other.
     """
     if not all(row.keys() >= set(PROVENANCE) for row in rows):
         return list(rows)
-    return [{k: v for k, v in row.items() if k not in PROVENANCE} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in PROVENANCE}
+        | {"engine": f"{row['engine']} {row['engine_dtype']}"}
+        for row in rows
+    ]
 
 
 def _check_table(table: dict[str, Any], name: str) -> None:
