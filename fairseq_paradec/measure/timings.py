@@ -7,6 +7,7 @@ decoder and detokenisation.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,9 @@ from .systems import PEER, Output, System, columns, decode
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
 WARM_UP = 5
+# Seconds before a timed translation, where some run on several threads: OpenMP's wait busily for
+# some milliseconds, and would take a core from the next system.
+REST = 0.005
 # What is kept of outputs.
 KEPT = ("tokens", "texts", "passes", "blocks")
 
@@ -168,8 +172,11 @@ class Benchmark:
         self, systems: Sequence[System], items: Sequence[list[int]], turn: int
     ) -> dict[str, Any]:
         """Time one round; compare its outputs with the untimed ones."""
+        most = max([torch.get_num_threads(), *(system.threads or 1 for system in systems)])
 
         def translate(system: System, item: list[int]) -> tuple[float, int]:
+            if most > 1:
+                time.sleep(REST)
             begin = rounds.now(self.plan.device)
             outputs = system.translate(item)
             seconds = round(rounds.now(self.plan.device) - begin, 7)
