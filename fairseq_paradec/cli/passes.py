@@ -24,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--path", help="checkpoint of a Transformer")
     add(
         "--arch-size",
-        choices=("tiny", "base"),
+        choices=("tiny", "small", "base"),
         help="instead of --path: random weights of this size",
     )
     add("--vocabulary", type=number, default=7944, help="with --arch-size (default: 7944)")

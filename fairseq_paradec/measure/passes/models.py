@@ -19,7 +19,7 @@ from ...tasks.translation import ParallelTranslationTask
 from .. import loading
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
-SIZES = {"tiny": (4, 128, 256, 4), "base": (6, 512, 2048, 8)}
+SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}
 # --engines: fp32 is not spelled.
 ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
 
