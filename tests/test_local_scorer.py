@@ -96,7 +96,7 @@ def test_searches_by_steps_and_commands_that_count_whole_caches_refuse_it(tmp_pa
     with pytest.raises(UsageError, match="--path: got .*with local attention"):
         pieces.refuse_unknown(model)
     path = image_models.save(task, model, tmp_path / "model.pt", "image_transformer")
-    with pytest.raises(UsageError, match="--path: got .*model.pt.*this has local attention"):
+    with pytest.raises(UsageError, match="--path: got .*model.pt.*local attention is not counted"):
         read_checkpoint("--path", path)
 
 

@@ -67,9 +67,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert gallery.problems(out, ["gad"]) == [
         f"{out}.md is not what paradec gallery writes",
         f"{out}/order.svg is missing",
-        f"{out}/old.svg is of no picture",
+        f"{out}/old.svg is on no page",
         f"{out}/old.svg has 300001 bytes",
-        "the trace of gad is another one",
+        "the trace of gad differs",
     ]
 
 

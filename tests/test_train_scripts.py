@@ -432,20 +432,20 @@ def test_an_unfit_file_is_named_and_nothing_written(tmp_path, capsys, state, mes
 
 
 def test_mending_takes_the_newest_whole_checkpoint(tmp_path):
-    assert resume.mend(tmp_path) == 0
+    assert resume.repair(tmp_path) == 0
     for updates, name in ((5, "checkpoint1"), (9, "checkpoint_2_9"), (9, "checkpoint_best")):
         torch.save(checkpoint(updates, {"a": torch.ones(2)}), tmp_path / f"{name}.pt")
     last = tmp_path / "checkpoint_last.pt"
     for content in (b"", (tmp_path / "checkpoint1.pt").read_bytes()):  # torn, and older
         last.write_bytes(content)
         (tmp_path / "checkpoint_best.pt").write_bytes(b"torn")
-        assert resume.mend(tmp_path) == 9
+        assert resume.repair(tmp_path) == 9
         assert last.read_bytes() == (tmp_path / "checkpoint_2_9.pt").read_bytes()
     torch.save(checkpoint(12, {"a": torch.ones(2)}), last)
     newest = last.read_bytes()
-    assert resume.mend(tmp_path) == 12 and last.read_bytes() == newest
+    assert resume.repair(tmp_path) == 12 and last.read_bytes() == newest
     for path in tmp_path.glob("*.pt"):
         path.write_bytes(b"torn")
     with pytest.raises(ValueError, match="truncated or no checkpoint"):
-        resume.mend(tmp_path)
+        resume.repair(tmp_path)
     assert last.exists()  # nothing is removed if no checkpoint is whole

@@ -23,7 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "%(prog)s DATA --path VERIFIER [--drafter-path DRAFTER] [options] --out FILE"
     parser.epilog = (
-        "Each of the options down to --path may be given several times: all combinations are made."
+        "The options down to --path may be repeated; every combination is measured."
         "\nexamples:\n  paradec acceptance data-bin/multi30k.en-de --path verifier.pt "
         "--drafter-path drafter.pt \\\n    --block-size 5 --block-size 10 --accept-margin 1 "
         "--accept-margin 3 --out results/k.json\n  paradec acceptance data-bin/multi30k.en-de "
@@ -36,8 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--drafter-path",
         action="append",
-        help="the drafter's checkpoint; for nat, which drafts without a verifier, too; for "
-        "blockwise, heads that were trained on --path",
+        help="the checkpoint of the drafter (gad, gad_pp, nat), or heads trained on --path "
+        "(blockwise)",
     )
     add(
         "--decoding",
@@ -51,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--accept-topk",
         type=number,
         action="append",
-        help="gad_pp's beta (default: 3), and how many of the best blockwise accepts (default: 1)",
+        help="gad_pp's beta (default: 3); blockwise's k best tokens (default: 1)",
     )
     add("--accept-margin", type=float, action="append", help="gad_pp's tau (default: 1.0)")
     add("--accept-distance", type=int, action="append", help="blockwise's epsilon, for numbers")
@@ -60,26 +60,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--path",
         action="append",
         required=True,
-        help="the verifier's checkpoint, several with ':' between them; again for another model. "
-        "With blockwise a model with heads, or a Transformer and --drafter-path; among several "
-        "one without heads has its greedy row alone",
+        help="the verifier's checkpoint, or an ensemble's, with ':' between them; repeat it for "
+        "more models. blockwise needs a model with heads, or a Transformer and --drafter-path; "
+        "among several, a model without heads gets only a greedy row",
     )
     add("--subset", default="valid", help="of DATA (default: valid)")
     add(
         "--raw",
         type=Path,
-        help="its references, plain text, one per line: for BLEU and chrF, or ROUGE of summaries; "
-        "images have PSNR against the targets of DATA without it",
+        help="plain references, one per line, for BLEU and chrF, or ROUGE; images need none: PSNR "
+        "is against the targets of DATA",
     )
-    add("--max-len-b", type=number, help="fairseq's, of all rows (default: of texts 200)")
+    add("--max-len-b", type=number, help="fairseq's, for every row (default: 200 for texts)")
     add("--batch-size", type=number, default=1, help="sentences (default: 1)")
-    add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
+    add("--sentences", type=number, help="how many, evenly from short to long (default: all)")
     add("--dtype", choices=DTYPES, default="fp32", help="(default: fp32)")
     arguments.declare_device(parser)
     add(
         "--smoke",
         action="store_true",
-        help=f"a try-out: {SMOKE_SENTENCES} sentences, and of each --decoding the first row",
+        help=f"a try-out: {SMOKE_SENTENCES} sentences, and the first row of each --decoding",
     )
     out = "the JSON; finished rows are kept beside it, in FILE.partial.jsonl"
     arguments.declare_table(parser, "Acceptance", out)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from ..measure.acceptance import acceptance
 
     args.decoding = args.decoding or ["gad", "gad_pp"]
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without tidying up
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     try:
         with arguments.quiet():
             return acceptance(args)

@@ -31,13 +31,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     def command(
         name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
     ) -> Any:
-        """Declare one; ``run`` returns rows, notes, and what else is to be printed, if anything."""
+        """Declare one; ``run`` returns rows, notes, and possibly a text to print after them."""
         one = commands.add_parser(name, help=text, description=text)
         one.set_defaults(analysis=run, title=text, plugin=plugin)
         if out:
             one.add_argument(
                 "--out", type=Path, metavar="FILE.json",
-                help="write the table, too, for paradec results",
+                help="also write the table, for paradec results",
             )  # fmt: skip
         return one.add_argument
 

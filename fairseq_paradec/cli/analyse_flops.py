@@ -32,8 +32,8 @@ class Checkpoint:
 
     Attributes:
         kind: one of the kinds above.
-        shape: of the model; None: heads alone.
-        heads: for blockwise decoding, if there are any.
+        shape: the model's; None for heads without a model.
+        heads: for blockwise decoding, or None.
         model: the model's options.
         criterion: the loss's options.
     """
@@ -49,7 +49,7 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     """Read a checkpoint's sizes and options, safely; no model is built.
 
     Args:
-        flag: that named it, for errors.
+        flag: the flag that names it, for errors.
         path: the checkpoint.
 
     Raises:
@@ -65,8 +65,7 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
     if model.get("attention_block"):
         raise option_error(
-            flag, path, "a model whose every position attends to all before it; this has local "
-            "attention, which is not counted",
+            flag, path, "a model with full attention; local attention is not counted",
         )  # fmt: skip
     heads = flops.read_heads(sizes, model.get("block_size") or 0)
     if heads is not None and "decoder.embed_tokens.weight" not in sizes:
@@ -112,7 +111,7 @@ class Models:
         """Return the arguments of ``Method.flops`` for a record, after the record itself.
 
         Raises:
-            UsageError: it was made by other models than these, or by a method that is not counted.
+            UsageError: other models made it, or its method is not counted.
         """
         name, shape = record["decoding"], self.base.shape
         counted = [one.name for one in METHODS.values() if one.flops is not None]
@@ -145,7 +144,7 @@ class Models:
         """Return the shape of the block_nat drafter.
 
         Raises:
-            UsageError: there is none, or it has another vocabulary than the base.
+            UsageError: there is none, or its vocabulary is not the base's.
         """
         drafter = self.drafter
         if drafter is None or drafter.shape is None or drafter.kind != BLOCK_NAT:
@@ -193,9 +192,8 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         "GFLOP of a sentence, MFLOP of a token of the output (</s> counted): multiply-adds of "
         "matrix products, two operations each, as torch counts them; no embeddings, norms or "
         "softmax. Batch 1, real lengths; without what --compile adds.",
-        "encoder: with keys and values of the source. drafter: all of a drafter, or of heads and "
-        "their projections. x greedy: against a token a pass by the model of --path, for the same "
-        "outputs.",
+        "encoder: with keys and values of the source. drafter: the whole drafter, or heads and "
+        "their projections. x greedy: over greedy search with --path, for the same outputs.",
     ]
     rows, oracle = [], False
     for name, path in named({path: path for path in args.trace}).items():
@@ -238,7 +236,7 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
     Args:
         data: fairseq's data folder.
         subset: of it.
-        vocabularies: of the checkpoints' targets, by path.
+        vocabularies: sizes of the checkpoints' target vocabularies, by path.
 
     Raises:
         UsageError: there is no such data, or it has another dictionary.
@@ -269,7 +267,7 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
 
 
 def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
-    """Return what counts the learning from a sentence of given lengths.
+    """Return a function that counts an update on a sentence of given lengths.
 
     Raises:
         UsageError: the checkpoint holds heads without their base.
@@ -331,15 +329,15 @@ def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         )
     notes = [
         f"{args.subset} of {args.data}: {sentences} sentences, {tokens} target tokens (</s> "
-        "counted), as they are: padding in batches comes on top.",
+        "counted), without padding.",
         "Multiply-adds of matrix products, two operations each; a backward pass is two forward "
-        "passes where weights learn, less where they are frozen; no optimizer. Of this model "
-        "alone: not of a teacher, or of what it started from.",
+        "passes where weights learn, less where they are frozen; no optimizer. A teacher and an "
+        "initial model are not counted.",
     ]
     if any(one.kind == BLOCK_NAT for one in found.values()):
         notes.append(
-            "block_nat: the mean over all prefix lengths, as if glancing revealed no token: an "
-            "upper bound, by the projection of what it reveals."
+            "block_nat: the mean over all prefix lengths, if glancing reveals no token; an upper "
+            "bound, because revealed tokens are not projected."
         )
     return rows, notes
 
@@ -352,14 +350,14 @@ def declare(command: Callable[..., Any]) -> None:
     number = arguments.whole_number
     add = command("flops", decoding, "FLOPs of decoding, by part", plugin=True)
     add("trace", nargs="+", metavar="TRACE", help=TRACED)
-    add("--path", required=True, metavar="M", help="the checkpoint that they were made with")
-    add("--drafter-path", metavar="D", help="of gad and gad_pp the drafter, of blockwise the heads")
-    add("--beam", type=number, metavar="N", help="of multiword_beam and double_token_beam")
+    add("--path", required=True, metavar="M", help="the checkpoint of the traces")
+    add("--drafter-path", metavar="D", help="the drafter of gad and gad_pp, or blockwise heads")
+    add("--beam", type=number, metavar="N", help="the beam of multiword_beam, double_token_beam")
 
     add = command(
         "training-flops", training, "FLOPs of training, on the lengths of a data set", plugin=True
     )
-    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="trained models, of any kind here")
+    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="trained models of any kind")
     add("--data", required=True, metavar="DATA", help="fairseq's data folder")
-    add("--subset", default="train", help="of it (default: train)")
+    add("--subset", default="train", help="of DATA (default: train)")
     add("--epochs", type=number, default=1, metavar="N", help="(default: 1)")

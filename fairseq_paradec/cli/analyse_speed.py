@@ -26,7 +26,7 @@ def read_benchmark(path: str) -> dict[str, Any]:
     """Read a benchmark, and check it.
 
     Raises:
-        UsageError: it is none, or contradicts itself.
+        UsageError: the file is no benchmark, or contradicts itself.
     """
     text = read("BENCHMARK", path)
     try:
@@ -43,7 +43,7 @@ def read_records(path: str) -> Iterator[dict[str, Any]]:
     """Yield the sentences of a trace, each checked.
 
     Raises:
-        UsageError: it is none, or a sentence contradicts itself; its line is named.
+        UsageError: the file is no trace, or a sentence contradicts itself; the line is named.
     """
     for number, record in records(path):
         try:
@@ -54,7 +54,7 @@ def read_records(path: str) -> Iterator[dict[str, Any]]:
 
 
 def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Set speed-up against mean accepted block; draw it if asked for."""
+    """Compare speed-up with mean accepted block, and draw both for ``--plot``."""
     if args.plot is not None and args.plot.suffix != ".png":
         raise option_error("--plot", str(args.plot), "a name that ends in .png")
     points: dict[str, list[BlockPoint]] = {}
@@ -93,13 +93,13 @@ def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         *settings,
         "mean accepted block: tokens per block; greedy search has blocks of one. Speed-ups: ratios "
         "of a round's total times, median of the rounds (lowest-highest), against greedy search "
-        "with the benchmark's own model (stern2018, Figure 4). Where the label is other model, the "
-        "output is another and may be longer or shorter.",
+        "with the benchmark's own model (stern2018, Figure 4). A decoder labelled other model has "
+        "other outputs, which may be longer or shorter.",
     ]
 
 
 def speed_up(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Show speed-ups by batch, beam, length or threads; draw them if asked for."""
+    """Show speed-ups by batch, beam, length or threads, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
     found = speed_ups.table(document, args.by, args.against)
@@ -115,7 +115,7 @@ def speed_up(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def histogram(args: argparse.Namespace) -> tuple[list[Row], list[str], str]:
-    """Show the speed-ups of single sentences; draw them if asked for."""
+    """Show the speed-ups of single sentences, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
     found = speed_ups.histogram_table(document, args.decoder, args.against)
@@ -128,7 +128,7 @@ def histogram(args: argparse.Namespace) -> tuple[list[Row], list[str], str]:
 
 
 def acceptance(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Show how often the i-th token of a draft is accepted; draw it if asked for."""
+    """Show how often the i-th token of a draft is accepted, and draw it for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     if len(set(args.trace)) < len(args.trace):
         raise option_error("TRACE", " ".join(args.trace), "each file once")
@@ -162,17 +162,17 @@ def declare(command: Callable[..., Any]) -> None:
     )  # fmt: skip
     add(
         "--plot", type=Path, metavar="FILE.png",
-        help="draw it; decoders whose labels differ in a last number (both 4, both 8) make a line",
+        help="draw it; labels that differ only in their last number (both 4, both 8) make a line",
     )  # fmt: skip
 
     picture = {"metavar": "FILE.{png,svg}", "help": "draw it"}
     add = command("speed-up", speed_up, "speed-ups by batch, beam, source length or threads")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
-    add("--by", choices=speed_ups.KINDS, required=True, help="what to tell them apart by")
+    add("--by", choices=speed_ups.KINDS, required=True, help="the setting that varies")
     add(
         "--against", default=BEAM, metavar="LABEL",
-        help=f"the baseline (default: {BEAM}); by beam only where fairseq's search of the same "
-        "beam was not measured",
+        help=f"the baseline (default: {BEAM}); --by beam uses it only where fairseq's search of "
+        "the same beam was not measured",
     )  # fmt: skip
     add("--plot", **picture)
 

@@ -39,10 +39,10 @@ def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[s
     """Read the translations of all systems, and the references.
 
     Returns:
-        The translations by file, without folder and ending where that tells them apart; references.
+        The translations by name of file (see ``named``), and the references.
 
     Raises:
-        UsageError: a file is named twice, or they are of different numbers of sentences.
+        UsageError: a file is named twice, or the numbers of sentences differ.
     """
     texts = translations(args.hyp)
     references = sentences("REF", args.ref, REFERENCE)
@@ -51,7 +51,7 @@ def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[s
 
 
 def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
-    """Take a perplexity, or read scores."""
+    """Return a perplexity, or the scores of a file."""
     try:
         value = float(given)
     except ValueError:
@@ -96,8 +96,8 @@ def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         row["repeated"] = round(100 * found.repeated, 2)
         rows.append(row)
     return rows, [
-        "In %, lower is better. n-grams: surplus ones among all (Yang et al. 2018): of an n-gram "
-        "that is k times in a translation and r times in its reference, k - max(r, 1). OTEM-N: "
+        "In %, lower is better. n-grams: share of surplus ones (Yang et al. 2018): k - max(r, 1) "
+        "of an n-gram that is k times in a translation and r times in its reference. OTEM-N: "
         "length penalty times the geometric mean for n = 1..N; the authors' script reports OTEM-2. "
         "repeated: tokens in an n-gram (n up to 4) directly behind an equal one."
     ]
@@ -158,8 +158,8 @@ def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     others = sum(map(scored.has_other_letters, references))
     if others:
         notes.append(
-            f"{others} of {len(references)} references have letters outside a to z, where ROUGE "
-            "cuts words up: little can be told from these numbers."
+            f"{others} of {len(references)} references have letters outside a to z, at which ROUGE "
+            "splits words: these scores mean little."
         )
     return rows, notes
 
@@ -187,7 +187,7 @@ def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
 
 
 def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Compare how right the two ends of translations are."""
+    """Compare the precision of the two ends of translations."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
     chosen = [i for i, tokens in enumerate(wanted) if len(tokens) >= args.min_length]
@@ -249,8 +249,8 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
             row[f"speed-up, {name}"] = round(gain, 2)
         rows.append(row)
     notes = [
-        "Sentences ranked by the tokens of the source and cut into bins of the same number "
-        "(zhang2020, Figure 3); "
+        "Sentences ranked by source tokens, in bins of the same number of sentences (zhang2020, "
+        "Figure 3). "
         + (
             "ROUGE-L is the mean F1 of each bin's summaries, in %."
             if args.rouge
@@ -259,8 +259,8 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
     if times:
         notes.append(
-            f"ms: mean time of a sentence at batch 1; speed-up: against {list(systems)[0]}, of "
-            "total times. The runs were not interleaved: claim speed from paradec benchmark."
+            f"ms: mean time of a sentence at batch 1; speed-up: of total times, against "
+            f"{list(systems)[0]}. The runs were not interleaved: paradec benchmark measures speed."
         )
     return rows, notes
 
@@ -289,8 +289,8 @@ def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         if args.distances is not None or name == "all"
     ]
     return rows, [
-        "The share of pairs in which the whole right target is more probable than the wrong one "
-        "(Sennrich 2017; zhang2020, Figure 5), by distance in tokens."
+        "The share of pairs whose right target is more probable than the wrong one (Sennrich 2017; "
+        "zhang2020, Figure 5), by distance in tokens."
     ]
 
 
@@ -324,7 +324,7 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     }
     return [counts], [
         f"Written to {folder}: {', '.join(texts)}. In each wrong sentence one verb has the other "
-        "number. A rule chose them, no parser did: look at some."
+        "number. A rule chose the verbs, not a parser: check a sample."
     ]
 
 
@@ -333,19 +333,19 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.declare``."""
-    add = command("pmi", pmi, "how much the words depend on each other that are predicted at once")
+    add = command("pmi", pmi, "dependence between words that are predicted at once")
     add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
-    add("ar", metavar="AR", help="the same of a model that writes in that order, a token a step")
+    add("ar", metavar="AR", help="the same for a model of that order that writes a token a step")
 
-    add = command("over-translation", over_translation, "what translations say too often (OTEM)")
+    add = command("over-translation", over_translation, "surplus n-grams of translations (OTEM)")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
     add("ref", metavar="REF", help="references")
 
     add = command("repetition", repetition, "how often a token stands directly behind itself")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
-    add("--ref", metavar="REF", help="references, whose own rate stands beside")
+    add("--ref", metavar="REF", help="references, whose own rate is shown too")
 
-    add = command("rouge", rouge, "how much summaries and references have in common (ROUGE)")
+    add = command("rouge", rouge, "overlap of summaries and references (ROUGE)")
     add("hyp", nargs="+", metavar="HYP", help="summaries, a file of each system")
     add("--ref", metavar="REF", required=True, help="references, the same texts for all")
     add("--stemming", action="store_true", help="compare words by their Porter stems")
@@ -354,13 +354,13 @@ def declare(command: Callable[..., Any]) -> None:
         help="the token between sentences, for ROUGE-Lsum: '.' in tokenised text, or '<q>'",
     )  # fmt: skip
 
-    add = command("ngram-precision", ngram_precision, "how right the first and last tokens are")
+    add = command("ngram-precision", ngram_precision, "precision of the first and last tokens")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
     add("ref", metavar="REF", help="references")
     number = arguments.whole_number
     add(
         "--n", type=number, action="append", metavar="N",
-        help="length of the n-grams; give it again for others (default: 1 and 4)",
+        help="length of the n-grams; may be repeated (default: 1 and 4)",
     )  # fmt: skip
     add(
         "--edges", type=number, nargs="+", default=[5, 10, 15], metavar="N",
@@ -377,7 +377,7 @@ def declare(command: Callable[..., Any]) -> None:
     add("ref", metavar="REF", help="references, for BLEU detokenised")
     add("src", metavar="SRC", help="sources")
     add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
-    add("--rouge", action="store_true", help="of summaries: ROUGE-L in place of BLEU")
+    add("--rouge", action="store_true", help="score summaries by ROUGE-L instead of BLEU")
     add(
         "--stats", nargs="+", metavar="FILE",
         help="for times: what --stats-file wrote at --batch-size 1, one for each HYP",
@@ -389,7 +389,7 @@ def declare(command: Callable[..., Any]) -> None:
     add("--distances", metavar="FILE", help="a whole number for each pair, to group by")
     add(
         "--longest", type=number, default=15, metavar="N",
-        help="distances above make one group (default: 15)",
+        help="larger distances make one group (default: 15)",
     )  # fmt: skip
 
     add = command(
@@ -398,5 +398,5 @@ def declare(command: Callable[..., Any]) -> None:
     )  # fmt: skip
     add("src", metavar="SRC", help="sources, tokenised")
     add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
-    add("folder", metavar="FOLDER", help="to write right.*, wrong.* and distances into")
+    add("folder", metavar="FOLDER", help="folder for right.*, wrong.* and distances")
     add("--source-lang", default="en", metavar="LANG", help="ending of the sources (default: en)")

@@ -69,7 +69,7 @@ def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
     add = parser.add_argument
     add("--rounds", type=whole_number, default=5, help=f"{rounds}(default: 5)")
     add("--threads", type=whole_number, default=1, help="CPU threads (default: 1)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
+    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
 
 
 def declare_device(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +83,8 @@ def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[
     Args:
         parser: of the command.
         package: its name.
-        steps: what each does, by name. None needs the package to be registered with fairseq but
-            those that say so by ``parser.set_defaults(plugin=True)``.
+        steps: what each does, by name. A step that needs the package registered with fairseq sets
+            ``parser.set_defaults(plugin=True)``.
     """
     commands = parser.add_subparsers(metavar="STEP", required=True)
     for name, text in steps.items():
@@ -104,7 +104,7 @@ def run(name: str, command: Callable[[], int]) -> int:
     try:
         return command()
     except (UsageError, OSError) as error:
-        lines = map(printable, str(error).split("\n"))  # it may quote a file's texts
+        lines = map(printable, str(error).split("\n"))  # errors may quote texts of files
         print(f"{name}: error: " + "\n".join(lines), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -114,9 +114,9 @@ def run(name: str, command: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let nothing be logged but errors: what a command prints is its table.
+    """Log errors alone, so that a command prints only its table.
 
-    Generators log a closing line as they go, audits each sentence that differs.
+    Generators log a closing line, and audits every sentence that differs.
     """
     logging.disable(logging.WARNING)
     try:

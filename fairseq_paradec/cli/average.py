@@ -19,7 +19,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint safely; tensors stay on the disk until they are used.
 
     Raises:
-        UsageError: it is torn, or no checkpoint of fairseq.
+        UsageError: it is damaged, or no checkpoint of fairseq.
     """
     import torch
 
@@ -32,21 +32,20 @@ def read(path: Path) -> dict[str, Any]:
         state["cfg"]["model"], state["model"], count_updates(state)
     except UsageError:
         raise
-    except Exception as error:  # torch has no one error for a broken file
+    except Exception as error:  # torch raises many errors for a damaged file
         raise UsageError(f"{path}: no whole checkpoint of fairseq-train") from error
     return state
 
 
 def count_updates(state: dict[str, Any]) -> int:
-    """Return after how many updates a checkpoint was written."""
+    """Return a checkpoint's number of updates."""
     return int(state["optimizer_history"][-1]["num_updates"])
 
 
 def last_checkpoints(folder: Path, count: int) -> list[dict[str, Any]]:
     """Return the last checkpoints of a run, oldest first, each number of updates once.
 
-    The numbered ones count, and the very last one: where updates are counted, the end of training
-    may have no number.
+    These are the numbered ones and ``checkpoint_last.pt``: the end of training may have no number.
 
     Raises:
         UsageError: there is none, or one cannot be read.
@@ -91,15 +90,14 @@ def vars_of(config: Any) -> dict[str, Any]:
 def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the newest checkpoint with averaged weights and without the optimizer's state.
 
-    Sums are in float64; half precision becomes fp32, for an average has more digits. Weights that
-    were not trained stay as they are, to the bit. Weights that share memory go on sharing it, as
-    tied embeddings do under three names.
+    Sums are in float64; half precision becomes fp32, because an average has more digits. Equal
+    weights stay the same to the bit. Weights that share memory, such as tied embeddings, still do.
 
     Args:
         states: checkpoints of one model, oldest first.
 
     Raises:
-        UsageError: they are not of one model, or whole numbers in them differ.
+        UsageError: they are not of one model, or their integer tensors differ.
     """
     check_same_kind(states)
     means: dict[tuple[Any, ...], torch.Tensor] = {}

@@ -1,9 +1,8 @@
-"""Which tokens of a translation had to wait for which.
+"""Show which tokens of a translation depend on which.
 
-Jacobi decoding predicts all positions at once, again and again, until nothing changes. This command
-shows in which pass each token became right for good, and with what probability: tokens of the same
-pass were decoded in parallel, and waited for those of the pass before (Santilli et al. 2023,
-section 3.5 and Figure 4).
+Jacobi decoding predicts all positions in every pass, until nothing changes. This command shows the
+pass in which each token became final, and its probability there: tokens of one pass were decoded in
+parallel, and depend on those of the pass before (Santilli et al. 2023, section 3.5 and Figure 4).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..errors import UsageError, option_error
 from . import arguments, pages, trace
 
 EXAMPLE = """\
-A trace that was written before, its first sentence or those of --sentence:
+The first sentence of a trace, or those of --sentence:
   paradec ddgviz trace.jsonl --sentence 7 --out sentence7.svg
 
 A sentence of your own, or sentences of the data folder:
@@ -38,13 +37,13 @@ A sentence of your own, or sentences of the data folder:
 A line per pass has the tokens that became final in it: position, token, probability.
 """
 
-#: Flags that say what to decode, and how; a trace has been decoded.
+#: Flags that need a data folder: what to decode, and how.
 DECODING_FLAGS = (
     "path", "text", "ids", "input", "subset", "decoding", "jacobi_length", "block_size",
     "bpe_codes", "sentencepiece_model", "tokenized", "trace",
 )  # fmt: skip
 
-#: Of a data folder, if they are there.
+#: Optional files of a data folder.
 MODEL, CODES = "model.pt", "codes.bpe"
 
 
@@ -57,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     show = parser.add_argument_group("what to show").add_argument
     show("--sentence", metavar="ID", nargs="+", help="of FILE: these numbers (default: the first)")
     show("--out", metavar="PICTURE", help="draw it: .png or .svg; several get -ID in their names")
-    show("--html", metavar="PAGE", help="write a page that needs no other file, with all of them")
+    show("--html", metavar="PAGE", help="write all of them to one page, which needs no other file")
     what = parser.add_argument_group("what to decode, with DATA").add_argument
     what("--path", metavar="MODEL", help=f"checkpoint of a Transformer (default: DATA/{MODEL})")
     what("--text", metavar="SENTENCE", nargs="+", help="raw sentences of the source language")
@@ -87,11 +86,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read or decode, then show everything."""
-    logging.disable(logging.INFO)  # the closing line of the decoder, and what fairseq has to say
+    logging.disable(logging.INFO)  # the closing line of the decoder, and fairseq's log
     try:
         return _run(args)
     finally:
-        gc.collect()  # a decoder speaks as it is let go
+        gc.collect()  # the decoder logs its closing line here, while logging is off
         logging.disable(logging.NOTSET)
 
 
@@ -134,10 +133,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_file(args: argparse.Namespace) -> None:
-    """Refuse what only a data folder can be asked for.
+    """Refuse flags that need a data folder.
 
     Raises:
-        UsageError: it was.
+        UsageError: one was given.
     """
     for name in DECODING_FLAGS:
         if getattr(args, name) is not None:
@@ -149,7 +148,7 @@ def _check_data(args: argparse.Namespace) -> None:
     """Fill in the defaults, and refuse what cannot be decoded before a model is loaded.
 
     Raises:
-        UsageError: no sentence was named, or in several ways; a file is missing or in the way.
+        UsageError: sentences are named in no way or in several; a file is missing, or exists.
     """
     if args.sentence is not None:
         raise option_error("--sentence", " ".join(args.sentence), "--ids, with a data folder")
@@ -257,10 +256,10 @@ def _subset(args: argparse.Namespace, task: Any) -> Any:
 
 
 def _encoding(args: argparse.Namespace) -> dict[str, str]:
-    """Return how lines become sub-words, by fairseq's options; nothing for lines that are.
+    """Return fairseq's options that split lines into sub-words; none with ``--tokenized``.
 
     Raises:
-        UsageError: it is not known.
+        UsageError: the data folder has no codes, and no flag names them.
     """
     if args.tokenized:
         return {}
@@ -330,7 +329,7 @@ def _read(path: str, entry: trace.Entry) -> _Found:
 
 
 def _show(args: argparse.Namespace, found: Sequence[_Found]) -> None:
-    """Print the graphs, and write what was asked for; pictures before the page before the text."""
+    """Write pictures, then the page, then print the graphs."""
     if args.out is not None:
         _draw(Path(args.out), found)
     if args.html is not None:
@@ -345,8 +344,8 @@ def _show(args: argparse.Namespace, found: Sequence[_Found]) -> None:
 
 
 def _draw(path: Path, found: Sequence[_Found]) -> None:
-    """Write a picture per sentence; say which characters cannot be drawn."""
-    from ..analysis import ddg_plot, fonts  # start matplotlib, which takes its time
+    """Write a picture per sentence; warn of characters that cannot be drawn."""
+    from ..analysis import ddg_plot, fonts  # matplotlib takes a second to load
 
     missing: set[str] = set()
     for one, target in zip(found, _pictures(path, found)):
@@ -360,7 +359,7 @@ def _draw(path: Path, found: Sequence[_Found]) -> None:
 def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:
     """Yield the pictures' names: as given, or with each sentence's number before the ending.
 
-    A sentence that has its number from another one before it also gets its line's.
+    The line's number is added where an earlier sentence has the same number.
     """
     names: set[str] = set()
     for one in found:

@@ -1,6 +1,6 @@
 """Translate the same sentences by every decoder, and print one table.
 
-One at a time, on the CPU: passes, time, and whether the output is greedy's.
+Sentences are decoded one by one on the CPU. The table has passes, time, and equality with greedy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
     add("--drafter-path", type=Path, help="for gad and gad_pp (default: DATA/drafter.pt, if there)")
     add("--heads-path", type=Path, help="for blockwise (default: DATA/heads.pt, if there)")
-    add("--sentences", type=number, default=100, help="at most so many (default: 100)")
+    add("--sentences", type=number, default=100, help="how many at most (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
-    add("--threads", type=number, default=1, help="CPU threads (default: 1, enough for a tiny one)")
+    add("--threads", type=number, default=1, help="CPU threads (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; return 1 if an exact decoder diverged beyond ties."""
     from ..measure.demo import demo
 
-    with arguments.quiet():  # the table is all the demo should say
+    with arguments.quiet():
         return demo(args)

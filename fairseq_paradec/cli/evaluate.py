@@ -2,9 +2,8 @@
 
 Translations have BLEU and chrF of cased, detokenised text against the raw reference, as the
 sacrebleu command gives them on the hypotheses written beside the result; summaries have ROUGE;
-images have PSNR against the targets of DATA. Given again, the command translates only what it
-has not: a finished translation is used again if checkpoint, data, flags, plugin and machine are the
-same.
+images have PSNR against the targets of DATA. A repeated command reuses a finished translation if
+checkpoint, data, flags, plugin and machine are the same.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--path",
         action="append",
         required=True,
-        help="the checkpoint, several with ':' between them; again for another model",
+        help="the checkpoint, or an ensemble's, with ':' between them; repeat it for more models",
     )
-    add("--subset", action="append", required=True, help="of DATA, for example test; again ...")
+    add("--subset", action="append", required=True, help="of DATA, such as test; may be repeated")
     add(
         "--raw",
         type=Path,
         action="append",
-        help="its references, plain text, one per line; once for each --subset. Images need none",
+        help="plain references, one per line; once for each --subset. Images need none",
     )
     add(
         "--beam",
         type=arguments.whole_number,
         action="append",
-        help="beam search with this beam: fairseq's, or a reordered decoder's own; again for "
-        "another (default: as -- FLAGS say)",
+        help="beam of fairseq's search, or of a reordered decoder; may be repeated (default: that "
+        "of -- FLAGS)",
     )
     add("--smoke", action="store_true", help="a try-out: only the first test set, beam and model")
-    out = "the JSON; OUT.*.txt are the translations, OUT.*.made-of.txt checksums of their input"
+    out = "the JSON; OUT.*.txt hold translations, OUT.*.made-of.txt checksums of their input"
     arguments.declare_table(parser, "Quality", out)
 
 

@@ -1,9 +1,9 @@
 """Make docs/gallery.md and its pictures from the demo's models and a stored benchmark.
 
-The page names the commands, and this one runs just these, traces in a folder of their own.
-Beside the pictures it writes traces.json, what the traces hold in brief. With --check nothing is
-written: are page and pictures there, and do the demo's models still decode the same? (Pictures are
-not compared: another matplotlib draws other bytes.)
+The page names the commands that this one runs; traces go to a temporary folder, and their checksums
+to traces.json beside the pictures. --check writes nothing: it fails if a page or picture is
+missing, or if the demo's models decode differently. It does not compare pictures, because another
+matplotlib draws other bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 DATA = "data-bin/demo.en-de"
 GENERATE = f"fairseq-generate {DATA} --user-dir fairseq_paradec --path {DATA}/"
-#: By trace, the model and the flags of fairseq-generate.
+#: The model and the flags of fairseq-generate, by trace.
 TRACES = {
     "greedy": "model.pt --decoding greedy",
     "pj": "model.pt --decoding pj --jacobi-length oracle",
@@ -36,7 +36,7 @@ TRACES = {
     "blockwise": f"model.pt --decoding blockwise --drafter-path {DATA}/heads.pt",
     "ibdecoder_sa": "ibdecoder_sa.pt --beam 1",
 }
-#: The sentences in the pictures, whose drafts are compared, too.
+#: The sentences in the pictures; their drafts are compared, too.
 GRAPHS, RACE = (33, 74), 25
 RACERS = ("greedy", "hgj", "gad", "gad_pp", "blockwise", "ibdecoder_sa")
 DRAFTING = ("hgj", "blockwise", "gad", "gad_pp")
@@ -53,7 +53,7 @@ class Picture:
         name: of its file, without ``.svg``.
         title: above it.
         text: how to read it.
-        command: that makes it; ``{traces}`` and ``{out}`` stand for the folders.
+        command: makes it; ``{traces}`` and ``{out}`` stand for the folders.
     """
 
     name: str
@@ -75,7 +75,7 @@ PICTURES = [
             ("Which tokens become right together", "Three at once"),
             (
                 "Parallel Jacobi decoding predicts all tokens again in each pass. Above: a column "
-                "is a pass, with the tokens that are final from it on. Below: a row is a pass; the "
+                "is a pass, with the tokens that became final in it. Below: a row is a pass; the "
                 "number is the probability of a token in the pass in which it became final "
                 "(Santilli et al. 2023, Figure 4). Most passes settle one token on a model this "
                 "small.",
@@ -88,24 +88,24 @@ PICTURES = [
     Picture(
         "methods",
         "One sentence, six methods",
-        "Each strip is a method, each row a pass, each column a token. The colour says who wrote "
-        "the token: the model itself, or a draft that it accepted.",
+        "Each strip is a method, each row a pass, each column a token. The colour tells the "
+        "model's own tokens from accepted drafts.",
         f"paradec trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
         "--picture {out}methods.svg",
     ),
     Picture(
         "acceptance",
-        "How far a draft is right",
+        "Acceptance by position",
         "Left: the share of accepted tokens by position in the draft. Right: the same among tokens "
         "with all before them accepted; a flat line means that drafts could be longer. A hollow "
-        "mark rests on fewer than ten drafts. GAD's drafter sees the whole source, blockwise heads "
-        "one state of the decoder; Jacobi decoding has no model of what comes.",
+        "mark stands for fewer than ten drafts. GAD's drafter sees the whole source, blockwise "
+        "heads one state of the decoder; Jacobi decoding has no drafter.",
         f"paradec analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
         "--plot {out}acceptance.svg",
     ),
     Picture(
         "order",
-        "Writing from both ends, two words an end",
+        "Two words from each end per step",
         "The target order of `ibdecoder_sa`: the step of each word, its inputs, and which input "
         "sees which (Zhang et al. 2020, Figure 1).",
         "paradec order --arch ibdecoder_sa --length 9 --out {out}order.svg",
@@ -128,8 +128,8 @@ PICTURES = [
                 "batch",
                 "batch size",
                 "Against fairseq's beam 5 in the same batches; a line reaches from the slowest to "
-                "the fastest round. Larger batches help greedy search and hurt decoders of several "
-                "tokens a pass: the machine is busy anyway.",
+                "the fastest round. Larger batches favour greedy search over decoders of several "
+                "tokens a pass, because they already use the machine fully.",
             ),
             (
                 "length",
@@ -181,9 +181,6 @@ def page(out: Path) -> str:
 def execute(command: str) -> None:
     """Run a command as the page names it, in the checkout.
 
-    Args:
-        command: it.
-
     Raises:
         UsageError: it fails.
     """
@@ -202,7 +199,7 @@ def execute(command: str) -> None:
 
 
 def decode(name: str, folder: Path) -> dict[str, Any]:
-    """Decode the demo's test set by one method; return what its trace holds in brief.
+    """Decode the demo's test set by one method; return a digest of its trace.
 
     Args:
         name: a key of ``TRACES``.
@@ -223,7 +220,7 @@ def decode(name: str, folder: Path) -> dict[str, Any]:
 def digest(records: Sequence[dict[str, Any]]) -> str:
     """Return a checksum of all outputs and pass counts, and of the drafts that pictures show.
 
-    Not of numbers that another processor rounds in another way.
+    Probabilities are left out: another processor rounds them differently.
     """
     fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
     facts = [
@@ -246,7 +243,7 @@ def make(out: Path) -> None:
     """
     text = out.with_suffix(".md")
     if text.exists() and not text.read_text("utf-8").startswith("# Gallery\n"):
-        raise option_error("--out", str(out), f"a folder beside whose name {text} is free")
+        raise option_error("--out", str(out), f"a folder whose page {text} does not exist yet")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         brief = {name: decode(name, Path(folder)) for name in TRACES}
@@ -259,11 +256,11 @@ def make(out: Path) -> None:
 
 
 def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
-    """Return what is not as ``make`` would leave it.
+    """Return the differences from what ``make`` writes.
 
     Args:
         out: folder of the pictures.
-        methods: whose traces are made again.
+        methods: the traces that are made again.
     """
     text = out.with_suffix(".md")
     found = []
@@ -272,7 +269,7 @@ def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
     wanted = {"traces.json", *(f"{one.name}.svg" for one in PICTURES)}
     there = {path.name: path for path in out.glob("*")}
     found += [f"{out / name} is missing" for name in sorted(wanted - there.keys())]
-    found += [f"{out / name} is of no picture" for name in sorted(there.keys() - wanted)]
+    found += [f"{out / name} is on no page" for name in sorted(there.keys() - wanted)]
     sizes = {path: path.stat().st_size for path in there.values()}
     found += [f"{path} has {size} bytes" for path, size in sizes.items() if size > MAX_BYTES]
     if sum(sizes.values()) > MAX_TOTAL:
@@ -281,7 +278,7 @@ def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
         brief = json.loads(there["traces.json"].read_text("utf-8"))
         with tempfile.TemporaryDirectory() as folder:
             found += [
-                f"the trace of {name} is another one"
+                f"the trace of {name} differs"
                 for name in methods
                 if decode(name, Path(folder)) != brief.get(name)
             ]
@@ -304,5 +301,5 @@ def run(args: argparse.Namespace) -> int:
         make(args.out.resolve())
         return 0
     found = problems(args.out.resolve())
-    print("\n".join(found) or f"{args.out} is as it should be")
+    print("\n".join(found) or f"{args.out} is up to date")
     return 1 if found else 0

@@ -41,7 +41,7 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
         The size of the large images, and all pairs.
 
     Raises:
-        UsageError: there is no such folder or subset, or its images are not as it says.
+        UsageError: there is no such folder or subset, or its images contradict ``sizes.json``.
     """
     sizes = images.read_sizes(data)
     special = images.dictionary().nspecial
@@ -78,7 +78,7 @@ def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> d
         The images by their numbers in the subset, in ascending order.
 
     Raises:
-        UsageError: it is something else, or belongs to other data; file and line are named.
+        UsageError: it is of another kind, or of other data; file and line are named.
     """
     text = read("SYSTEM", path)
     lines = printed(path, text, "H")
@@ -118,11 +118,11 @@ def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
 
     Args:
         path: what --stats-file or --trace-file wrote.
-        numbers: of the images that it must have, and no others.
+        numbers: of exactly the images that it must have.
         size: of an output.
 
     Raises:
-        UsageError: it is something else, or of other images; file and line are named.
+        UsageError: it is of another kind, or of other images; file and line are named.
     """
     seen: set[int] = set()
     passes, blocks = 0, []

@@ -1,9 +1,9 @@
 """Image files as lines for fairseq-interactive, and fairseq's outputs as pictures.
 
 `tokens` prints the intensities of image files, a line each. `compare` reads what fairseq-generate
-printed for a data folder of images, shows each input beside two outputs as Stern et al. (2018) do
-in their supplement, and prints each system's PSNR; with decoders' reports, their mean accepted
-block, too. The first system is what the others are compared with: greedy search.
+printed for a data folder of images, shows each input beside two outputs (Stern et al. 2018,
+supplement), and prints each system's PSNR and, given the decoders' reports, their mean accepted
+block. Give greedy search first: the other systems are compared with the first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BICUBIC = "(bicubic enlarging)"
 TRUTH = "(the large image)"
 # A picture's longer side, in pixels.
 LARGEST = 2**14
-# What stands in the head of the pictures that this command makes, and may replace.
+# Metadata of this command's pictures, which it may replace.
 MARK = "made by fairseq_paradec images"
 
 
@@ -55,7 +55,7 @@ def tokens(args: argparse.Namespace) -> int:
 
 
 def _fitted(path: str, pixels: Pixels, wanted: tuple[int, int]) -> Pixels:
-    """Make an image as small as wanted; refuse what is smaller or of another shape."""
+    """Shrink an image to the wanted size; refuse a smaller one, or one of other proportions."""
     given = images.size_of(pixels)
     height, width = wanted
     if given.height < height or given.height * width != given.width * height:
@@ -82,7 +82,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Write pictures of outputs, and print how good the systems are."""
+    """Write pictures of outputs, and print the systems' quality."""
     size, pairs = read_pairs(args.data, args.subset)
     files = _labelled("SYSTEM", args.system)
     systems = {label: read_outputs(path, size, pairs, args.subset) for label, path in files.items()}
@@ -123,10 +123,10 @@ def table(
     size: Size,
     reports: Mapping[str, Passes],
 ) -> list[Row]:
-    """Return the quality of all systems, and of enlarging without a model.
+    """Return the quality of all systems, and of bicubic enlarging.
 
     Args:
-        systems: their images by number.
+        systems: the images of each, by number.
         pairs: the inputs and the truth, one per number.
         numbers: which images are compared.
         size: of an output.
@@ -176,7 +176,7 @@ def _text(pixels: Pixels) -> str:
 
 
 def _notes(count: int, whole: int, subset: str, first: str, with_blocks: bool) -> list[str]:
-    """Say what the columns mean."""
+    """Return notes on the columns."""
     notes = [
         f"PSNR in dB, the mean over {count} of {whole} images of {subset!r}, against the large "
         f"ones of the data; 95% intervals of {RESAMPLES} resamples of the images (seed {SEED}), "
@@ -249,7 +249,7 @@ def _pictures(folder: Path, numbers: Sequence[int]) -> list[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """Say whether a file is a picture that this command made."""
+    """Return whether this command made a picture."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -257,7 +257,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _write(path: Path, pixels: Pixels) -> None:
-    """Write a picture, which appears under its name only once it is complete."""
+    """Write a picture beside its place, and rename it when it is complete."""
     mark, whole = PngInfo(), io.BytesIO()
     mark.add_text("Software", MARK)
     Image.fromarray(pixels).save(whole, format="PNG", pnginfo=mark)
@@ -286,23 +286,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("file", nargs="+", metavar="FILE", help="PNG, JPEG, BMP or WebP, 8 bits, RGB or grey")
     add(
         "--size", type=_size, metavar="N|HxW",
-        help="make larger images so small by averaging areas; allowed are those in proportion "
+        help="shrink larger images of the same proportions to this size, by averaging areas "
         "(default: as they are)",
     )  # fmt: skip
     add("--gray", action="store_true", help="one channel instead of three")
 
-    add = command("compare", compare, "show outputs side by side, and say how good they are")
+    add = command("compare", compare, "show outputs side by side, and measure their quality")
     add("data", metavar="DATA", help="the data folder, with sizes.json")
     add(
         "system", nargs="+", metavar="[LABEL=]SYSTEM",
         help="what fairseq-generate printed, or wrote to its --results-path; greedy search first. "
-        "The first two are in the pictures, one alone beside the truth",
+        "Pictures show the first two, or one and the large image",
     )  # fmt: skip
     add("--out", type=Path, required=True, metavar="FOLDER", help="for pictures: NUMBER.png")
     add("--subset", default="test", metavar="NAME", help="what was decoded (default: test)")
     add(
         "--stats", nargs="+", default=[], metavar="[LABEL=]FILE",
-        help="what --stats-file wrote, with the label of its system",
+        help="what --stats-file wrote for the system of this label",
     )  # fmt: skip
     number = arguments.whole_number
     add("--first", type=number, metavar="N", help="pictures of the first N images (default: all)")
@@ -310,7 +310,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--scale", type=number, default=8, metavar="N",
         help="how large a pixel of an output becomes (default: 8)",
     )  # fmt: skip
-    add("--json", type=Path, metavar="FILE", help="write the table, too, for paradec results")
+    add("--json", type=Path, metavar="FILE", help="also write the table, for paradec results")
 
 
 def run(args: argparse.Namespace) -> int:

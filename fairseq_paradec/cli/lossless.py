@@ -19,10 +19,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--path", required=True, help="checkpoint of a Transformer, with heads or without")
     add(
         "--decoding", choices=list(kinds()),
-        help=f"whose variants; {UNTRAINED}: every decoder's that needs no drafter (default: "
-        f"{UNTRAINED}; with --drafter-path, gad)",
+        help=f"decoder whose variants are compared; {UNTRAINED}: all that need no drafter "
+        f"(default: {UNTRAINED}; with --drafter-path, gad)",
     )  # fmt: skip
-    add("--drafter-path", help="what drafts, if that is not in the model of --path")
+    add("--drafter-path", help="drafter or heads, unless the model of --path has them")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
@@ -30,7 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decode everything by everything, and write the table."""
+    """Decode all subsets by all variants, and write the table."""
     from ..measure.lossless import lossless
 
     with arguments.quiet():

@@ -31,11 +31,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "training-speed": "updates per second of architectures",
     },
     "look": {
-        "trace": "what every pass drafted, accepted and threw away",
-        "ddgviz": "which tokens had to wait for which",
+        "trace": "what every pass drafted, accepted and rejected",
+        "ddgviz": "which tokens depend on which",
         "order": "in which order an architecture writes a target",
         "gallery": "remake docs/gallery.md, or check it",
-        "analyse": "numbers of texts, scores, benchmarks and traces",
+        "analyse": "analyses of texts, scores, benchmarks and traces",
         "report": "one page of all benchmarks and traces of a folder",
         "results": "render RESULTS.md from results/*.json",
     },
@@ -43,11 +43,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "average": "average the last checkpoints of a training run",
         "shrink": "a small copy of a checkpoint, or of its heads alone",
         "images": "image files as lines of tokens, and outputs as pictures",
-        "data": "more data of what there is, and steps of scripts/prepare_*.sh",
+        "data": "data folders from existing data; steps of scripts/prepare_*.sh",
     },
 }
 
-#: Steps of scripts/distill.sh and scripts/train.sh, which nobody types.
+#: Steps of scripts/distill.sh and scripts/train.sh, hidden from the overview.
 STEPS = ("distill", "resume")
 
 COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit status: 2 for a user's mistake, 130 for Ctrl-C.
 
     Args:
-        argv: the words behind ``paradec``; None means the process's own.
+        argv: the words after ``paradec``; None means the process's own.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["-h"], ["--help"]):

@@ -1,8 +1,8 @@
-"""Say where decoders' time goes, in milliseconds per sentence and module.
+"""Measure where decoders' time goes, in milliseconds per sentence and module.
 
-Xia et al. 2022, Table 7, for any decoder of this package. Every sentence is decoded alone, warm,
-and the decoders take turns sentence by sentence. The clock stands inside the decoder, so a whole is
-a little slower here than in ``paradec benchmark``, which is where speed is claimed from.
+Xia et al. 2022, Table 7, for any decoder of this package. Sentences are decoded one by one, warm,
+and decoders take turns at each sentence. The clocks inside the decoder slow it down a little: use
+``paradec benchmark`` to compare speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="[LABEL=]DECODING [flags of fairseq-generate], of this package; may be repeated",
     )  # fmt: skip
     add("--subset", default="test", help="(default: test)")
-    add("--sentences", type=number, default=200, help="at most so many (default: 200)")
+    add("--sentences", type=number, default=200, help="how many at most (default: 200)")
     arguments.declare_timing(parser, "")
     arguments.declare_device(parser)
     arguments.declare_table(parser, "Time per module")

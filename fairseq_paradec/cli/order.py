@@ -1,11 +1,10 @@
-"""Draw in which order a reordered decoder writes a target, and what it sees.
+"""Draw the order in which a reordered decoder writes a target, and its attention mask.
 
-For each slot of a target: in which step it is predicted, by which direction, from which input at
-which position; and the attention mask. Flags are those of the reordered architectures.
+Each slot of a target has its step, direction, input and position. Flags are those of the reordered
+architectures.
 
-With --rewrite, nothing is drawn: a file's lines are printed in the order of writing. A plain
-Transformer that is trained on them writes in the same order, a token a step; it is what the PMI of
-`paradec analyse pmi` compares with.
+--rewrite draws nothing: it prints a file's lines in the order of writing. A plain Transformer that
+is trained on them writes in the same order, a token a step; `paradec analyse pmi` compares with it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from . import arguments, text_files
 if TYPE_CHECKING:  # torch takes seconds to load
     from ..target_order import TargetOrder
 
-# A drawing of more slots is of no use to anybody.
+# Larger drawings are illegible.
 LONGEST = 200
 SUFFIXES = (".png", ".svg")
 
@@ -32,7 +31,7 @@ NUMBERS = {
 }
 SWITCHES = {
     "right_to_left": "with one direction: from the end",
-    "double_token": "pairs as Imamura and Sumita 2020 have them",
+    "double_token": "pairs of tokens as in Imamura and Sumita 2020",
     "middle_to_side": "with two directions: from the middle to both ends",
     "independent_directions": "no direction sees another",
     "vanilla_mask": "the plain causal mask",
@@ -61,7 +60,7 @@ def chosen_order(args: argparse.Namespace) -> TargetOrder:
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """Return the target that is drawn.
+    """Return the target to draw.
 
     Raises:
         UsageError: it has no words, or too many.
@@ -90,7 +89,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     target.add_argument("--words", metavar="TEXT", help="the target itself, words with spaces")
     target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
-    add("--out", type=Path, metavar="FILE", help="write a picture, too: .png or .svg")
+    add("--out", type=Path, metavar="FILE", help="also write a picture, .png or .svg")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Files that a command makes whole: pages that need no other file, and pictures."""
+"""Checks and writing of output files: pages and pictures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TextIO
 from ..analysis.page import MARK
 from ..errors import UsageError, option_error
 
-#: What pictures may be.
+#: Endings of pictures.
 SUFFIXES = (".png", ".svg")
 
 
 def is_page(path: str) -> bool:
-    """Say whether a page may be written here: the file is new, empty, or an earlier page."""
+    """Return whether a page may be written here: the file is new, empty, or an earlier page."""
     if not os.path.lexists(path):
         return True
     if not os.path.isfile(path):
@@ -27,14 +27,14 @@ def is_page(path: str) -> bool:
 
 
 def check_page(flag: str, path: str) -> None:
-    """Find out before reading, not after, that a page cannot be written.
+    """Refuse a page that cannot be written.
 
     Args:
-        flag: that named it.
+        flag: the flag that names it.
         path: the page.
 
     Raises:
-        UsageError: it would lie in no folder, may not be written, or is a file of another kind.
+        UsageError: its folder does not exist, it may not be written, or it is another file.
     """
     check_folder(flag, path)
     if not is_page(path):
@@ -42,14 +42,14 @@ def check_page(flag: str, path: str) -> None:
 
 
 def check_folder(flag: str, path: str) -> None:
-    """Refuse a file that would lie in no folder, or in one that may not be written.
+    """Refuse a file whose folder does not exist or may not be written.
 
     Args:
-        flag: that named it.
+        flag: the flag that names it.
         path: the file.
 
     Raises:
-        UsageError: it does.
+        UsageError: it is such a file.
     """
     folder = os.path.dirname(os.path.realpath(path))
     if path == "" or os.path.isdir(path):
@@ -61,14 +61,14 @@ def check_folder(flag: str, path: str) -> None:
 
 
 def check_picture(flag: str, path: str) -> Path:
-    """Refuse a picture that cannot be written, or of an unknown kind.
+    """Refuse a picture of an unknown kind, or that cannot be written.
 
     Args:
-        flag: that named it.
+        flag: the flag that names it.
         path: the picture.
 
     Raises:
-        UsageError: it has another ending than .png or .svg, or lies in no folder.
+        UsageError: its ending is not .png or .svg, or its folder does not exist.
     """
     if Path(path).suffix not in SUFFIXES:
         raise option_error(flag, path, f"a name that ends in {' or '.join(SUFFIXES)}")
@@ -78,13 +78,13 @@ def check_picture(flag: str, path: str) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[TextIO]:
-    """Open a text file that appears under its name only once it is complete.
+    """Open a text file that gets its name when it is complete.
 
     Args:
         path: the file; a link is followed.
 
     Raises:
-        UsageError: there is something else than a plain file.
+        UsageError: the path is a device or a folder.
     """
     target = os.path.realpath(path)
     if os.path.lexists(target) and not os.path.isfile(target):

@@ -50,8 +50,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # by what the sentence is known by in all files: number and offset of its line, and a
-        # number for its source
+        # number and offset of each sentence's line, and a hash of its source
         self.places: dict[trace.Key, tuple[int, int, int]] = {}
         self._keys = trace.Keys()
 
@@ -83,7 +82,7 @@ class Folder:
         documents: files of JSON, by name.
         tallies: traces and statistics, by name.
         lines: of the traces.
-        skipped: why a file is left out, by name.
+        skipped: the reason for each file left out, by name.
     """
 
     documents: list[report.Document] = field(default_factory=list)
@@ -104,7 +103,7 @@ def read_folder(folder: Path) -> Folder:
         folder: the folder.
 
     Raises:
-        UsageError: it is none, holds nothing for a report, or a file is not what it should be.
+        UsageError: it is no folder, holds nothing for a report, or a file is malformed.
     """
     if not folder.is_dir():
         raise option_error("DIR", str(folder), ALLOWED)
@@ -125,11 +124,11 @@ def read_folder(folder: Path) -> Folder:
 
 
 def read_json(path: Path, found: Folder) -> None:
-    """Read a file of JSON, and check it if it is of a kind that is known.
+    """Read a JSON file into ``found``, and check it if its kind is known.
 
     Args:
         path: the file.
-        found: gets it.
+        found: what the folder holds.
 
     Raises:
         UsageError: it is no JSON, or contradicts itself.
@@ -162,15 +161,15 @@ def read_json(path: Path, found: Folder) -> None:
 
 
 def read_lines(path: Path, found: Folder) -> None:
-    """Read a file of JSON lines, and count its sentences if they are of a decoder.
+    """Read a file of JSON lines into ``found``, and count the sentences of a decoder.
 
     Args:
         path: the file.
-        found: gets it.
+        found: what the folder holds.
 
     Raises:
-        UsageError: it is empty, a line is only a part of one, of another version, lacks what others
-            have, or contradicts itself.
+        UsageError: it is empty, or a line is cut, of another version or kind, or contradicts
+            itself.
     """
     with open(path, "rb") as file:
         first = parse(file.readline(), f"{path}, line 1")
@@ -186,7 +185,7 @@ def read_lines(path: Path, found: Folder) -> None:
             except (
                 KeyError,
                 TypeError,
-            ) as error:  # of models that write in another order, which draft nothing
+            ) as error:  # models of another order draft nothing
                 raise UsageError(
                     f"{path}: a pass lacks a field, or it is wrong: {error}"
                 ) from error
@@ -231,7 +230,7 @@ def parse(line: bytes, where: str) -> dict[str, Any] | None:
         where: file and number of the line, for errors.
 
     Raises:
-        UsageError: it is no JSON, or of another version; as ``trace.parse`` says it.
+        UsageError: it is no JSON, or of another version.
     """
     try:
         record = json.loads(line)
@@ -243,7 +242,7 @@ def parse(line: bytes, where: str) -> dict[str, Any] | None:
 
 
 def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:
-    """Return the first sentences, by their numbers, that all traces have of the same source.
+    """Return the first sentences, by number, that all traces have with the same source.
 
     Args:
         lines: of the traces.
@@ -259,15 +258,15 @@ def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:
 
 
 def _number(key: trace.Key) -> tuple[int, int]:
-    """Return a sentence's number, or its line's, as the order goes by."""
+    """Return a sentence's number, or its line's, to sort by."""
     number = key[0].rsplit(" ", 1)[-1]
     return int(number) if number.isdecimal() else 0, key[1]
 
 
 def side_by_side(lines: Sequence[Lines], limit: int) -> Iterator[str]:
-    """Yield what shows the first sentences of the traces, piece by piece.
+    """Yield the view of the first sentences of all traces, piece by piece.
 
-    If no sentence is in all of them, each trace is shown by itself.
+    If the traces share no sentence, each is shown by itself.
 
     Args:
         lines: of the traces.
@@ -294,9 +293,9 @@ def write(file: TextIO, folder: Folder, title: str, limit: int) -> None:
 
     Args:
         file: open.
-        folder: what it is of.
+        folder: its contents.
         title: its heading.
-        limit: how many sentences are shown at most.
+        limit: the largest number of sentences shown.
     """
     ids = report.anchors(one.name for one in folder.files)
     file.write(report.head(title, bool(folder.lines)))
@@ -333,7 +332,7 @@ def pictures(document: report.Document) -> list[tuple[bytes, str]]:
 
 
 def texts(one: report.Document | Tally) -> list[str]:
-    """Return what pictures say of a file in its own words; of a benchmark, first its title."""
+    """Return the names that a file's pictures show; a benchmark's title comes first."""
     if isinstance(one, Tally):
         return [one.name] if one.positions else []
     if one.kind != "benchmark":
@@ -343,7 +342,7 @@ def texts(one: report.Document | Tally) -> list[str]:
 
 
 def acceptance(tallies: Sequence[Tally]) -> list[tuple[bytes, str]]:
-    """Draw how often drafts were accepted by their position, if there are any."""
+    """Draw acceptance by position in the draft, if there are drafts."""
     by_name = {one.name: one.positions for one in tallies if one.positions}
     if not by_name:
         return []
@@ -354,7 +353,7 @@ def acceptance(tallies: Sequence[Tally]) -> list[tuple[bytes, str]]:
 
 
 def warn(folder: Folder) -> None:
-    """Say which characters no font can draw."""
+    """Warn of characters that no font can draw."""
     found = [text for one in folder.files for text in texts(one)]
     if found:
         from ..analysis import fonts
@@ -376,12 +375,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=arguments.whole_number,
         default=20,
         metavar="N",
-        help="show the passes of at most so many sentences that all traces have (default: 20)",
+        help="show the passes of at most N sentences that all traces have (default: 20)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read all before anything is written."""
+    """Read the folder, then write the page."""
     if not args.folder.is_dir():
         raise option_error("DIR", str(args.folder), ALLOWED)
     out = str(args.folder / "report.html") if args.out is None else args.out

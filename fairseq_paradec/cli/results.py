@@ -1,7 +1,6 @@
-"""Render RESULTS.md, and a page for each result, from what commands measured.
+"""Render RESULTS.md, and a page for each result, from JSON files of measuring commands.
 
-Nothing is measured here, and no page is edited by hand: ``--check`` fails if one is not what the
-JSON files render to.
+Pages are not edited by hand: ``--check`` fails if one differs from its JSON file.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from ..analysis import result_pages
 from ..errors import option_error
 from ..measure import documents
 
-# Says what stands on RESULTS.md.
+# The contents of RESULTS.md.
 SUMMARY = "summary.json"
 
-# Lines of the difference that --check shows.
+# How many lines of a difference --check shows.
 DIFF_LINES = 20
 
 
@@ -28,8 +27,7 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
     """Return all pages: the summary, and one beside each JSON file of a folder.
 
     Args:
-        folder: with results, ``*.json``, and with ``summary.json`` if the summary has more than
-            links.
+        folder: the results, ``*.json``; without ``summary.json`` the summary has links alone.
         out: the summary's file.
 
     Raises:
@@ -52,11 +50,11 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
 
 
 def check(page: Path, text: str) -> bool:
-    """Say whether a page is what it should be, and show where not.
+    """Return whether a page is up to date; print the differences.
 
     Args:
         page: the file; a missing one differs.
-        text: what it should hold.
+        text: its expected text.
     """
     found = page.read_text(encoding="utf-8") if page.is_file() else ""
     if found == text:

@@ -1,8 +1,8 @@
-"""Make checkpoint_last.pt of a training run whole, and print after how many updates it is.
+"""Repair checkpoint_last.pt of a training run, and print its number of updates.
 
 fairseq writes one checkpoint under a temporary name and then copies it, in place, to
-checkpoint_best.pt and checkpoint_last.pt, so that a kill can leave a torn or an old copy. The
-newest whole checkpoint takes its place. 0 is printed if there is no checkpoint yet.
+checkpoint_best.pt and checkpoint_last.pt, so a killed run can leave a damaged or an old copy. The
+newest undamaged checkpoint replaces it. Without a checkpoint, 0 is printed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..errors import UsageError
 from .average import count_updates, read
 
 
-def mend(folder: Path) -> int:
-    """Make ``checkpoint_last.pt`` the newest whole checkpoint; return its number of updates.
+def repair(folder: Path) -> int:
+    """Make ``checkpoint_last.pt`` the newest undamaged checkpoint; return its number of updates.
 
     Raises:
-        UsageError: there are checkpoints, but none is whole.
+        UsageError: all checkpoints are damaged.
     """
     last = folder / "checkpoint_last.pt"
     found, error = {}, None
@@ -49,6 +49,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mend one run's folder."""
-    print(mend(args.folder))
+    """Repair one run's folder."""
+    print(repair(args.folder))
     return 0

@@ -1,9 +1,8 @@
 """Make a small, shareable copy of a fairseq checkpoint, or of its blockwise heads alone.
 
-Weights are stored as fp16 (fairseq copies them into an fp32 model when loading), optimizer and
-other training state is dropped, and paths of the training machine are removed. The configuration
-is written as plain dicts and lists, so that ``torch.load`` accepts the file in its safe mode
-without any class being allowed first.
+Weights are stored as fp16 (fairseq copies them into an fp32 model when loading); optimizer, other
+training state and paths of the training machine are dropped. The configuration becomes plain dicts
+and lists, which ``torch.load`` accepts in its safe mode.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from ..errors import UsageError, option_error
 
-# Settings that hold a path or an address on the machine of training, and their neutral values.
+# Settings that hold a path or an address of the training machine, and their neutral values.
 NEUTRAL_PATHS: dict[str, Any] = {
     "data": ".",
     "save_dir": "checkpoints",
@@ -37,7 +36,7 @@ NEUTRAL_PATHS: dict[str, Any] = {
     "decoder_embed_path": None,
     "lm_path": None,
     "distributed_init_method": None,
-    "base_path": "base.pt",  # a model that was started from one goes on saying so
+    "base_path": "base.pt",  # it still tells that the model has a base
 }
 
 
@@ -127,7 +126,7 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
         path: its file, for the message.
 
     Raises:
-        UsageError: it has no heads, or they do not fit the base that they were started from.
+        UsageError: it has no heads, or they do not fit the original base.
     """
     from ..models.heads import PREFIX, heads_only
 
@@ -162,13 +161,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)")
     add(
         "--heads-only", action="store_true",
-        help="of a blockwise_transformer on a frozen base the heads alone, for --drafter-path; "
-        "the base is given as --path",
+        help="write only the heads of a blockwise_transformer on a frozen base: they are for "
+        "--drafter-path, the base for --path",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shrink one checkpoint; return 1 if it stays too large."""
+    """Shrink one checkpoint; return 1 if the result is too large."""
     import torch
 
     if not args.source.is_file():
@@ -179,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
     torch.serialization.add_safe_globals([argparse.Namespace])
     try:
         state = torch.load(args.source, map_location="cpu", weights_only=True)
-    except Exception as error:  # the reader's errors for a file that is no checkpoint vary
+    except Exception as error:  # torch raises many errors for a damaged file
         raise option_error("SOURCE", str(args.source), "a checkpoint that is whole") from error
     if args.heads_only:
         state = heads_alone(state, args.source)

@@ -12,7 +12,7 @@ from typing import Any
 from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 
-# What each kind of text is called in fairseq-generate's output: the first that is there counts.
+# Line types of fairseq-generate by kind of text; the first that is there counts.
 TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)
 PRINTED = re.compile(r"^([SHDTP])-(\d+)\t", re.MULTILINE)
 SCORED = "what fairseq-generate --score-reference printed"
@@ -22,11 +22,11 @@ def read(flag: str, path: str) -> str:
     """Read a file of UTF-8 text.
 
     Args:
-        flag: that named it, for errors.
+        flag: the flag that names it, for errors.
         path: the file.
 
     Raises:
-        UsageError: it cannot be read, is empty, or is something else.
+        UsageError: it cannot be read, is empty, or is no UTF-8 text.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -42,7 +42,7 @@ def read(flag: str, path: str) -> str:
 
 
 def printed(path: str, text: str, kind: str) -> dict[int, str]:
-    """Return what fairseq-generate printed of each sentence.
+    """Return what fairseq-generate printed for each sentence.
 
     Args:
         path: the file, for errors.
@@ -50,10 +50,10 @@ def printed(path: str, text: str, kind: str) -> dict[int, str]:
         kind: a letter of S, T, H, D, P.
 
     Returns:
-        By number in ascending order, the line's last column.
+        The line's last column, by number in ascending order.
 
     Raises:
-        UsageError: a number comes twice.
+        UsageError: a number occurs twice.
     """
     found: dict[int, str] = {}
     for line in text.split("\n"):
@@ -73,9 +73,9 @@ def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
     """Read texts, one per sentence, in the order of the data set.
 
     Args:
-        flag: that named the file, for errors.
+        flag: the flag that names the file, for errors.
         path: the file.
-        kinds: which lines to take of fairseq-generate's output.
+        kinds: the line types to take from fairseq-generate's output.
 
     Raises:
         UsageError: they cannot be read, or some are missing.
@@ -117,11 +117,11 @@ def scores(flag: str, path: str) -> dict[int, list[float]]:
     """Read log2-probabilities of targets' tokens, by sentence.
 
     Args:
-        flag: that named the file, for errors.
+        flag: the flag that names the file, for errors.
         path: what ``fairseq-generate --score-reference`` printed.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is another file.
     """
     found = printed(path, read(flag, path), "P")
     if not found:
@@ -131,7 +131,7 @@ def scores(flag: str, path: str) -> dict[int, list[float]]:
         try:
             values[number] = [float(word) for word in text.split()]
         except ValueError as error:
-            raise UsageError(f"{path}: got a line P-{number} with other than numbers") from error
+            raise UsageError(f"{path}: got a line P-{number} that is not all numbers") from error
         if not values[number] or not all(map(math.isfinite, values[number])):
             raise UsageError(
                 f"{path}: got {text!r} in line P-{number}; allowed: one log-probability a token"
@@ -140,7 +140,7 @@ def scores(flag: str, path: str) -> dict[int, list[float]]:
 
 
 def named(by_path: Mapping[str, Any]) -> dict[str, Any]:
-    """Name files without folder and ending, where that tells them apart."""
+    """Name files without folder and ending, if these names differ."""
     names = [Path(path).stem for path in by_path]
     if len(set(names)) < len(names):
         names = list(by_path)
@@ -166,7 +166,7 @@ def seconds_of(path: str, count: int) -> list[float]:
         count: of sentences.
 
     Raises:
-        UsageError: it is something else, or a sentence has no time of its own.
+        UsageError: it is another file, or a sentence has no time of its own.
     """
     times: dict[int, float] = {}
     for number, line in enumerate(read("--stats", path).splitlines(), start=1):

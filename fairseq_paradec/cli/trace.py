@@ -1,7 +1,7 @@
-"""Show what every pass of a decoder drafted, accepted and threw away, or each step.
+"""Show what every pass of a decoder drafted, accepted and rejected, or the tokens of each step.
 
-Reads what ``--trace-file`` of fairseq-generate wrote, sentence by sentence, whatever the method.
-Several files of the same sentences are shown side by side: one method each, for example.
+Reads what ``--trace-file`` of fairseq-generate wrote, for any method, sentence by sentence. Several
+files of the same sentences, such as one per method, are shown side by side.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def parsed(path: str, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Args:
         path: the file's name, for errors.
-        file: read from where it stands, here the beginning.
+        file: open, at its beginning.
 
     Raises:
         UsageError: it is empty, or has a line that is no sentence of a trace.
@@ -125,13 +125,13 @@ class Entry:
     sentence: trace_view.Sentence
 
 
-#: What a sentence is found by in every file: its ``id``, without one its line, and how often the
-#: same came before.
+#: Identifies a sentence in every file: its ``id`` (or its line, without one), and the number of
+#: earlier lines with the same.
 Key = tuple[str, int]
 
 
 class Keys:
-    """Gives the lines of one file their keys, one after the other."""
+    """Gives the lines of one file their keys, in order."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -144,20 +144,20 @@ class Keys:
             number: its number, from 1.
         """
         known = record.get("id")
-        # fairseq-interactive does not tell a sentence's number.
+        # fairseq-interactive gives no number.
         name = f"sentence of line {number}" if known is None else f"sentence {known}"
         self._seen[name] += 1
         return name, self._seen[name]
 
 
 class Indexed:
-    """A trace in which sentences are looked up; only where they are is kept in memory.
+    """A trace in which sentences are looked up; only their offsets are kept in memory.
 
     Args:
         path: the file.
 
     Raises:
-        UsageError: as ``records``, for any of its lines; or the file can only be read once.
+        UsageError: as ``records``, for any line; or the file is a pipe.
     """
 
     def __init__(self, path: str) -> None:
@@ -186,10 +186,10 @@ class Indexed:
 def groups(
     paths: Sequence[str], wanted: Sequence[str] | None = None, limit: int | None = None
 ) -> Iterator[list[Entry]]:
-    """Yield the sentences to be shown, each with its entry of every file that has it.
+    """Yield the sentences to show, each with its entries from all files that have it.
 
-    In the order of the first file, which is read line by line; then those that only later files
-    have.
+    The order is that of the first file, which is read line by line; sentences that only later files
+    have follow.
 
     Args:
         paths: the files.
@@ -197,7 +197,7 @@ def groups(
         limit: how many sentences at most; None for all.
 
     Raises:
-        UsageError: a file is not right, none has a wanted number, or the sources differ.
+        UsageError: a file is malformed, none has a wanted number, or the sources differ.
     """
     missing = dict.fromkeys(f"sentence {number}" for number in wanted or ())
     names = None if wanted is None else set(missing)
@@ -253,7 +253,7 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
             raise UsageError(f"{where}: {error}") from error
         entries.append(Entry(file, number, record, sentence))
         known = (one for one in entries if one.sentence.source is not None)
-        first = next(known, entries[-1])  # not every trace tells it
+        first = next(known, entries[-1])  # not every trace has sources
         if sentence.source not in (None, first.sentence.source):
             raise UsageError(
                 f"{where}: {name} has another source than in {paths[first.file]}, line "
@@ -279,11 +279,11 @@ def image_size(text: str) -> Size:
 
 
 def wants_color(choice: str) -> bool:
-    """Say whether to print in colour.
+    """Return whether to print in colour.
 
     Args:
-        choice: ``always``, ``never``, or ``auto``: on a terminal that can, unless NO_COLOR is set
-            (https://no-color.org).
+        choice: ``always``, ``never``, or ``auto``: on a terminal with colours, unless NO_COLOR is
+            set (https://no-color.org).
     """
     if choice != "auto":
         return choice == "always"
@@ -306,35 +306,35 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("file", metavar="FILE", nargs="+", help=f"{WRITTEN_BY}; several are shown side by side")
-    add("--html", metavar="PAGE", help="write a page that needs no other file, too")
-    add("--picture", metavar="OUT", help="draw the first sentence, too: .png or .svg")
+    add("--html", metavar="PAGE", help="also write a page that needs no other file")
+    add("--picture", metavar="OUT", help="also draw the first sentence, .png or .svg")
     add(
         "--image-size",
         type=image_size,
         metavar="HxW[xC]",
-        help="outputs are images of so many pixels and (default: 1) channels: draw in which step "
-        "each pixel was written",
+        help="size of outputs that are images, and their channels (default: 1): draw the step that "
+        "wrote each pixel",
     )
     add(
         "--steps",
         action="store_true",
-        help="list the tokens of each step, as Stern et al. 2018 do, instead of drafts and "
-        "verdicts. A step of blockwise is a block: the model's own token, found in one pass, and "
-        "the drafted tokens that the next pass accepts. A step of any other method is a pass with "
-        "the tokens that it committed",
+        help="list the tokens of each step (Stern et al. 2018) instead of drafts and verdicts. A "
+        "step of blockwise is a block: the model's own token from one pass, and the drafted tokens "
+        "that the next pass accepts. A step of any other method is the tokens that a pass commits",
     )
     add("--sentence", metavar="ID", nargs="+", action="extend", help="only these numbers (id)")
-    add("--limit", type=arguments.whole_number, help="at most so many sentences (default: all)")
+    add("--limit", type=arguments.whole_number, help="how many sentences at most (default: all)")
     add(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="colours; else marks around tokens (default: auto, on a terminal without NO_COLOR)",
+        help="colours instead of marks around tokens (default: auto, on a terminal unless NO_COLOR "
+        "is set)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the sentences; a page is completed even if the terminal's pipe closes."""
+    """Show the sentences; the page is completed even if stdout closes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     color = wants_color(args.color)
@@ -375,12 +375,12 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def group_text(
     group: Sequence[Entry], files: Sequence[str], text: Callable[[trace_view.Sentence], str]
 ) -> str:
-    """Return a sentence for a terminal, the files below each other if there are several.
+    """Return a sentence for a terminal, file by file if there are several.
 
     Args:
         group: its entries.
         files: names of all files.
-        text: shows it as one file has it.
+        text: formats the sentence of one file.
     """
     if len(files) == 1:
         return text(group[0].sentence)
@@ -412,8 +412,8 @@ def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
 
 
 def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
-    """Draw a sentence as all files have it, or an image of this size."""
-    from ..analysis import fonts, raster_plot, trace_plot  # start matplotlib, which takes its time
+    """Draw a sentence from all files, or an image of this size."""
+    from ..analysis import fonts, raster_plot, trace_plot  # matplotlib takes a second to load
 
     found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
     texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)

@@ -1,7 +1,7 @@
-"""Say how fast each architecture trains, against the first one.
+"""Measure the training speed of architectures, relative to the first one.
 
-Every architecture makes updates on the same batches, in turns: forward, backward and Adam, by
-fairseq's own task and label-smoothed criterion. (zhang2020, Table 1, column Train.)
+Architectures take turns at updates on the same batches: forward, backward and Adam, by fairseq's
+own task and label-smoothed criterion (zhang2020, Table 1, column Train).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="DATA", help="fairseq data folder with a training part")
     add(
         "--arch", action="append", required=True, metavar="NAME",
-        help="an architecture; may be repeated; the first one is what others are compared with",
+        help="an architecture; may be repeated; the others are compared with the first",
     )  # fmt: skip
     add("--max-tokens", type=number, default=4096, help="of a batch (default: 4096)")
-    add("--batches", type=number, default=10, help="different ones (default: 10)")
+    add("--batches", type=number, default=10, help="how many different ones (default: 10)")
     arguments.declare_timing(parser, "over the batches ")
     arguments.declare_device(parser)
     arguments.declare_table(parser, "Training speed")

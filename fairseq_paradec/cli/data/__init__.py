@@ -1,4 +1,4 @@
-"""Data folders made of what there is, and steps of the data recipes in scripts/."""
+"""Data folders made from existing data, and steps of the data recipes in scripts/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import arguments
 #: By name; a step is the module of this name here.
 STEPS = {
     "captions": "documents and summaries made of captions",
-    "cross-sources": "more sources for distillation, from those that there are",
+    "cross-sources": "more sources for distillation, from existing ones",
     "detokenise": "Moses tokens to plain text",
     "first-words": "lines cut to their first words",
     "hash-split": "train, valid and test by a hash of the English side",

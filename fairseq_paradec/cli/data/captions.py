@@ -1,20 +1,18 @@
-"""Make documents and summaries from captions: a stand-in where no summarisation corpus is at hand.
+"""Make documents and summaries from captions: a substitute for a summarisation corpus.
 
-A document is N captions. Its summary has the first clause of each of the first K, in order: all of
-them by default, so that summaries are long, as in CNN/DailyMail, and grow with N; with K = 1 it is
-one short line about what comes first, as in Gigaword. Several N give documents of several lengths,
-each length with all captions. A first clause ends before the first comma,
-preposition or conjunction that has three words or more before it ("a man in a red hat stands on a
-ladder" becomes "a man in a red hat stands": after two words, "in" is too early).
+A document is N captions. Its summary is the first clause of each of the first K captions, in order.
+By default K = N: summaries are long, as in CNN/DailyMail. With K = 1 they are one short line, as in
+Gigaword. Several N give documents of several lengths, each length from all captions. A first clause
+ends before the first comma, preposition or conjunction after at least three words: "a man in a red
+hat stands on a ladder" becomes "a man in a red hat stands".
 
-It is copying with omissions, by a rule: this should be within reach of a small model and little
-data, outputs are long and follow the document closely, and what is right is known. It has nothing
-of what is hard in summarisation, so no figure from it is one of Gigaword or CNN/DailyMail.
+The task is copying with omissions, by a rule. A small model can learn it from little data, and
+outputs are long and follow the document closely. It is much easier than summarisation, so its
+scores cannot be compared with those of Gigaword or CNN/DailyMail.
 
-Of a length, each caption is used once in a document of valid and test. For training, the captions
-are shuffled and dealt out anew --times times. Captions that valid or test has (in lower case) are
-left out of train, those of test also out of valid. What is too little for a document at the end is
-left out.
+In valid and test, each caption is used once per length. In train, the captions are shuffled and
+used --times times. Captions of valid or test (in lower case) are left out of train, those of test
+also out of valid. Captions too few for a last document are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ MARK = "."
 
 
 def first_clause(caption: str) -> str:
-    """Return the words of a caption up to where its first clause ends."""
+    """Return the first clause of a caption."""
     words = caption.split()
     for place in range(FEWEST_WORDS, len(words)):
         if words[place].lower() in ENDS:
@@ -51,14 +49,14 @@ def first_clause(caption: str) -> str:
 def documents(
     captions: Sequence[str], size: int, summarised: int, times: int, lots: random.Random
 ) -> list[tuple[str, str]]:
-    """Deal captions out.
+    """Make documents of captions.
 
     Args:
         captions: each goes into at most one document of a round.
         size: captions of a document.
-        summarised: how many of them, from the first one, the summary is about.
+        summarised: the number of captions in the summary, from the first one on.
         times: rounds.
-        lots: for the order of the captions.
+        lots: generator for the order of the captions.
 
     Returns:
         Documents and their summaries.
@@ -79,8 +77,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "texts", metavar="TEXTS", type=Path,
-        help="a folder with train.LANG, valid.LANG, test.LANG, a tokenised caption a line: tok/ of "
-        "what scripts/prepare_multi30k.sh made",
+        help="a folder with train.LANG, valid.LANG, test.LANG, a tokenised caption a line, such as "
+        "tok/ of scripts/prepare_multi30k.sh",
     )  # fmt: skip
     add(
         "dest", metavar="DEST", type=Path,
@@ -96,7 +94,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
     add(
         "--most", type=number, metavar="D",
-        help="documents of an N in valid and test, so that all lengths have as many (default: all)",
+        help="documents per N in valid and test (default: all)",
     )  # fmt: skip
     add("--seed", type=int, default=1, help="(default: 1)")
 
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         captions = [" ".join(line.split()) for line in read("TEXTS", file).split("\n")]
         kept = [text for text in captions if text and text.lower() not in seen]
         seen |= {text.lower() for text in captions}
-        # A split has lots of its own: another number of captions in one changes no other.
+        # Each split has its own generator, so a change in one changes no other.
         lots = random.Random(f"{args.seed} {split}")
         times = args.times if split == "train" else 1
         if len(kept) < max(sizes):

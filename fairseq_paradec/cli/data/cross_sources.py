@@ -1,10 +1,10 @@
 """Make more source sentences for distillation: the first part of one and the last part of another.
 
-A drafter learns to agree with its verifier, for which any source will do that looks like those to
-come; there need be no translation of it. Sentences of one kind (captions, for example) can be
-crossed: both are cut at the same share of their words, chosen at random for each pair. The new data
-folder has the old training pairs and, behind them, N times as many crossed sources. Their targets
-are those of the sentence that gave the first part: placeholders, for scripts/distill.sh to replace.
+A drafter learns to agree with its verifier, so its training sources need no translations; they only
+have to look like real ones. Sentences of one kind (captions, for example) can be crossed: both are
+cut at the same share of their words, chosen at random for each pair. The new data folder has the
+old training pairs, then N times as many crossed sources. Their targets are placeholders, copied
+from the first sentence, for scripts/distill.sh to replace.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SMOKE_PAIRS = 64
 
 
 def boundaries(symbols: Sequence[str]) -> list[int]:
-    """Return where a sentence can be cut: its ends, and between words, never inside of one.
+    """Return where a sentence can be cut: at its ends and between words.
 
     Args:
-        symbols: sub-words of subword-nmt (``@@`` at the end of what goes on) or sentencepiece
+        symbols: sub-words of subword-nmt (``@@`` where the word continues) or sentencepiece
             (``▁`` at the start of a word), without ``</s>``.
     """
     if any(symbol.startswith("\u2581") for symbol in symbols):

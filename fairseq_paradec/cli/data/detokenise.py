@@ -1,6 +1,6 @@
 """Turn Moses tokens on standard input into plain text, line by line.
 
-It is what evaluations do with translations, so that a reference is made in the same way.
+Evaluations detokenise translations in the same way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Cut the lines of standard input to their first words; without N, all words.
+"""Cut the lines of standard input to their first N words; without N, normalise their spaces.
 
-A word is what stands between white space.
+Words are separated by white space.
 """
 
 from __future__ import annotations

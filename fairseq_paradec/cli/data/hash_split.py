@@ -1,8 +1,8 @@
 """Split sentence pairs into train, valid and test by a hash of their English side.
 
 Reads lines ENGLISH TAB OTHER (further columns are left out) and writes DIR/{train,valid,test}.LANG.
-All translations of an English sentence land in one split, and which one depends on nothing but
-the sentence. Valid and test hold one translation of each: any, but always the same one.
+All translations of an English sentence go to one split, which depends on the sentence alone. Valid
+and test hold one translation of each, always the same one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def number(text: str) -> int:
-    """Return a number that depends on the text alone, and as good as evenly distributed."""
+    """Return a hash of a text."""
     return int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
 

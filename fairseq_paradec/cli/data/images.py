@@ -2,17 +2,16 @@
 
 The task of Stern et al. (2018), section 7.2: from 8×8 pixels to 32×32. The source language is lr
 (low resolution), the target hr; a sentence is an image, its words are the intensities 0 to 255 in
-raster order (red, green, blue of each pixel). OUT is what fairseq-preprocess would make of such
-text, with sizes.json, which says how to arrange the tokens, and a line in *.origins.jsonl for each
-pair.
+raster order (red, green, blue of each pixel). OUT is a folder as fairseq-preprocess makes it, with
+sizes.json, the sizes of the images, and *.origins.jsonl, a line for the origin of each pair.
 
-Of each photograph in DIR (PNG, JPEG, BMP or WebP; no subfolders) the square in the centre becomes
-one pair, averaged down to --size; so it goes with folders of faces, as the paper's CelebA. With
---patches it is cut into many. Without such a folder, --photographs cuts up those that come with
-scikit-learn and scikit-image; nothing is downloaded.
+The central square of each photograph in DIR (PNG, JPEG, BMP or WebP; no subfolders) becomes one
+pair, averaged down to --size, which suits faces, as in the paper's CelebA. --patches cuts each
+photograph into many squares. --photographs uses those of scikit-learn and scikit-image in place of
+DIR; nothing is downloaded.
 
 Training, validation and test sets have different photographs, chosen by the seed and the files'
-names. Of pairs with the same large image only the first is kept.
+names. Pairs with the same large image as an earlier one are dropped.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from ...images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size
 from .. import arguments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-# Colour photographs in the two packages. motorcycle_right is motorcycle_left from a step aside, so
-# that one could teach what the other tests.
+# Colour photographs in the two packages. motorcycle_right is left out: it shows the same scene as
+# motorcycle_left.
 PHOTOGRAPHS = {
     "sklearn": ["datasets/images/china.jpg", "datasets/images/flower.jpg"],
     "skimage": [
@@ -55,8 +54,8 @@ def squares(image: Pixels, side: int | None) -> Iterator[tuple[int, int, Pixels]
 
     Args:
         image: (height, width) or (height, width, 3).
-        side: in pixels: as many as have room side by side, the margins cut off evenly. None: the
-            largest one, in the centre.
+        side: in pixels; as many squares as fit, with even margins. None: the largest one, in the
+            centre.
 
     Yields:
         Top, left, and the square.
@@ -74,7 +73,7 @@ def squares(image: Pixels, side: int | None) -> Iterator[tuple[int, int, Pixels]
 
 
 def in_lots(paths: Sequence[Path], seed: int) -> list[Path]:
-    """Return files in an order that only their names and the seed decide."""
+    """Shuffle files by their names and the seed alone."""
 
     def lot(path: Path) -> bytes:
         return hashlib.sha256(str(seed).encode() + b"/" + os.fsencode(path.name)).digest()
@@ -90,8 +89,8 @@ class Part:
         name: the part's.
 
     Attributes:
-        photographs: how many have a pair in it.
-        pairs: how many pairs it has.
+        photographs: number of photographs with a pair in it.
+        pairs: number of pairs.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -107,7 +106,7 @@ class Part:
         self._origins = (folder / f"{name}.origins.jsonl").open("w", encoding="utf-8")
 
     def add(self, origin: dict[str, Any], pair: Sequence[Pixels]) -> None:
-        """Append a pair, small and large, and where it comes from."""
+        """Append a pair, small and large, and its origin."""
         import torch
 
         for pixels, builder in zip(pair, self._builders):
@@ -125,16 +124,16 @@ class Part:
 
 
 class Maker:
-    """Cuts photographs into pairs, and leaves out what is there already.
+    """Cuts photographs into pairs, and leaves out duplicates.
 
     Args:
         large: size of the targets.
         small: size of the sources.
         sides: of the squares to cut, in pixels of the photograph; None: one in the centre.
-        limit: how many pairs at most of each photograph; None for all.
+        limit: largest number of pairs per photograph; None for all.
 
     Attributes:
-        duplicates: how many pairs were left out.
+        duplicates: number of pairs left out.
     """
 
     def __init__(self, large: Size, small: Size, sides: list[int] | None, limit: int | None):
@@ -143,7 +142,7 @@ class Maker:
         self._seen: set[bytes] = set()
 
     def pairs(self, path: Path) -> list[tuple[dict[str, Any], list[Pixels]]]:
-        """Return a photograph's new pairs, each with where it comes from.
+        """Return a photograph's new pairs, each with its origin.
 
         Raises:
             UsageError: it cannot be read, or is too small for a single square.
@@ -181,7 +180,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("out", metavar="OUT", type=Path, help="the new data folder; must not exist")
     add("--photographs", action="store_true", help="instead of DIR: scikit-learn's, scikit-image's")
     add("--size", type=number, default=32, metavar="N", help="pixels of a target's side (32)")
-    add("--input-size", type=number, default=8, metavar="N", help="and of a source's (8)")
+    add("--input-size", type=number, default=8, metavar="N", help="pixels of a source's side (8)")
     add("--gray", action="store_true", help="one channel instead of three")
     add(
         "--patches",
@@ -193,8 +192,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     for part in ("valid", "test"):
         add(f"--{part}", type=number, metavar="N", help="photographs for it (1 in 20, at least 1)")
-    add("--seed", type=int, default=1, metavar="N", help="another one: other sets (1)")
-    add("--skip-bad", action="store_true", help="leave out what cannot be used, and say how many")
+    add("--seed", type=int, default=1, metavar="N", help="of the choice of sets (1)")
+    add("--skip-bad", action="store_true", help="skip unusable photographs, and print how many")
     add(
         "--smoke",
         action="store_true",

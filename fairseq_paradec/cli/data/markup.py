@@ -1,4 +1,4 @@
-"""Take the text out of the two kinds of XML that parallel corpora come in.
+"""Extract the text of the two markup formats of parallel corpora.
 
 sgm FILE                        the <seg>s of a WMT test set, one per line, to standard output
 tmx FILE LANG LANG OUT OUT      the sentence pairs of a translation memory (may be gzipped)
@@ -19,7 +19,7 @@ LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def segments(text: str) -> Iterator[str]:
-    """Yield the segments of an .sgm file. It is no XML: it may hold a bare ampersand."""
+    """Yield the segments of an .sgm file, which is no XML: it may hold a bare ampersand."""
     for segment in re.findall(r"<seg\b[^>]*>(.*?)</seg>", text, re.DOTALL | re.IGNORECASE):
         yield " ".join(html.unescape(segment).split())
 

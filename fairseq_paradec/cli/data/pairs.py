@@ -1,8 +1,8 @@
 """Two steps of the data recipes on files of sentence pairs: clean raw text, filter training pairs.
 
 clean   one line per sentence and plain spaces only, so that every later tool counts the same lines
-filter  drop the pairs that are empty, too long, or too different in length; the lengths are those
-        of the first two files, and the lines of the other two (the raw text) go with them
+filter  drop pairs that are empty, too long, or too different in length, by the first two files;
+        the other two (the raw text) lose the same lines
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lines_of(files: list[TextIO]) -> Iterator[tuple[str, ...]]:
 
 
 def clean(line: str) -> str:
-    """Return the line with every run of white space (tabs, no-break and line separators) a space.
+    """Replace every run of white space (tabs, no-break and line separators) by a space.
 
     Some tools take characters such as U+2028 for the end of a line.
     """
@@ -43,7 +43,7 @@ def clean(line: str) -> str:
 
 
 def keep(source: str, target: str, max_tokens: int | None, max_ratio: float | None) -> bool:
-    """Say whether a training pair is to be kept, by its lengths in tokens."""
+    """Return whether to keep a training pair, by its lengths in tokens."""
     short, long = sorted((len(source.split()), len(target.split())))
     return (
         short > 0
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Clean or filter."""
     half = len(args.files) // 2
     with ExitStack() as stack:
-        # newline="\n": a stray carriage return is no line of its own.
+        # newline="\n": a stray carriage return ends no line.
         inputs, outputs = (
             [stack.enter_context(path.open(mode, encoding="utf-8", newline="\n")) for path in paths]
             for mode, paths in (("r", args.files[:half]), ("w", args.files[half:]))

@@ -1,6 +1,6 @@
 """Write the translated messages of *.po files as lines ENGLISH TAB OTHER, without their markup.
 
-What is fuzzy, obsolete, untranslated, plural or the same in both languages is left out.
+Messages that are fuzzy, obsolete, untranslated, plural or the same in both languages are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# What reStructuredText marks up inside a line. One expression, so that what one mark-up holds
-# (``*args``) is not searched for another.
+# Inline mark-up of reStructuredText. One expression, so that the contents of a mark-up (``*args``)
+# are not searched again.
 MARKUP = re.compile(
     r"""
       ``(?P<literal>.+?)``
@@ -29,7 +29,7 @@ MARKUP = re.compile(
 
 
 def plain(match: re.Match[str]) -> str:
-    """Return what a reader sees of one piece of mark-up; of a footnote's mark nothing."""
+    """Return the visible text of one piece of mark-up; none for a footnote's mark."""
     groups = match.groupdict()
     if groups["escaped"] is not None:
         return groups["escaped"].strip()
@@ -49,7 +49,7 @@ def plain(match: re.Match[str]) -> str:
 def strip_markup(text: str) -> str:
     """Return the text of a message as a reader sees it, in one line."""
     text = MARKUP.sub(plain, " ".join(text.split()))
-    # A paragraph's last "::" says that code follows.
+    # A paragraph's last "::" announces code.
     return " ".join(re.sub(r"(?<=\S)::$", ":", text).removesuffix(" ::").split())
 
 
@@ -61,7 +61,7 @@ def messages(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in [*lines, ""]:
         line = line.strip()
         keyword = re.match(r'(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s+"', line)
-        # Messages need no empty line between them: a comment or a new key ends one, too.
+        # A comment or a new key ends a message, even without an empty line.
         starts = keyword and keyword[1] in ("msgctxt", "msgid")
         whole = any(name.startswith("msgstr") for name in fields)
         if not line or (whole and (starts or line.startswith("#"))):

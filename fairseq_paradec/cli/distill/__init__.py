@@ -8,7 +8,7 @@ from .. import arguments
 
 #: By name; a step is the module of this name here.
 STEPS = {
-    "parts": "begin a folder of parts, or check that it was begun alike",
+    "parts": "begin a folder of parts, or check an existing one's settings",
     "shard": "translate some shards",
     "merge": "make a data folder of all parts",
 }

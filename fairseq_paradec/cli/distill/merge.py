@@ -1,6 +1,6 @@
 """Make a data folder of all the parts: the last step of distill.sh.
 
-Everything is written beside its place and renamed into it when whole; distilled.json comes last.
+Everything is written beside its place and renamed when complete; distilled.json comes last.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _few(numbers: Iterable[int]) -> str:
 def write(
     folder: Path, settings: dict[str, Any], sources: Any, targets: list[np.ndarray], dicts: Any
 ) -> dict[str, int]:
-    """Write the subset, binarised and as text; return what is to be counted."""
+    """Write the subset, binarised and as text; return the counts."""
     import torch
     from fairseq.data import indexed_dataset
 
@@ -120,14 +120,14 @@ def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def merge(data: Path, dest: Path) -> dict[str, int]:
-    """Make DEST a data folder; of several processes that are to, the first does.
+    """Make DEST a data folder; of several processes, only the first works.
 
     Args:
         data: the folder that was translated.
         dest: with all parts in it.
 
     Returns:
-        The numbers of sentences in all and of those left out.
+        The numbers of all sentences and of those left out.
 
     Raises:
         UsageError: sentences are missing or doubled.
@@ -142,7 +142,7 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
 
 
 def _merge(data: Path, dest: Path, report: Path) -> None:
-    """Do the work of ``merge``, undisturbed."""
+    """Do the work of ``merge``, under its lock."""
     from fairseq.data import Dictionary
 
     settings = parts.read_settings(dest)

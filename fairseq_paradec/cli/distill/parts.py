@@ -1,11 +1,10 @@
-"""What the steps of distill.sh share: settings, batches, and files of finished translations.
+"""Common parts of the steps of distill.sh: settings, batches, and files of translations.
 
-Batches are made once from the whole subset and dealt out to the shards, so that a sentence has the
-same neighbours, and the same translation to the last bit, whatever the number of shards and however
-often a shard was interrupted. A part file holds one JSON line per finished batch: a line that was
-cut short is a batch that is not finished.
+Batches are made once from the whole subset and distributed to the shards. So a sentence has the
+same batch, and the same translation to the last bit, for any number of shards and interruptions. A
+part file holds one JSON line per finished batch; a cut line is an unfinished batch.
 
-As a command it starts a folder of parts, or checks that an existing one was started alike.
+The command starts a folder of parts, or checks the settings of an existing one.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from ...errors import UsageError
 #: Sentences that --smoke translates.
 SMOKE_SENTENCES = 64
 
-#: Settings that are told by files, and where these are given.
+#: Settings that are checksums of files, and the flags of these files.
 _FILES = {"data": "DATA", "languages": "DATA", "teachers": "--path"}
 
-#: Start of the name of a folder of parts before it gets its own.
+#: Prefix of a folder of parts before it is renamed.
 NEW = ".new-"
 
 
@@ -45,7 +44,7 @@ class Batch(NamedTuple):
 
 
 def languages(data: Path, subset: str) -> tuple[str, str]:
-    """Return source and target language, as the names of the subset's files tell them.
+    """Return source and target language from the names of the subset's files.
 
     Raises:
         UsageError: there are no such files.
@@ -85,7 +84,7 @@ def _stem(piece: str, pair: Sequence[str]) -> str:
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Collect whatever the translations depend on; files count by their content."""
+    """Return all settings of the translations, with checksums of files."""
     pair = languages(args.data, args.subset)
     files = [args.data / f"dict.{language}.txt" for language in pair]
     for path in source_paths(args.data, args.subset, pair):
@@ -111,8 +110,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def begin(dest: Path, settings: dict[str, Any], shards_flag: str) -> None:
     """Start DEST/parts, or check that it was started with these settings.
 
-    The folder appears with the settings in it, at once: of many processes that start together one
-    makes it, and the others compare. ``shards_flag`` is what gave the number of shards.
+    The folder appears with its settings in one step: of several processes that start together, one
+    makes it, and the others compare. ``shards_flag`` is the flag for the number of shards.
 
     Raises:
         UsageError: DEST holds something else, or was made with other settings.
@@ -148,7 +147,7 @@ def begin(dest: Path, settings: dict[str, Any], shards_flag: str) -> None:
 
 
 def read_settings(dest: Path) -> dict[str, Any]:
-    """Return the settings that DEST was begun with."""
+    """Return the settings of DEST."""
     return json.loads((dest / "parts" / "settings.json").read_text(encoding="utf-8"))
 
 
@@ -178,7 +177,7 @@ def make_batches(
         if full:
             batches.append([])
         batches[-1].append(i)
-    # Every shard gets its share of long ones, and the time that is left can be foretold.
+    # Every shard gets its share of long sentences, so the remaining time can be estimated.
     random.Random(0).shuffle(batches)
     return batches
 
@@ -191,7 +190,7 @@ def part_path(dest: Path, shard: int, num_shards: int) -> Path:
 def read_part(path: Path) -> Iterator[tuple[Batch, int]]:
     """Yield the finished batches of a part, each with the length of the file up to its end.
 
-    Reading stops at a line that is not whole: what a killed process was writing.
+    Reading stops at an incomplete line of a killed process.
     """
     end = 0
     with path.open("rb") as stream:
@@ -224,8 +223,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lenpen", type=float, required=True)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--num-shards", type=int, help="left out: as DEST was begun")
-    parser.add_argument("--shards-flag", default="--num-shards", help="what gave their number")
+    parser.add_argument("--num-shards", type=int, help="(default: that of DEST)")
+    parser.add_argument("--shards-flag", default="--num-shards", help="its name in errors")
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--smoke", action="store_true")
 

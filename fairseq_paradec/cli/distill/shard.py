@@ -30,7 +30,7 @@ def load_sources(data: Path, settings: dict[str, Any], dictionary: Any) -> Any:
 
 
 def batches_of(sizes: Sequence[int], settings: dict[str, Any]) -> list[list[int]]:
-    """Divide the subset as the settings say."""
+    """Divide the subset into batches by the settings."""
     sizes = sizes[: parts.SMOKE_SENTENCES] if settings["smoke"] else sizes
     return parts.make_batches(sizes, settings["max-tokens"], settings["batch-size"])
 
@@ -88,7 +88,7 @@ def translator(
 
 
 def resume(stream: IO[bytes], path: Path, batches: list[list[int]]) -> list[list[int]]:
-    """Cut off what a killed process left half written; return the batches still to do.
+    """Cut off an incomplete line of a killed process; return the remaining batches.
 
     Raises:
         UsageError: another process holds the file, or it was made from other batches.
@@ -106,7 +106,7 @@ def resume(stream: IO[bytes], path: Path, batches: list[list[int]]) -> list[list
 
 
 def run_shard(path: Path, batches: list[list[int]], translate: Translate, line: int = 0) -> None:
-    """Translate a shard, from where it was left.
+    """Translate the remaining batches of a shard.
 
     Args:
         path: of the part.
