@@ -1,12 +1,11 @@
 """How often the i-th token of a draft is accepted.
 
-The mean accepted tokens of xia2022 (Table 2) and the mean accepted blocks of stern2018 in detail.
-Pure functions of the records that docs/trace.md describes; of any method that drafts.
+A detailed view of the mean accepted tokens of xia2022 (Table 2) and the mean accepted blocks of
+stern2018. Pure functions of the records that docs/trace.md describes, for any method that drafts.
 
-What is counted: a draft counts at position i (from 1) of its pass if a token was guessed there, the
-verifier had an answer for it, and the output did not end before it. So what a pass has no room for,
-or drafts after ``</s>``, is no failure, and no success either. ``<pad>``, with which Jacobi blocks
-begin, is no guess.
+A draft counts at position i (from 1) of its pass if a token was guessed there, the verifier judged
+it, and the output did not end before it. Positions beyond the pass's room or after ``</s>`` do not
+count. ``<pad>``, the initial token of Jacobi blocks, is no guess.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-#: What the records call the end of a sentence, and a place where nothing is guessed.
+#: The records' symbols for the end of a sentence and for a position without a guess.
 EOS, NO_GUESS = "</s>", "<pad>"
 
 
@@ -28,9 +27,9 @@ class Position:
     Attributes:
         position: from 1.
         drafted: passes whose draft counts here.
-        reached: those of them in which all earlier drafted tokens were accepted.
-        accepted: those of them in which this one was accepted, too.
-        rescued: accepted ones that were not the verifier's own choice.
+        reached: of these, the passes whose earlier drafted tokens were all accepted.
+        accepted: of these, the passes whose token here was accepted too.
+        rescued: accepted tokens that were not the verifier's own choice.
     """
 
     position: int
@@ -46,10 +45,10 @@ class Position:
 
     @property
     def rate_if_reached(self) -> float | None:
-        """The share that was accepted of those with nothing rejected before; None: there is none.
+        """The share accepted where nothing before was rejected; None without such passes.
 
-        Drafts that were cut do not bias it: the product of these up to i estimates how often a
-        draft of full length is accepted up to i.
+        Cut drafts do not bias it: the product up to i estimates the acceptance of the first i
+        tokens of a full draft.
         """
         return self.accepted / self.reached if self.reached else None
 
@@ -61,7 +60,7 @@ def count(records: Iterable[Mapping[str, Any]]) -> list[Position]:
         records: of a trace, one a sentence; read once.
 
     Returns:
-        As many positions as the longest draft has; none without drafts.
+        The positions of the longest draft; none without drafts.
     """
     found: list[Position] = []
     for record in records:
@@ -102,16 +101,16 @@ def rows(found: Sequence[Position]) -> list[Row]:
 
 
 NOTES = (
-    "A draft counts at a position of its pass if a token was guessed there, the verifier had an "
-    "answer for it, and the output did not end before it; <pad> is no guess (</s>, with which "
-    "--jacobi-init bos fills blocks, is one). accepted: with all before it. rescued: accepted, "
-    "though not the verifier's own choice.",
-    "% of these: of the drafts with nothing rejected before; one that was cut is no failure here.",
+    "A draft counts at a position of its pass if a token was guessed there, the verifier judged "
+    "it, and the output did not end before it; <pad> is no guess (</s>, the filler of "
+    "--jacobi-init bos, is one). accepted: with all before it. rescued: accepted, though not the "
+    "verifier's own choice.",
+    "% of these: of the drafts with nothing rejected before; a cut draft is no rejection.",
 )
 
 
 def as_table(found: Sequence[Position]) -> dict[str, Any]:
-    """Return ``title``, ``notes`` and ``rows`` of what was counted; no rows without drafts."""
+    """Return the table's ``title``, ``notes`` and ``rows``; no rows without drafts."""
     title = "Acceptance by position in the draft"
     return {"title": title, "notes": list(NOTES), "rows": rows(found)}
 

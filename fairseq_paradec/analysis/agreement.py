@@ -1,8 +1,8 @@
 """A small contrastive test set: German sentences whose verb has the wrong number.
 
 After the subject-verb agreement task of Lingeval97 (Sennrich 2017; zhang2020, Figure 5), which has
-35,105 pairs of parsed news sentences. There is no parser here, but a rule that is so narrow that it
-rarely errs, and which takes sentences like captions of pictures only: see ``find_verb``.
+35,105 pairs of parsed news sentences. Here a narrow rule replaces the parser. It rarely errs, but
+covers only sentences like captions of pictures: see ``find_verb``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: First words that tell the number of the subject. (``Die`` tells none.)
+#: First words that determine the subject's number. (``Die`` does not.)
 SINGULAR = frozenset("Ein Eine Der Das Dieser Dieses Jeder Jede Jedes".split())
 PLURAL = frozenset(
     "Zwei Drei Vier Fünf Sechs Sieben Acht Neun Zehn Mehrere Viele Einige Beide".split()
@@ -34,7 +34,7 @@ VERBS = dict(
 )
 OTHER_NUMBER = VERBS | {plural: singular for singular, plural in VERBS.items()}
 
-#: Between subject and verb, these may bring another subject.
+#: Between subject and verb, these may introduce another subject.
 JOINTS = frozenset(", ; : - – und oder sowie".split())
 
 
@@ -56,16 +56,16 @@ class Pair:
 
 
 def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
-    """Find a verb whose number is known to be that of the subject.
+    """Find a verb that agrees with a subject whose number is known.
 
-    The rule: the first word tells the number; a noun follows (German writes it with a capital) that
-    is no collective; then comes, before any comma or ``und``, a verb of the list, of that number.
+    The rule: the first word determines the number; a noun (with a capital) that is no collective
+    follows, then, before any comma or ``und``, a verb of the list in that number.
 
     Args:
         tokens: words and punctuation, split at spaces.
 
     Returns:
-        Places of noun and verb, or None.
+        Positions of noun and verb, or None.
     """
     first = tokens[0] if tokens else ""
     if first not in SINGULAR | PLURAL:
@@ -86,7 +86,7 @@ def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
 
 
 def contrastive_pairs(references: Sequence[str]) -> list[Pair]:
-    """Break the agreement of subject and verb wherever the rule finds it.
+    """Break the agreement of subject and verb in all sentences that fit the rule.
 
     Args:
         references: German sentences, words and punctuation split at spaces, no sub-words.

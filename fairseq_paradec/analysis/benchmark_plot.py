@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import matplotlib
 
-matplotlib.use("Agg")  # a file is drawn, on machines without a screen, too
+matplotlib.use("Agg")  # needs no screen
 matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
@@ -26,7 +26,7 @@ from .benchmark_tables import (  # noqa: E402
 )
 from .timing import percentile, speed_up  # noqa: E402
 
-# Of the labels; what is another promise has another colour.
+# Colours of the labels.
 COLOURS = {
     "exact": "#2a7f62",
     "beam search": "#7f7f7f",
@@ -63,7 +63,7 @@ def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
 
 
 def save(figure: Any, target: Path | BinaryIO) -> None:
-    """Write a figure and close it; nothing in the file differs from run to run.
+    """Write a figure and close it; the same figure gives the same bytes.
 
     Args:
         figure: matplotlib's.
@@ -77,7 +77,7 @@ def save(figure: Any, target: Path | BinaryIO) -> None:
 
 
 def legend(ax: Any, names: Sequence[str], **options: Any) -> None:
-    """Name the lines of a panel, also those that begin with ``_``."""
+    """Add a legend, including names that begin with ``_``."""
     ax.legend(ax.get_lines()[: len(names)], list(names), fontsize=8, frameon=False, **options)
 
 
@@ -106,7 +106,7 @@ def _bars(
     meaning: str,
     tails: Sequence[float] | None = None,
 ) -> None:
-    """Draw a bar for each system, with its value, and a line to its tail if there is one."""
+    """Draw a bar for each system with its value, and a line to its tail, if any."""
     for place, (system, value) in enumerate(zip(systems, values, strict=True)):
         tail = value if tails is None else tails[place]
         ax.barh(place, value, color=colour(system), height=0.66)
@@ -118,7 +118,7 @@ def _bars(
 
 
 def _throughput(ax: Any, document: dict[str, Any]) -> None:
-    """Sentences a second: lines by batch size, or bars where there is one size."""
+    """Sentences per second: lines by batch size, or bars for a single size."""
     sweep, count = document["seconds"]["throughput"], document["setting"]["sentences"]
     sizes = [int(size) for size in sweep]
     first = next(iter(sweep.values()))
@@ -155,14 +155,14 @@ def _threads(ax: Any, document: dict[str, Any]) -> None:
 
 
 def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint]]]:
-    """Put points together whose names differ in a last number (``both 4``, ``both 8``).
+    """Group points whose names differ only in a last number (``both 4``, ``both 8``).
 
     Args:
         points: of one benchmark.
 
     Returns:
-        By name, without the number where there are several, the points in rising order of it; 0
-        where there is none.
+        Numbers (0 without one) and points by name, in ascending order. The name of a group of
+        several points lacks the number.
     """
     found: dict[str, list[tuple[int, BlockPoint]]] = {}
     for point in points:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .timing import Rounds, Spread, length_bins, percentile, round_medians, speed_up, total
 
-# What every benchmark holds, and against what the others are measured.
+# The baselines, which every benchmark has.
 BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
 # Bins of source lengths.
 BINS = 4
@@ -129,8 +129,8 @@ def threads(count: str | int) -> str:
 def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
     """Return systems' labels as tables show them, for example ``gad [native int8]``.
 
-    Engine and dtype stand there if this package's decoders are of several. fairseq's search says it
-    is fairseq's, and peers have a dtype in their labels.
+    Engine and dtype are added if this package's decoders have several; the labels of fairseq's
+    search and of peers tell them already.
 
     Args:
         systems: of a document.
@@ -155,9 +155,9 @@ def shown(system: dict[str, Any]) -> str:
 
 
 def label(system: dict[str, Any]) -> str:
-    """Return what a system's output was shown to be.
+    """Return the label of a system's outputs, as measured.
 
-    One that promises to be exact and was not, once, ties apart, is never called so.
+    A system is not called exact if one output differs from greedy search's beyond ties.
     """
     if system["promise"] != "exact":
         return system["promise"]
@@ -173,7 +173,7 @@ def label(system: dict[str, Any]) -> str:
 
 
 def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
-    """Return what a system's translations are like.
+    """Return a system's row on its outputs.
 
     Args:
         system: of the document.
@@ -204,7 +204,7 @@ class BlockPoint:
 
     Attributes:
         name: its label.
-        label: what its output was shown to be.
+        label: as ``label`` returns it.
         block: its mean accepted block; greedy search has blocks of one token.
         passes: per sentence.
         speed_ups: at batch 1, by baseline.
@@ -251,7 +251,7 @@ def against_baselines(name: str, times: dict[str, Rounds]) -> Row:
 
 
 def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
-    """Return what a user waits for one sentence."""
+    """Return a system's latency of one sentence."""
     name = system["label"]
     return {
         "decoder": shown(system),
@@ -264,7 +264,7 @@ def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
 
 
 def memory(system: dict[str, Any], size: str) -> float | str:
-    """Return a peak, or that it is not to be known."""
+    """Return a peak in MiB, or "unknown"."""
     found = system["memory"].get(size)
     return "unknown" if found is None else found
 
@@ -288,7 +288,7 @@ def throughput(rounds: Rounds, sentences: int) -> Spread:
 def throughput_row(
     system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int
 ) -> Row:
-    """Return how much a system gets done at one batch size."""
+    """Return a system's throughput at one batch size."""
     name = system["label"]
     agreement = system["agreement"][size]
     return {
@@ -315,7 +315,7 @@ def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -
 def peer_threads_rows(
     peers: Iterable[dict[str, Any]], latency: dict[str, dict[str, Rounds]]
 ) -> list[Row]:
-    """Return the same of peers that were timed with each of these numbers of threads."""
+    """Return the latency of peers that were timed with all these numbers of threads."""
     found: dict[str, Row] = {}
     for count, times in latency.items():
         for peer in peers:
@@ -329,7 +329,7 @@ def peer_threads_rows(
 
 
 def peer_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
-    """Return the latency of a peer, with the circumstances that are its own."""
+    """Return the latency of a peer, with its own dtype and threads."""
     name, at_one = system["label"], system["agreement"]["1"]
     return {
         "peer": name,

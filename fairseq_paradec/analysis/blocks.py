@@ -1,16 +1,15 @@
 """The blocks of blockwise decoding, as the paper counts them (Stern et al. 2018).
 
-A block is the model's own next token and the drafts that follow it; the pass that verifies the
-drafts has already found the token that the next block begins with (section 4). So a pass of the
-trace holds the end of one block and the first token of the next.
+A block is the model's own next token and the accepted drafts after it. The pass that verifies the
+drafts also finds the first token of the next block (section 4), so a pass of the trace holds the
+end of one block and the start of the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: The method whose tokens come in these blocks, and that whose blocks are single tokens, as
-#: ``--decoding`` names them; the blocks of other methods are not the paper's.
+#: The ``--decoding`` with these blocks, and the one whose blocks are single tokens.
 METHOD, SINGLE_TOKENS = "blockwise", "greedy"
 
 

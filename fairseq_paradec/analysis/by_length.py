@@ -10,10 +10,10 @@ from .quality import by_sentences
 
 
 def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Rank sentences by length and cut them into bins of the same number, but for one.
+    """Rank sentences by length and cut them into bins whose sizes differ by at most one.
 
     Args:
-        lengths: of each sentence; of the same length, the earlier one comes first.
+        lengths: of each sentence; equal lengths keep their order.
         count: of bins, no more than sentences.
 
     Returns:
@@ -32,7 +32,7 @@ def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int
         references: one per summary.
         bins: numbers of summaries.
     """
-    from . import rouge  # it takes a second to load
+    from . import rouge  # takes a second to load
 
     f1 = rouge.each(by_sentences(texts), by_sentences(references), rouge.WHOLE)["ROUGE-L"][2]
     return [float(f1[one].mean()) for one in bins]
@@ -46,7 +46,7 @@ def bleu(texts: Sequence[str], references: Sequence[str], bins: list[list[int]])
         references: one per translation.
         bins: numbers of sentences.
     """
-    metric = BLEU(force=True)  # translations without detokenisation are the user's to judge
+    metric = BLEU(force=True)  # no warning about translations without detokenisation
     return [
         metric.corpus_score([texts[i] for i in one], [[references[i] for i in one]]).score
         for one in bins

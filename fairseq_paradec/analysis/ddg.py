@@ -1,13 +1,13 @@
 """The decoding dependency graph of a sentence: which tokens depend on which (DDGviz).
 
 Source: Santilli et al. 2023, section 3.5 and Figures 4 and 6. A Jacobi decoder predicts every
-position of a block again in each pass. A token that is right in an early pass, and stays right, did
-not need the tokens before it that were still wrong then; tokens that become right in the same pass
-are decoded in parallel. The paper compares each iterate with greedy search's output, and so does
-this module: the output of these decoders is greedy search's.
+position of a block again in each pass. A token that is right from an early pass on does not depend
+on earlier tokens that were still wrong then; tokens that become right in the same pass are decoded
+in parallel. The paper compares each iterate with greedy search's output. So does this module,
+because these decoders give greedy search's output.
 
-Pure functions of the records that docs/trace.md describes. Greedy search is the graph in which
-every token waits for the one before it: a chain.
+Pure functions of the records that docs/trace.md describes. The graph of greedy search is a chain:
+every token depends on the one before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..errors import UsageError
 from .symbols import printable, typed
 from .trace_view import LARGEST, read_sentence
 
-#: The methods whose passes are iterates of the output; ``greedy`` is the chain.
+#: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")
 
 
@@ -35,9 +35,9 @@ class Prediction:
 
     Attributes:
         token: its choice.
-        log_prob: natural log-probability of it, given the guesses of that pass.
+        log_prob: its natural log-probability, given the guesses of that pass.
         runner_up: the second best token; None where only one was allowed.
-        runner_up_log_prob: of that.
+        runner_up_log_prob: of ``runner_up``.
     """
 
     token: str
@@ -48,26 +48,25 @@ class Prediction:
 
 @dataclass(frozen=True)
 class DependencyGraph:
-    """When each token of an output became right for good, and what it waited for.
+    """The pass in which each token of an output became final, and the tokens it depends on.
 
-    Passes count from 1, positions from 0. A token is final from the first pass on in which, and in
-    every pass after which, the model predicted the output's token at its position. What a pass
-    committed stays right. A pass whose window does not reach a position leaves it open, whatever an
-    earlier one predicted there.
+    Passes count from 1, positions from 0. A token is final from the first pass on from which every
+    pass predicts the output's token at its position. Committed tokens stay final. A position
+    outside a pass's window is not final, whatever an earlier pass predicted there.
 
     Attributes:
         name: of the sentence.
         decoding: the method.
-        flags: what the method's own flags stood at.
-        tokens: the output, ``</s>`` included; n of them.
-        num_passes: decoder passes; T.
-        final_pass: n passes, from 1: each token is final from that one on.
-        log_probs: n natural log-probabilities, each as the token's own ``final_pass`` gave it.
+        flags: the values of the method's own flags.
+        tokens: the n tokens of the output, ``</s>`` included.
+        num_passes: T, the number of decoder passes.
+        final_pass: n passes, from 1, in which the tokens became final.
+        log_probs: n natural log-probabilities, each from the token's ``final_pass``.
         runner_up: n second best tokens of the same passes; None where only one was allowed.
-        runner_up_log_probs: of these.
+        runner_up_log_probs: of ``runner_up``.
         predictions: T lists of n; None where an earlier pass had committed the position, or where
             the pass did not predict it.
-        starts: T numbers: how many tokens earlier passes had committed.
+        starts: T numbers of tokens that earlier passes had committed.
     """
 
     name: str
@@ -86,8 +85,7 @@ class DependencyGraph:
     def waves(self) -> list[list[int]]:
         """Return the positions that became final together, wave by wave, from left to right.
 
-        A pass in which nothing became final makes no wave: it was spent on finding out that all is
-        final (``--jacobi-stop unchanged``), or on guesses that came out wrong.
+        A pass in which no token became final makes no wave.
         """
         found: dict[int, list[int]] = {}
         for position, number in enumerate(self.final_pass):
@@ -96,10 +94,9 @@ class DependencyGraph:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Return (from, to): each token, and each token of the wave before it, which it waited for.
+        """Return (from, to): each token with each token of the wave before, on which it depends.
 
-        That is the wave of the last pass before it in which anything became final. Edges to older
-        waves follow from these and are left out, as in the paper's Figure 4.
+        Edges to older waves follow from these and are left out, as in the paper's Figure 4.
         """
         waves = self.waves
         return [
@@ -111,13 +108,13 @@ class DependencyGraph:
 
     @functools.cached_property
     def parallel(self) -> list[bool]:
-        """Say of each token whether another one became final in the same pass."""
+        """Return for each token whether another one became final in the same pass."""
         sizes = Counter(self.final_pass)
         return [sizes[number] > 1 for number in self.final_pass]
 
     @property
     def summary(self) -> str:
-        """Return tokens and passes in one line, and how many tokens were final beside others."""
+        """Return the counts of tokens, passes and parallel tokens in one line."""
         count = len(self.tokens)
         return (
             f"tokens: {count}, passes: {self.num_passes}, "
@@ -126,7 +123,7 @@ class DependencyGraph:
         )
 
     def is_right(self, number: int, position: int) -> bool:
-        """Say whether a pass has the output's token at a position, predicted or committed before.
+        """Return whether a pass has the output's token at a position, predicted or committed.
 
         Args:
             number: of the pass, from 1.
@@ -163,7 +160,7 @@ class DependencyGraph:
 
 
 def method(record: dict[str, Any]) -> str:
-    """Return the method that decoded a sentence; of ``auto_fast``, the one that it chose."""
+    """Return the method that decoded a sentence; for ``auto_fast``, the chosen one."""
     name = str(record.get("decoding", ""))
     if name != "auto_fast":
         return name
@@ -178,8 +175,8 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
         name: of the sentence, for errors too.
 
     Raises:
-        UsageError: another method than a Jacobi decoder or greedy search made it; or a field is
-            missing or not what it should be, or the record contradicts itself.
+        UsageError: the method is no Jacobi decoder or greedy search, or the record is malformed or
+            contradicts itself.
     """
     decoding = method(record)
     if decoding not in DECODINGS:
@@ -199,7 +196,7 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
     ]
     starts = [entry["start"] for entry in entries]
     final_pass = _final_passes(tokens, predictions, starts)
-    told = []
+    found = []
     for position, number in enumerate(final_pass):
         one = predictions[number - 1][position] if number <= len(entries) else None
         if one is None:
@@ -207,7 +204,7 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
                 f"{name} contradicts itself: what it commits at position {position} is not what "
                 "the model predicted there"
             )
-        told.append(one)
+        found.append(one)
     return DependencyGraph(
         name=name,
         decoding=decoding,
@@ -215,9 +212,9 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
         tokens=tokens,
         num_passes=len(entries),
         final_pass=final_pass,
-        log_probs=[one.log_prob for one in told],
-        runner_up=[one.runner_up for one in told],
-        runner_up_log_probs=[one.runner_up_log_prob for one in told],
+        log_probs=[one.log_prob for one in found],
+        runner_up=[one.runner_up for one in found],
+        runner_up_log_probs=[one.runner_up_log_prob for one in found],
         predictions=predictions,
         starts=starts,
     )
@@ -228,14 +225,14 @@ def _predictions(entry: dict[str, Any], length: int, where: str) -> list[Predict
     row: list[Prediction | None] = [None] * length
     count = len(entry["verifier"])
     columns = [_column(entry, key, count, where) for key in _COLUMNS]
-    for i, told in enumerate(zip(entry["verifier"], *columns)):
+    for i, values in enumerate(zip(entry["verifier"], *columns)):
         if entry["start"] + i < length:
-            row[entry["start"] + i] = Prediction(*told)
+            row[entry["start"] + i] = Prediction(*values)
     return row
 
 
 def _is_log_prob(value: Any) -> bool:
-    """Say whether a value is the logarithm of a probability, or nearly so; NaN is not."""
+    """Return whether a value is the logarithm of a probability, but for rounding; not NaN."""
     return type(value) in (float, int) and -LARGEST < value < 1e-3
 
 
@@ -247,7 +244,7 @@ def _is_token_or_null(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-#: Fields of a pass with something to say of each predicted token, and what it may be.
+#: Fields of a pass with a value for each predicted token, and the check of a value.
 _COLUMNS: dict[str, Callable[[Any], bool]] = {
     "log_probs": _is_log_prob,
     "runner_up": _is_token_or_null,
@@ -261,16 +258,16 @@ def _column(entry: dict[str, Any], key: str, count: int, where: str) -> list[Any
     if type(values) is not list or len(values) != count:
         raise UsageError(f"{where}: {key!r} is missing or no list of {count}, one per prediction")
     if not all(map(_COLUMNS[key], values)):
-        raise UsageError(f"{where}: {key!r} holds other things than it should")
+        raise UsageError(f"{where}: {key!r} holds a value of a wrong kind")
     return values
 
 
 def _final_passes(
     tokens: list[str], predictions: list[list[Prediction | None]], starts: list[int]
 ) -> list[int]:
-    """Return of each position the pass from which on every pass has the output's token there.
+    """Return for each position the pass from which on every pass has the output's token there.
 
-    One more than there are passes, if the last one has not.
+    If the last pass has another token, this is the number of passes plus one.
     """
     final = [len(predictions) + 1] * len(tokens)
     still = [True] * len(tokens)
@@ -291,7 +288,7 @@ def _final_passes(
 def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
     """Return a graph for a terminal: a line per pass with the tokens that became final in it.
 
-    Each token has its position and its probability in that pass; a pass without any says so.
+    Each token has its position and its probability in that pass; an empty pass has a ``-``.
 
     Args:
         graph: of one sentence.
@@ -302,15 +299,15 @@ def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
     if source is not None:
         lines.append(f"source{' ' * len(last)} {' '.join(map(printable, source))}")
     for number in range(1, graph.num_passes + 1):
-        told = [
+        shown = [
             f"{position}:{printable(token)} {math.exp(graph.log_probs[position]):.2f}"
             for position, token in enumerate(graph.tokens)
             if graph.final_pass[position] == number
         ]
-        lines.append(f"pass {number:>{len(last)}}  {'  '.join(told) or '-'}")
+        lines.append(f"pass {number:>{len(last)}}  {'  '.join(shown) or '-'}")
     return "\n".join([*lines, graph.summary])
 
 
 def heading(graph: DependencyGraph) -> str:
-    """Return a sentence's name, and how it was decoded, as it is typed."""
+    """Return a sentence's name and its decoding with flags."""
     return f"{printable(graph.name)} ({' '.join([graph.decoding, *typed(graph.flags)])})"

@@ -1,8 +1,8 @@
 """The picture of a decoding dependency graph: waves of tokens on top, passes and positions below.
 
-Source: Santilli et al. 2023, Figures 4 and 6: on top the graph, without the edges that follow from
-others, and with tokens that were decoded in parallel highlighted; below it each pass (from top to
-bottom) with the tokens that became right in it (from left to right) and their probabilities.
+Source: Santilli et al. 2023, Figures 4 and 6. The graph on top lacks edges that follow from others
+and highlights tokens that were decoded in parallel. Below it, each row is a pass, each column a
+position, with the probability of a token where it became final.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from .sheet import (
     wrap,
 )
 
-# Of the matrix; the legend's words. A cell with a number is the one in which a token became final.
+# States of the matrix's cells. A token became final in the cell with a number.
 ALONE, PARALLEL = "#3f6fa5", "#f2a33a"
 AFTER_ALONE, AFTER_PARALLEL = "#d5e1ee", "#fbe5c4"
 LOST, WRONG, NOTHING = "#b3b3b3", "#e9e9e9", "#ffffff"
 
-#: Inches: around everything; of a line of the title; of a matrix and its cells at most.
+#: Inches: margin; height of a line of the title; largest sizes of a matrix and its cells.
 MARGIN, HEAD = 0.25, 0.24
 MATRIX = (34.0, 26.0)
 CELL = (0.52, 0.3)
-#: Inches, of the graph: its least width to be folded at, a token's height, the room for arrows,
-#: and what lies between columns of one wave and between lines.
+#: Inches, of the graph: its least width before it is folded, a token's height, the room for arrows,
+#: and the gaps between columns of one wave and between lines.
 FOLD, TOKEN, ARROWS, BESIDE, BELOW = 14.0, 0.3, 0.36, 0.08, 0.42
-#: Tokens of a wave above each other; then another column begins.
+#: Tokens of a wave in one column.
 TALLEST = 12
 FONT = 9.0
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a token of the graph stands, in inches.
+    """The place of a token of the graph, in inches.
 
     Attributes:
         line: of the graph, from 0.
@@ -76,12 +76,12 @@ def draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None = None
 
 
 def texts(graph: DependencyGraph, source: Sequence[str] | None = None) -> list[str]:
-    """Return all that the picture writes, for ``fonts.choose``; its own words apart."""
+    """Return the tokens and names in the picture, for ``fonts.choose``."""
     return [*graph.tokens, *(source or ()), heading(graph)]
 
 
 def _draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None) -> None:
-    """Lay the parts out below each other, and draw them."""
+    """Place the parts below each other, and draw them."""
     names = _legend(graph)
     cell = _cell(graph)
     left = MARGIN + 0.35  # of the matrix: passes are numbered beside it
@@ -105,7 +105,7 @@ def _draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None) -> N
 
 
 def _cell(graph: DependencyGraph) -> tuple[float, float]:
-    """Return how wide and high a cell of the matrix is: what is long has smaller ones."""
+    """Return width and height of a cell of the matrix; longer outputs have smaller cells."""
     return (
         min(CELL[0], MATRIX[0] / len(graph.tokens)),
         min(CELL[1], MATRIX[1] / graph.num_passes),
@@ -136,16 +136,16 @@ def _wave_width(wave: Sequence[int], widths: Sequence[float]) -> float:
 
 
 def _graph_width(graph: DependencyGraph) -> float:
-    """Return what the graph takes in one line."""
+    """Return the width of the graph in one line."""
     widths = _widths(graph)
     return sum(_wave_width(wave, widths) + ARROWS for wave in graph.waves) + ARROWS
 
 
 def _places(graph: DependencyGraph, room: float) -> tuple[list[_Place], list[float]]:
-    """Set the waves from left to right, folded to ``room``; a wave that never fits stands alone.
+    """Place the waves from left to right, folded to ``room``; a wider wave gets its own line.
 
     Returns:
-        Where each position stands, and the height of each line.
+        The place of each position, and the height of each line.
     """
     widths = _widths(graph)
     lines: list[list[tuple[float, list[int]]]] = [[]]
@@ -174,7 +174,7 @@ def _places(graph: DependencyGraph, room: float) -> tuple[list[_Place], list[flo
 def _draw_graph(
     sheet: Sheet, graph: DependencyGraph, places: Sequence[_Place], tops: Sequence[float]
 ) -> None:
-    """Draw tokens, the pass above each wave, and arrows to what a token waited for."""
+    """Draw tokens, the pass above each wave, and arrows to the tokens that a token depends on."""
     _draw_arrows(sheet, graph, places, tops)
     for position, (token, place) in enumerate(zip(graph.tokens, places)):
         y = tops[place.line] + place.y
@@ -194,7 +194,7 @@ def _draw_graph(
 def _draw_arrows(
     sheet: Sheet, graph: DependencyGraph, places: Sequence[_Place], tops: Sequence[float]
 ) -> None:
-    """Draw an arrow per edge; where the graph is folded, its two ends."""
+    """Draw an arrow per edge; across a fold, only its two ends."""
     ends = []
     for position, earlier in graph.edges:
         here, there = places[position], places[earlier]
@@ -231,7 +231,7 @@ def _state(graph: DependencyGraph, number: int, position: int) -> str:
 
 
 def _legend(graph: DependencyGraph) -> dict[str, str]:
-    """Return the colours that are on the picture, by what they mean."""
+    """Return the colours of the picture by meaning."""
     meanings = {
         ALONE: "final from this pass on, with its probability",
         PARALLEL: "final together with others (decoded in parallel)",

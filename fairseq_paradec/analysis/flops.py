@@ -1,19 +1,19 @@
-"""How many floating-point operations decoding takes, from shapes and real lengths.
+"""The floating-point operations of decoding, from shapes and real lengths.
 
 Counted are the multiply-adds of matrix products, two operations each: linear maps and the two
 products of attention, as torch.utils.flop_counter counts them. Not counted: embeddings, norms,
-softmax, activations and biases. The count is of sentences one by one: padding in batches, and
-what ``--compile`` fills chunks up with, come on top. ``training_flops.py`` counts training.
+softmax, activations and biases. Sentences are counted one by one, without the padding of batches or
+of ``--compile``. ``training_flops.py`` counts training.
 
-Sources: santilli2023, Tables 3 and 5, appendix C (whose script takes every sentence to have 512
-tokens; here lengths are real).
+Sources: santilli2023, Tables 3 and 5, appendix C (its script assumes 512 tokens per sentence; here
+lengths are real).
 
-| name          | what                                                             |
-|---------------|------------------------------------------------------------------|
-| S             | tokens of a source, ``</s>`` counted                             |
-| T             | of a target                                                      |
-| rows          | tokens that go through the layers in a pass                      |
-| keys          | positions that each of them attends to: the cached ones and rows |
+| name          | meaning                                                         |
+|---------------|-----------------------------------------------------------------|
+| S             | source tokens, ``</s>`` counted                                 |
+| T             | target tokens, ``</s>`` counted                                 |
+| tokens        | tokens that go through the layers in a pass                     |
+| keys          | positions that each of them attends to: cached ones and tokens  |
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 from ..errors import UsageError
 
 
-def product(rows: float, inputs: int, outputs: int) -> float:
-    """Return the operations of a linear map of some rows."""
-    return 2 * rows * inputs * outputs
+def product(tokens: float, inputs: int, outputs: int) -> float:
+    """Return the operations of a linear map."""
+    return 2 * tokens * inputs * outputs
 
 
-def attention(rows: float, keys: float, width: int) -> float:
-    """Return those of queries with keys and of weights with values, all heads together."""
-    return 4 * rows * keys * width
+def attention(tokens: float, keys: float, width: int) -> float:
+    """Return the operations of attention: queries with keys, weights with values, all heads."""
+    return 4 * tokens * keys * width
 
 
 # ---- shapes -------------------------------------------------------------------------------------
@@ -44,9 +44,9 @@ class Stack:
     """Equal layers, of an encoder or a decoder.
 
     Attributes:
-        layers: how many.
-        dim: of the states; all heads of attention together have as many.
-        inner: of the feed-forward layers.
+        layers: number of layers.
+        dim: dimension of the states, and of all attention heads together.
+        inner: dimension of the feed-forward layers.
     """
 
     layers: int
@@ -59,11 +59,11 @@ class Heads:
     """Heads of blockwise decoding, on states of a decoder.
 
     Attributes:
-        learned: how many are made by a layer; head 0 may be the identity instead.
-        dim: of the states.
-        hidden: hidden units, of all heads together.
-        dense: whether each head reads the hidden units of all, or its own.
-        first: whether head 0 is among the learned.
+        learned: number of heads with a layer; head 0 may be the identity.
+        dim: dimension of the states.
+        hidden: hidden units of all heads together.
+        dense: whether each head reads the hidden units of all heads, or only its own.
+        first: whether head 0 is learned.
     """
 
     learned: int
@@ -72,21 +72,21 @@ class Heads:
     dense: bool
     first: bool
 
-    def inner(self, rows: float, asked: int) -> float:
+    def inner(self, tokens: float, asked: int) -> float:
         """Return the operations of the layer's first product.
 
         Args:
-            rows: states.
-            asked: how many of the learned heads are wanted; of none, nothing is computed.
+            tokens: number of states.
+            asked: the number of learned heads that are used; 0 computes nothing.
         """
         if not asked:
             return 0
-        return product(rows, self.dim, self.hidden if self.dense else self._own * asked)
+        return product(tokens, self.dim, self.hidden if self.dense else self._own * asked)
 
-    def outer(self, rows: float, asked: int) -> float:
-        """Return those of its second product; see ``inner``."""
+    def outer(self, tokens: float, asked: int) -> float:
+        """Return the operations of the second product; see ``inner``."""
         width = self.hidden if self.dense else self._own
-        return product(rows, width, self.dim * asked)
+        return product(tokens, width, self.dim * asked)
 
     @property
     def _own(self) -> int:
@@ -102,13 +102,13 @@ class Shape:
         encoder: its layers.
         decoder: its layers.
         embedding: dimension of the target's embeddings.
-        output: dimension of what is projected to the vocabulary.
-        vocabulary: target tokens.
+        output: dimension of the states that are projected to the vocabulary.
+        vocabulary: number of target tokens.
         soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
-        caches_prefix: whether a block_nat model computes a prefix once.
+        caches_prefix: whether a block_nat model caches its prefix.
         shares_encoder: whether a block_nat model has the verifier's encoder.
-        tokens_per_step: what a model writes at once (z).
-        heads: for blockwise decoding, if there are any.
+        tokens_per_step: z, the number of tokens that a model writes at once.
+        heads: for blockwise decoding, or None.
     """
 
     encoder: Stack
@@ -127,10 +127,10 @@ _LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.fc1\.weight")
 
 
 def read_heads(sizes: Mapping[str, Sequence[int]], block_size: int) -> Heads | None:
-    """Read the shape of heads from the sizes of a model's weights; None: it has none.
+    """Return the shape of heads from the sizes of a model's weights; None if it has none.
 
     Args:
-        sizes: by name, as in a checkpoint; that of heads alone will do.
+        sizes: by name, as in a checkpoint of the model or of heads alone.
         block_size: k, with head 0.
     """
     outer = sizes.get("decoder.heads.outer")
@@ -146,11 +146,11 @@ def read_shape(sizes: Mapping[str, Sequence[int]], **settings: Any) -> Shape:
 
     Args:
         sizes: by name, as in a checkpoint.
-        settings: what weights do not tell: ``caches_prefix``, ``shares_encoder``,
-            ``tokens_per_step``, ``heads`` of Shape.
+        settings: the fields of Shape that weights do not determine: ``caches_prefix``,
+            ``shares_encoder``, ``tokens_per_step``, ``heads``.
 
     Raises:
-        UsageError: it is no Transformer, or one with an adaptive softmax.
+        UsageError: the model is no Transformer, or has an adaptive softmax.
     """
     stacks: dict[str, Stack] = {}
     for name, size in sizes.items():
@@ -164,7 +164,7 @@ def read_shape(sizes: Mapping[str, Sequence[int]], **settings: Any) -> Shape:
         raise UsageError("a checkpoint without encoder or decoder; allowed: a Transformer's")
     if any(name.startswith("decoder.adaptive_softmax.") for name in sizes):
         raise UsageError("a model with an adaptive softmax; allowed: one without")
-    # Old checkpoints do not name a projection that is the embedding.
+    # Old checkpoints lack the name of a projection that is the embedding.
     vocabulary, output = sizes.get("decoder.output_projection.weight", embedding)
     settings["soft_copy"] = "decoder.copy_sharpness" in sizes
     return Shape(stacks["encoder"], stacks["decoder"], embedding[1], output, vocabulary, **settings)
@@ -181,35 +181,41 @@ def encoder(shape: Shape, source: int) -> float:
 
 
 def source_keys(shape: Shape, source: int) -> float:
-    """Return those of all decoder layers' keys and values of an encoded source."""
+    """Return the operations of all decoder layers' keys and values of an encoded source."""
     stack = shape.decoder
     return product(source, shape.encoder.dim, stack.layers * 2 * stack.dim)
 
 
 def decoder_pass(
-    shape: Shape, rows: float, keys: float, source: int, projected: float, words: int | None = None
+    shape: Shape,
+    tokens: float,
+    keys: float,
+    source: int,
+    projected: float,
+    words: int | None = None,
 ) -> dict[str, float]:
-    """Return those of a decoder's pass by piece, as ``decoding.pieces`` names them.
+    """Return the operations of a decoder's pass by piece, as ``measure.pieces`` names them.
 
     Args:
         shape: of the model.
-        rows: of all sentences or hypotheses.
-        keys: of each.
+        tokens: of all hypotheses together.
+        keys: positions that each attends to.
         source: S.
-        projected: how many of the rows are projected to the vocabulary.
-        words: how many tokens that has, if not all.
+        projected: the number of tokens that are projected to the vocabulary.
+        words: the size of a shortlist of the vocabulary; None for all.
     """
     stack = shape.decoder
     dim, layers = stack.dim, stack.layers
     words = shape.vocabulary if words is None else words
-    resized = [product(rows, a, b) if a != b else 0 for a, b in
+    resized = [product(tokens, a, b) if a != b else 0 for a, b in
                ((shape.embedding, dim), (dim, shape.output))]  # fmt: skip
-    copied = product(rows, source, shape.embedding) if shape.soft_copy else 0
+    copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
     return {
         "embedding": resized[0] + copied,
-        "self-attention": layers * (product(rows, dim, 4 * dim) + attention(rows, keys, dim)),
-        "cross-attention": layers * (product(rows, dim, 2 * dim) + attention(rows, source, dim)),
-        "feed-forward": layers * 2 * product(rows, dim, stack.inner),
+        "self-attention": layers * (product(tokens, dim, 4 * dim) + attention(tokens, keys, dim)),
+        "cross-attention": layers
+        * (product(tokens, dim, 2 * dim) + attention(tokens, source, dim)),
+        "feed-forward": layers * 2 * product(tokens, dim, stack.inner),
         "projection": resized[1] + product(projected, shape.output, words),
     }
 
@@ -222,10 +228,10 @@ class Count:
     """Operations of decoding, by part.
 
     Attributes:
-        encoder: with the decoder's keys and values of the source.
-        decoder: the layers of the model that decides.
-        projection: its vocabulary.
-        drafter: all that a drafter or heads do, their encoder and projections among it.
+        encoder: the encoder, and the decoder's keys and values of the source.
+        decoder: the verifier's layers.
+        projection: the verifier's projection to the vocabulary.
+        drafter: all of a drafter or heads, including their encoder and projections.
     """
 
     encoder: float = 0
@@ -244,22 +250,22 @@ class Count:
 
 
 def _read(shape: Shape, source: int) -> Count:
-    """Count what is done once for a sentence."""
+    """Count the encoder of a sentence."""
     return Count(encoder=encoder(shape, source) + source_keys(shape, source))
 
 
-def _pass(shape: Shape, rows: int, cached: int, source: int, hypotheses: int = 1) -> Count:
-    """Count a pass of the model that decides; all of its rows are projected.
+def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int = 1) -> Count:
+    """Count a pass of the verifier, which projects all of its tokens.
 
     Args:
         shape: its shape.
-        rows: of a hypothesis.
-        cached: tokens of each before them.
+        tokens: of a hypothesis, in the pass.
+        cached: cached tokens of a hypothesis.
         source: S.
-        hypotheses: that are extended at once.
+        hypotheses: number of hypotheses.
     """
-    whole = rows * hypotheses
-    pieces = decoder_pass(shape, whole, cached + rows, source, whole)
+    whole = tokens * hypotheses
+    pieces = decoder_pass(shape, whole, cached + tokens, source, whole)
     projection = pieces.pop("projection")
     heads = shape.heads
     first = heads.inner(whole, 1) + heads.outer(whole, 1) if heads and heads.first else 0
@@ -283,16 +289,16 @@ EOS = "</s>"
 def verifying(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
-    """Count the passes that decoded a sentence; what drafted is free, or counted elsewhere.
+    """Count the verifier's passes for a sentence, without drafting.
 
-    What is projected behind a drafted ``</s>`` is taken to be the rest of the block: a record does
-    not tell whether the length limit left less room.
+    A pass is assumed to fill its block after a drafted ``</s>``: a record does not tell whether the
+    length limit left less room.
 
     Args:
         record: of a trace.
-        shape: of the model that decides.
-        drafter: what drafted, where that is a model.
-        beam: hypotheses, where there are several.
+        shape: the verifier's.
+        drafter: the drafter or heads, if any.
+        beam: number of hypotheses.
     """
     source = len(record["source"])
     passes = (_pass(shape, len(e["verifier"]), e["start"], source) for e in record["trace"])
@@ -302,7 +308,7 @@ def verifying(
 def drafting(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
-    """Count passes and those of a block_nat drafter; see ``verifying``."""
+    """Count the passes of verifier and block_nat drafter; see ``verifying``."""
     assert isinstance(drafter, Shape)
     draft = _drafting(record, drafter, len(record["source"]))
     return verifying(record, shape) + Count(drafter=draft)
@@ -311,7 +317,7 @@ def drafting(
 def looking_ahead(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
-    """Count passes and what heads do, the model's own without others; see ``verifying``."""
+    """Count passes and heads, which are the model's own by default; see ``verifying``."""
     heads = shape.heads if drafter is None else drafter
     assert isinstance(heads, Heads)
     return verifying(record, shape) + Count(drafter=_looking_ahead(record, shape, heads))
@@ -320,7 +326,7 @@ def looking_ahead(
 def filling(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
-    """Count the passes of a block_nat model alone; see ``verifying``."""
+    """Count the passes of a block_nat model without a verifier; see ``verifying``."""
     source, size = len(record["source"]), record["flags"]["block_size"]
     found = _read(shape, source)
     for start, cached in _prefixes(shape, record["trace"]):
@@ -344,7 +350,7 @@ def searching(
 
 
 def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return for each pass of a block_nat model the tokens before its masks, and the cached."""
+    """Return for each pass of a block_nat model the number of prefix tokens, and of cached ones."""
     starts = [entry["start"] for entry in trace]
     before = [0, *starts[:-1]] if drafter.caches_prefix else [0] * len(starts)
     return list(zip(starts, before, strict=True))
@@ -355,17 +361,17 @@ def _fill(
     words: int | None,
 ) -> dict[str, float]:  # fmt: skip
     """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
-    rows = start - cached + size
-    return decoder_pass(drafter, rows, start + size, source, projected, words)
+    tokens = start - cached + size
+    return decoder_pass(drafter, tokens, start + size, source, projected, words)
 
 
 def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
-    """Count what a block_nat drafter does for a sentence."""
+    """Return the operations of a block_nat drafter for a sentence."""
     own = 0 if drafter.shares_encoder else encoder(drafter, source)
     found = own + source_keys(drafter, source)
     flags = record["flags"]
     size, words = flags["block_size"], flags.get("drafter_shortlist")
-    # Where nothing was drafted, at the length limit, the drafter did not run.
+    # Without drafts, at the length limit, the drafter did not run.
     ran = [one for one in zip(record["trace"], _proposed(record, size)) if one[0]["draft"]]
     places = _prefixes(drafter, [entry for entry, _ in ran])
     for (start, cached), (_, projected) in zip(places, ran):
@@ -374,7 +380,7 @@ def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
 
 
 def _looking_ahead(record: Mapping[str, Any], shape: Shape, heads: Heads) -> float:
-    """Count what heads do for a sentence: they read one state a pass."""
+    """Return the operations of heads for a sentence: they read one state a pass."""
     flags = record["flags"]
     words = flags.get("drafter_shortlist") or shape.vocabulary
     found = 0.0
@@ -386,7 +392,7 @@ def _looking_ahead(record: Mapping[str, Any], shape: Shape, heads: Heads) -> flo
 
 
 def _proposed(record: Mapping[str, Any], most: int) -> list[int]:
-    """Return for each pass how many tokens were drafted before ``</s>`` cut the draft."""
+    """Return for each pass the number of drafted tokens before ``</s>`` cut the draft."""
     size, adaptive = record["flags"]["block_size"], record["flags"].get("adaptive_block")
     block, found = size, []
     for entry in record["trace"]:

@@ -1,8 +1,8 @@
-"""Fonts for tokens of any script in pictures, and what no font of the machine can draw.
+"""Fonts for tokens of any script in pictures, and the characters that the machine lacks.
 
 matplotlib draws with DejaVu Sans, which has Latin, Greek, Cyrillic, Arabic and Hebrew, but neither
-Chinese, Japanese and Korean nor Indian scripts. It takes each character from the first family of a
-list that has it; this module makes the list.
+Chinese, Japanese and Korean nor Indian scripts. It draws each character with the first of several
+families that has it; this module lists the families.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .symbols import printable
 #: matplotlib's own font, which comes with it.
 USUAL = "DejaVu Sans"
 
-#: Has a box with a number for every character there is.
+#: Has a box with a number for every character.
 LAST_RESORT = "Last Resort"
 
 #: How many missing characters a warning names.
@@ -31,10 +31,10 @@ NAMED = 8
 
 @dataclass(frozen=True)
 class Fonts:
-    """What to draw some texts with.
+    """The fonts of some texts.
 
     Attributes:
-        families: their names, in the order in which they are asked for a character.
+        families: names of font families, in order of preference.
         missing: characters that no font of the machine has, in the order of their code points.
     """
 
@@ -43,17 +43,17 @@ class Fonts:
 
 
 def choose(texts: Iterable[str]) -> Fonts:
-    """Find fonts for texts: the usual one, and others for what it lacks, as few as possible.
+    """Find fonts for texts: the usual one, and as few others as possible for what it lacks.
 
     Args:
-        texts: what is to be drawn; controls are spelled out.
+        texts: the texts to draw; controls are spelled out.
     """
     lacking = {c for text in texts for c in printable(text) if not _is_unseen(c)}
     families = [USUAL]
     lacking -= _characters(font_manager.findfont(USUAL))
     candidates = _others() if lacking else {}
     while lacking:
-        # Of several that have as much, the first by name, so that a picture is always the same.
+        # At a tie the first by name, so that pictures are reproducible.
         best = max(sorted(candidates), key=lambda f: len(candidates[f] & lacking), default="")
         found = candidates.get(best, frozenset()) & lacking
         if not found:
@@ -64,10 +64,10 @@ def choose(texts: Iterable[str]) -> Fonts:
 
 
 def warning(missing: list[str]) -> str:
-    """Say in one line which characters are drawn as boxes, and what would help.
+    """Return a line that names characters drawn as boxes, and packages with fonts.
 
     Args:
-        missing: as ``choose`` found them; at least one.
+        missing: characters from ``choose``; at least one.
     """
     named = ", ".join(_named(character) for character in missing[:NAMED])
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -79,12 +79,12 @@ def warning(missing: list[str]) -> str:
 
 @contextlib.contextmanager
 def drawing(texts: Iterable[str]) -> Iterator[None]:
-    """Let matplotlib draw texts as they are, with the right fonts; the same bytes each time.
+    """Make matplotlib draw texts literally, with the right fonts, and reproducibly.
 
-    What no font has becomes a box, silently: that is for the command to say (``warning``).
+    Characters without a font become boxes; the command warns of them (``warning``).
 
     Args:
-        texts: whatever is drawn inside.
+        texts: all texts that are drawn.
     """
     settings = {
         "font.family": choose(texts).families,
@@ -97,12 +97,12 @@ def drawing(texts: Iterable[str]) -> Iterator[None]:
 
 
 def _is_unseen(character: str) -> bool:
-    """Say whether a character has no shape of its own: joiners, selectors, spaces."""
+    """Return whether a character has no shape: joiners, selectors, spaces."""
     return unicodedata.category(character) in ("Cf", "Zs") or "\ufe00" <= character <= "\ufe0f"
 
 
 def _named(character: str) -> str:
-    """Return a character with its number; those that say nothing by themselves, the number only."""
+    """Return a character with its number; for unassigned and combining ones, the number alone."""
     number = f"U+{ord(character):04X}"
     known = unicodedata.category(character)[0] in "LNPS"
     return f"{character} ({number})" if known else number
@@ -112,13 +112,13 @@ def _named(character: str) -> str:
 def _others() -> dict[str, frozenset[str]]:
     """Return the machine's font families with the characters that each has.
 
-    matplotlib keeps a list of fonts from one day to the next; those installed since are added.
+    matplotlib caches its list of fonts; newly installed ones are added here.
     """
     manager = font_manager.fontManager
     known = {entry.fname for entry in manager.ttflist}
     for path in sorted(set(font_manager.findSystemFonts()) - known):
         with contextlib.suppress(RuntimeError, OSError, ValueError, KeyError, AttributeError):
-            manager.addfont(path)  # a damaged file, or a kind that it cannot read
+            manager.addfont(path)  # fails for damaged files and unknown kinds
     families: dict[str, frozenset[str]] = {}
     for entry in manager.ttflist:
         if entry.style == "normal" and not entry.name.startswith((LAST_RESORT, "cm", "STIX")):

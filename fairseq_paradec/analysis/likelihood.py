@@ -11,30 +11,31 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import UsageError
 
-#: By a sentence's number, the log2-probabilities of its tokens.
+#: The log2-probabilities of a sentence's tokens, by its number.
 Scores = Mapping[int, Sequence[float]]
 
 
 def perplexity(scores: Scores) -> float:
-    """Return 2 to the mean negative log2-probability of a token, over a whole corpus."""
+    """Return the perplexity of a corpus: 2 to the mean negative log2-probability of a token."""
     total = sum(sum(one) for one in scores.values())
     mean = -total / sum(map(len, scores.values()))
     return 2**mean if mean < 1024 else math.inf
 
 
 def pmi(model: float, autoregressive: float) -> float:
-    """Estimate how much words depend on each other that are predicted at the same time.
+    """Estimate the dependence of words that are predicted at the same time.
 
-    The point-wise mutual information of zhang2020, appendix B, equation 13, with the base 10 that
-    its Table 3 has: log10 ppl(SA) - log10 ppl(Base), 6.95 against 4.04: 0.235. An autoregressive
-    model predicts p(y1) · p(y2|y1) where the other one has p(y1) · p(y2).
+    The point-wise mutual information of zhang2020, appendix B, equation 13, with base 10 as in its
+    Table 3: log10 ppl(SA) - log10 ppl(Base); 0.235 for 6.95 and 4.04. An autoregressive model
+    predicts p(y1) · p(y2|y1), the other one p(y1) · p(y2).
 
     Args:
         model: perplexity of a model that predicts several words a step.
-        autoregressive: that of one that predicts the same words in the same order, one a step.
+        autoregressive: perplexity of a model that predicts the same words in the same order, one a
+            step.
 
     Returns:
-        In decimal digits per token; 0 where the words are independent.
+        Decimal digits per token; 0 if the words are independent.
     """
     return math.log10(model) - math.log10(autoregressive)
 
@@ -48,7 +49,7 @@ def check_same_targets(first: Scores, second: Scores, names: tuple[str, str]) ->
         names: of their files.
 
     Raises:
-        UsageError: a sentence is in one only, or has more tokens in one.
+        UsageError: a sentence is missing in one, or its numbers of tokens differ.
     """
     check_same_sentences(first, second, names)
     for number in first:
@@ -63,7 +64,7 @@ def check_same_sentences(first: Scores, second: Scores, names: tuple[str, str]) 
     """Refuse scores that are not of the same sentences.
 
     Raises:
-        UsageError: a sentence is in one only.
+        UsageError: a sentence is missing in one.
     """
     odd = sorted(first.keys() ^ second.keys())
     if odd:
@@ -74,13 +75,14 @@ def check_same_sentences(first: Scores, second: Scores, names: tuple[str, str]) 
 
 
 def prefers_right(right: Scores, wrong: Scores) -> dict[int, bool]:
-    """Say for which pairs a model gives the right target the higher probability (Sennrich 2017).
+    """Return for each pair whether the right target has the higher probability (Sennrich 2017).
 
-    Probabilities are those of whole targets, whatever their length; of a tie, neither is preferred.
+    Probabilities are those of whole targets, without length normalisation; at a tie neither is
+    preferred.
 
     Args:
         right: scores of right targets.
-        wrong: of the wrong ones, with the same numbers.
+        wrong: scores of the wrong ones, by the same numbers.
     """
     return {i: sum(right[i]) > sum(wrong[i]) for i in sorted(right)}
 
@@ -93,10 +95,10 @@ def accuracy_by_distance(
     Args:
         preferred: of each pair, whether the model prefers the right target.
         distances: of each pair, in tokens.
-        longest: those above make one group.
+        longest: larger distances make one group.
 
     Returns:
-        By the distance's name (``all``, ``1``, ..., ``>15``): pairs, and the share preferred.
+        The number of pairs and the share preferred, by distance (``all``, ``1``, ..., ``>15``).
     """
     groups: dict[int, list[bool]] = {}
     for pair, good in preferred.items():

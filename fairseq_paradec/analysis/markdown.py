@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cell(value: Any) -> str:
-    """Return a value as text for a Markdown table; None is a run that was not done."""
+    """Return a value as text for a Markdown table; None means ``not run``."""
     if value is None:
         return "not run"
     if isinstance(value, bool):

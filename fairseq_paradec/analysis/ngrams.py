@@ -29,9 +29,9 @@ class OverTranslation:
     """Over-translation of a corpus.
 
     Attributes:
-        rates: of n = 1..4, the share of the translations' n-grams that are surplus.
-        length_penalty: 1, or above 1 where the translations are longer than the references.
-        repeated: share of tokens in an n-gram (n = 1..4) that stands directly after itself.
+        rates: for n = 1..4, the share of surplus n-grams among the translations' n-grams.
+        length_penalty: 1, or above 1 if the translations are longer than the references.
+        repeated: share of tokens in an n-gram (n = 1..4) that directly repeats.
     """
 
     rates: tuple[float, ...]
@@ -53,11 +53,11 @@ class OverTranslation:
 def over_translation(translations: Sentences, references: Sentences) -> OverTranslation:
     """Measure over-translation: OTEM (Yang et al. 2018), with one reference.
 
-    Surplus of an n-gram that a translation has k times and its reference r times: k - max(r, 1), or
-    0 if that is below 0. A wrong n-gram that occurs once is no surplus. rate(n) = surplus n-grams
+    An n-gram that occurs k times in a translation and r times in its reference has a surplus of
+    max(0, k - max(r, 1)); a wrong n-gram that occurs once is no surplus. rate(n) = surplus n-grams
     over all n-grams of the translations; OTEM = LP · (rate(1) · ... · rate(N))^(1/N). LP is
-    exp(1 - R/T) where the T tokens of the translations are more than the R of the references, else
-    1. This is what the authors' script metric.py (DeepLearnXMU/Otem-Utem) computes, with N = 2.
+    exp(1 - R/T) if the T tokens of the translations exceed the R of the references, else 1. The
+    authors' script metric.py (DeepLearnXMU/Otem-Utem) computes this with N = 2.
 
     Args:
         translations: tokens of each.
@@ -78,7 +78,7 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
 
 
 def repeated_tokens(tokens: Sequence[str], longest: int = ORDERS) -> int:
-    """Count the tokens that belong to an n-gram (n = 1..longest) directly behind an equal one.
+    """Count the tokens of n-grams (n = 1..longest) that directly follow an equal n-gram.
 
     N-gram de-duplication (zhang2020, Figure 4) drops these: 1 in ``a a b``, 2 in ``a b a b``.
     """
@@ -92,12 +92,12 @@ def repeated_tokens(tokens: Sequence[str], longest: int = ORDERS) -> int:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How often tokens stand directly behind themselves.
+    """Counts of directly repeated tokens.
 
     Attributes:
-        tokens: of all sentences.
-        repeated: those equal to the one directly before them in their sentence.
-        sentences: those with such a token.
+        tokens: number of tokens.
+        repeated: number of tokens equal to the one before them in their sentence.
+        sentences: number of sentences with such a token.
     """
 
     tokens: int
@@ -113,7 +113,7 @@ class Repetition:
 def repetition(translations: Sentences) -> Repetition:
     """Measure the token repetition ratio (xia2022, appendix B, Table 9).
 
-    The paper does not define it; here it is of single tokens, over all tokens.
+    The paper does not define it; here it is the share of tokens equal to the one before.
 
     Args:
         translations: tokens of each.
@@ -137,11 +137,11 @@ def edge_precision(
         translations: tokens of each.
         references: tokens of each.
         n: length of the n-grams.
-        left: use the first ``left`` tokens of each translation only.
-        right: use the last ``right`` tokens only; without both: all tokens.
+        left: use only the first ``left`` tokens of each translation.
+        right: use only the last ``right`` tokens; without both, all tokens.
 
     Returns:
-        Between 0 and 1; None without any n-gram.
+        Between 0 and 1; None without n-grams.
     """
     matches = total = 0
     for ours, theirs in zip(translations, references, strict=True):

@@ -1,8 +1,8 @@
 """The common parts of this package's HTML pages: a head, data for scripts, a tail.
 
-A page needs no other file and no network: styles, scripts, pictures and data lie in it, and its
-Content-Security-Policy allows nothing else. Styles and scripts are allowed by their hashes, so a
-text that got into the page, whatever it says, is never run.
+A page needs no other file and no network: it contains its styles, scripts, pictures and data, and
+its Content-Security-Policy allows nothing else. Styles and scripts are allowed by their hashes, so
+no other text of the page is ever run.
 
 Pure functions; ``cli/pages.py`` writes them to files.
 """
@@ -19,15 +19,15 @@ from typing import Any
 
 from .symbols import printable
 
-#: How every page begins. By it a page is told from other files, which are never written over.
+#: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
-LAYOUT = 2  # another number is another layout
+LAYOUT = 2  # version of the layout
 
 TAIL = "</main>\n</body>\n</html>\n"
 
 
 def resource(name: str) -> str:
-    """Return a style or a script that lies beside this module.
+    """Return a style or a script from this module's folder.
 
     Args:
         name: of the file, ``.css`` or ``.js``.
@@ -36,19 +36,19 @@ def resource(name: str) -> str:
 
 
 def text(value: object) -> str:
-    """Escape a text for HTML, in attributes too; what would turn or command it is spelled out."""
+    """Escape a text for HTML and its attributes; control characters are spelled out."""
     return html.escape(printable(str(value)), quote=True)
 
 
 def head(title: str, styles: Sequence[str] = (), scripts: Sequence[str] = ()) -> str:
     """Return a page's beginning, its heading included.
 
-    Scripts run when the whole page is there.
+    Scripts run when the whole page is loaded.
 
     Args:
-        title: what the page is of.
-        styles: of ``resource``, after the one that all pages share.
-        scripts: of ``resource``; none of them may hold ``</script``.
+        title: of the page.
+        styles: of ``resource``, after the common one.
+        scripts: of ``resource``; none may hold ``</script``.
     """
     styles = [resource("page.css"), *styles]
     policy = "; ".join(
@@ -67,7 +67,7 @@ def head(title: str, styles: Sequence[str] = (), scripts: Sequence[str] = ()) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(title)}</title>\n"
         + "".join(f"<style>{style}</style>\n" for style in styles)
-        # type=module: run after the page was read, in order, in a scope of its own
+        # type=module: scripts run after loading, in order, each in its own scope
         + "".join(f'<script type="module">{script}</script>\n' for script in scripts)
         + f"</head>\n<body>\n<main>\n<h1>{text(title)}</h1>\n"
     )
@@ -80,14 +80,14 @@ def _hash(code: str) -> str:
 
 
 def data(name: str, value: Any) -> str:
-    """Return a block of data, which scripts find by its class; no browser shows or runs it.
+    """Return a hidden block of data, which scripts find by its class.
 
     Args:
         name: the class.
-        value: anything that JSON can say, finite numbers only.
+        value: JSON data with finite numbers.
     """
     code = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Inside a script element only these could end it or begin a comment.
+    # Only these can end a script element or begin a comment in it.
     code = code.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return f'<script type="application/json" class="{text(name)}">{code}</script>\n'
 
@@ -97,7 +97,7 @@ def picture(svg: bytes, description: str) -> str:
 
     Args:
         svg: the picture's file.
-        description: for those who do not see it.
+        description: for screen readers.
     """
     code = base64.b64encode(svg).decode("ascii")
     return f'<img src="data:image/svg+xml;base64,{code}" alt="{text(description)}">\n'
@@ -112,7 +112,7 @@ def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
 
     Args:
         rows: one dict per row, all with the same keys, which are the columns.
-        name: of the table, for those who do not see it.
+        name: of the table, for screen readers.
     """
     heads = list(rows[0])
     lines = [[_shown(row[head]) for head in heads] for row in rows]
@@ -127,7 +127,7 @@ def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
 
 
 def _shown(value: object) -> str:
-    """Return what stands in a cell; None is a run that was not done."""
+    """Return the text of a cell; None means ``not run``."""
     if value is None:
         return "not run"
     if isinstance(value, bool):
@@ -136,7 +136,7 @@ def _shown(value: object) -> str:
 
 
 def _kind(column: Sequence[str]) -> str:
-    """Return the attribute of a column's cells: of numbers, if each cell begins like one."""
+    """Return the attribute of a column's cells: numbers, if each cell begins like one."""
     filled = [cell for cell in column if cell not in BLANK]
     numbers = filled and all(cell.lstrip("+-")[:1].isdecimal() for cell in filled)
     return ' class="number"' if numbers else ""

@@ -2,11 +2,11 @@
 
 A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r, repetition i.
 
-The least that a pass can take is its floor, the larger of two times: that of reading what it must
-read (its weights, and the keys and values that it attends to) at the measured bandwidth, and that
-of its products and attention at the measured peak, the better one of all engines' products in the
-dtype. The bandwidth is that of as many bytes as a decoder's pass in the dtype reads, which may lie
-in a cache. So engines of one dtype have one floor. The distance is measured over floor.
+The floor of a pass is a lower bound of its time: the larger of its reading and computing times.
+Reading: the bytes of its weights, keys and values, at the bandwidth measured for as many bytes as a
+decoder's pass in the dtype reads; they may be in a CPU cache. Computing: its products and
+attention, at the best peak of all engines in the dtype. So engines of one dtype have one floor.
+Distance = measured time / floor.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .timing import Rounds
 
 Row = dict[str, Any]
 
-# Below this many seconds a floor is no measure: a call alone takes longer.
+# Shorter floors are meaningless: a call alone takes longer.
 LEAST = 1e-6
-# The dtype of an engine that names none; files of version 1 name engines by their dtype alone.
+# The dtype of an engine whose name has none; in files of version 1 an engine's name is its dtype.
 PLAIN = "fp32"
 DTYPES = (PLAIN, "bf16", "fp16", "int8")
 MIB = 2**20
 
 
 class Floor(NamedTuple):
-    """The least seconds that a pass can take: for what it reads, and for what it computes.
+    """The lower bounds of a pass's time, in seconds.
 
     Attributes:
-        reading: of weights, keys and values.
-        computing: of products and attention; None where a peak was not measured.
+        reading: for weights, keys and values.
+        computing: for products and attention; None where no peak was measured.
     """
 
     reading: float
@@ -46,7 +46,7 @@ class Floor(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Which of the two it is."""
+        """The name of the larger one."""
         return "reading" if self.seconds == self.reading else "computing"
 
 
@@ -68,7 +68,7 @@ def dtype_of(engine: str) -> str:
 
 
 def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
-    """Return the least seconds for some pieces of a pass.
+    """Return the floor of some pieces of a pass.
 
     Args:
         document: with ``bandwidth`` and ``peak``.
@@ -127,7 +127,7 @@ def _machine_table(document: Row) -> Row:
 
 
 def _slow_and_fast(one: Row) -> tuple[float, float]:
-    """Return the third and the first quartile: of amounts per second, low and high."""
+    """Return the third and first quartiles of the seconds: a low and a high rate."""
     low, high = quartiles(one["seconds"])
     return high, low
 
@@ -144,7 +144,7 @@ def _amount(what: str, size: str, unit: str, amounts: Sequence[float]) -> Row:
 
 
 def _pass_table(document: Row) -> Row:
-    """Every pass with its floor and its distance from it."""
+    """Every pass with its floor and its distance."""
     rows = []
     kinds = list(dict.fromkeys((one["part"], one["chunk"]) for one in document["passes"]))
     single = {
@@ -198,7 +198,7 @@ def pass_name(one: Row) -> str:
 
 
 def _piece_table(document: Row, engine: str) -> Row:
-    """A decoder's passes by piece, for one engine; without rows if pieces were not timed."""
+    """A decoder's passes by piece, for one engine; no rows if pieces were not timed."""
     passes = [
         one
         for one in document["passes"]
@@ -233,7 +233,7 @@ def _piece_table(document: Row, engine: str) -> Row:
 
 
 def _search_table(document: Row) -> Row:
-    """Decoders as a whole, in milliseconds a token."""
+    """Whole searches, in milliseconds per token."""
     rows = []
     for one in document["searches"]:
         low, high = (seconds / one["passes"] for seconds in quartiles(one["seconds"]))
@@ -267,7 +267,7 @@ def _search_table(document: Row) -> Row:
 
 
 def _one_token_floor(document: Row, dtype: str) -> float | None:
-    """Return the floor of a decoder's pass of 1 token in a dtype; None: there was none."""
+    """Return the floor of a decoder's pass of 1 token in a dtype; None without such a pass."""
     found = [
         floor(document, one["engine"], one["pieces"]).seconds
         for one in document["passes"]
@@ -280,7 +280,7 @@ def _one_token_floor(document: Row, dtype: str) -> float | None:
 
 
 def loop_seconds(document: Row, engine: str) -> float | None:
-    """Return what the loop around an engine's pass costs; None if no search of it was timed."""
+    """Return the loop's seconds per pass of an engine; None if no search of it was timed."""
     found = [
         one
         for one in document["searches"]
@@ -290,7 +290,7 @@ def loop_seconds(document: Row, engine: str) -> float | None:
 
 
 def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float | None, float]:
-    """Return seconds and floor of a pass between those measured; None beyond them."""
+    """Return seconds and floor of a pass, interpolated; None outside the measured chunks."""
     found = sorted(
         (one for one in document["passes"] if (one["part"], one["engine"]) == (part, engine)),
         key=lambda one: one["chunk"],
@@ -308,7 +308,7 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
 
     Args:
         document: with the passes of this machine.
-        engine: that would run them.
+        engine: runs the passes.
         system: of ``acceptance``: passes per sentence, chunk and masks of a pass.
 
     Returns:
@@ -333,7 +333,7 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
 
 
 def _estimate_table(document: Row) -> Row:
-    """What sentences would take with the passes of another pair."""
+    """Estimated seconds per sentence, with the acceptance of another pair of models."""
     given = document["acceptance"]
     baselines: dict[str, float] = {}
     rows: list[Row] = []

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: The fields of a record, or of a benchmark's system, that say how its output was made.
+#: The fields of a record, or of a benchmark's system, on the origin of its output.
 PROVENANCE = ("lossless", "engine", "engine_dtype", "compiled", "model", "drafter")
 
-#: Greedy search's output. Only this promise can be shown wrong, by one token.
+#: Greedy search's output. Only this promise can be broken.
 EXACT = "exact"
-#: Exact in fp32, but its passes are of a lower precision.
+#: Exact in fp32, but decoded in a lower precision.
 OTHER_DTYPE = "other dtype"
-#: Of records: the method does not promise greedy search's output.
+#: The method does not promise greedy search's output.
 NONE = "none"
-#: Of older records, which lack what newer ones say.
+#: Older records lack the promise.
 NOT_RECORDED = "not recorded"
 
 

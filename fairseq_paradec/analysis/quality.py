@@ -1,9 +1,9 @@
-"""Quality of outputs, one interface for all kinds, with paired-bootstrap intervals of differences.
+"""Quality of outputs of all kinds, with paired-bootstrap intervals of differences.
 
 Translations have BLEU and chrF by sacreBLEU, summaries ROUGE by rouge-score, images PSNR. The
 bootstrap is that of Koehn (2004), "Statistical Significance Tests for Machine Translation
-Evaluation", section 3, with sacreBLEU's default seed; scores of translations are resampled by
-sacreBLEU's own statistics, the others are means over outputs.
+Evaluation", section 3, with sacreBLEU's default seed. Resampled scores of translations are computed
+from sacreBLEU's statistics; the others are means over outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..images import PEAK, Pixels, Size, image, psnr
 
 RESAMPLES, SEED = 1000, 12345
 
-# Where a summary's sentences end, in plain text; <q> is a mark that See et al.'s data may have.
+# Ends of a summary's sentences in plain text; <q> is the mark in See et al.'s data.
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*<q>\s*")
 
 Floats = npt.NDArray[np.float64]
@@ -34,11 +34,11 @@ class Quality(ABC):
 
     Args:
         references: one text per output.
-        resamples: of the test set, with replacement, for the intervals.
+        resamples: number of resamples of the test set, for the intervals.
 
     Attributes:
         metrics: their names, in the order of tables.
-        compared: what with what, for a note below the numbers.
+        compared: a note on the texts compared.
     """
 
     metrics: tuple[str, ...]
@@ -67,7 +67,7 @@ class Quality(ABC):
             baseline: the baseline's.
 
         Returns:
-            By metric: the difference of the scores, and the ends of its 95% interval.
+            The difference of the scores and the ends of its 95% interval, by metric.
         """
         ours, theirs = self._measured(texts), self._measured(baseline)
         found = {}
@@ -79,21 +79,21 @@ class Quality(ABC):
 
     @abstractmethod
     def signatures(self) -> dict[str, str]:
-        """Return how each metric is computed, by metric; valid once something was scored."""
+        """Return the computation of each metric, by metric; call it after scoring."""
 
     @abstractmethod
     def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        """Return, by metric, the score of all outputs and that of each resample."""
+        """Return the score of all outputs and of each resample, by metric."""
 
     def _measured(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        """Return the same, computed once: a baseline is compared with often."""
+        """Return ``_measure``, cached: a baseline is compared with often."""
         key = tuple(texts)
         if key not in self._known:
             self._known[key] = self._measure(texts)
         return self._known[key]
 
     def _means(self, each: Floats) -> tuple[float, Floats]:
-        """Return the mean over outputs, and that of each resample."""
+        """Return the mean over outputs, and the mean of each resample."""
         return float(each.mean()), self.counts @ each / len(each)
 
 
@@ -105,19 +105,19 @@ class TranslationQuality(Quality):
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
         super().__init__(references, resamples)
-        # `force`: translations without detokenisation are the user's to judge, not to be warned of.
+        # `force`: no warning about translations without detokenisation.
         self._scorers: dict[str, Any] = {"BLEU": BLEU(force=True), "chrF": CHRF()}
 
     def signatures(self) -> dict[str, str]:
-        """Return sacreBLEU's signatures, by metric; valid once something was scored."""
+        """Return sacreBLEU's signatures, by metric; call it after scoring."""
         return {name: str(scorer.get_signature()) for name, scorer in self._scorers.items()}
 
     def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
         found = {}
         for name, scorer in self._scorers.items():
             score = scorer.corpus_score(list(texts), [self.references]).score
-            # What sacreBLEU sums over sentences (n-gram matches, lengths); its own significance
-            # tests use these two methods in the same way.
+            # Statistics that sacreBLEU sums over sentences (n-gram matches, lengths); its own
+            # significance tests use these two methods in the same way.
             each = np.array(scorer._extract_corpus_statistics(list(texts), [self.references]))
             sums = (self.counts @ each).tolist()
             samples = np.array([scorer._compute_score_from_stats(row).score for row in sums])
@@ -126,17 +126,17 @@ class TranslationQuality(Quality):
 
 
 class SummaryQuality(Quality):
-    """ROUGE-1, -2, -L and, by sentences, -Lsum: F1 in %, the mean over summaries (Lin 2004).
+    """ROUGE-1, -2, -L and, by sentences, -Lsum: mean F1 over summaries, in % (Lin 2004).
 
     Raises:
-        UsageError: the package finds nothing to count in any of the references.
+        UsageError: no reference has a word that ROUGE counts.
     """
 
     metrics = ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum")
     compared = "Detokenised text against raw references, a-z and 0-9 in lower case"
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
-        from . import rouge  # it takes a second to load, of which no other kind has use
+        from . import rouge  # takes a second to load
 
         self._rouge = rouge
         super().__init__(references, resamples)
@@ -144,7 +144,7 @@ class SummaryQuality(Quality):
             raise option_error("references", "none", "texts with a to z or 0 to 9, for ROUGE")
 
     def signatures(self) -> dict[str, str]:
-        """Return package, version and options, by metric; where sentences end, of ROUGE-Lsum."""
+        """Return package, version and options, by metric."""
         common = f"F1|mean|stems:no|rouge-score:{metadata.version('rouge-score')}"
         ends = {"ROUGE-Lsum": "|sentences end:.!? or <q>"}
         return {name: common + ends.get(name, "") for name in self.metrics}
@@ -158,16 +158,16 @@ class SummaryQuality(Quality):
 class ImageQuality(Quality):
     """PSNR in dB, the mean over images.
 
-    That of an image without any error is infinite; it counts as if one intensity were off by one,
-    the best that any other image can have.
+    The PSNR of an image without error is infinite; it counts as one with one intensity off by one,
+    the best finite value.
 
     Args:
-        references: of each image the intensities as text.
+        references: the intensities of each image, as text.
         size: of all images.
         resamples: as in ``Quality``.
 
     Raises:
-        UsageError: a reference is no image of that size; ``scores`` says so of an output.
+        UsageError: a reference is no image of that size. ``scores`` raises it for outputs.
     """
 
     metrics = ("PSNR",)
@@ -180,7 +180,7 @@ class ImageQuality(Quality):
         self._wanted = self._images("reference", references)
 
     def signatures(self) -> dict[str, str]:
-        """Return what images there are, and what one without error counts."""
+        """Return the images' size, and the PSNR of an image without error."""
         size = self.size
         shape = f"{size.height}x{size.width}x{size.channels}"
         return {"PSNR": f"dB|mean|peak:{PEAK}|images:{shape}|no error:{self.best:.2f}"}
@@ -189,10 +189,10 @@ class ImageQuality(Quality):
         """Return the PSNR of each image.
 
         Args:
-            texts: of each output the intensities, one per reference.
+            texts: the intensities of each output, one per reference.
 
         Raises:
-            UsageError: one is no image of the size.
+            UsageError: an output is no image of the size.
         """
         pairs = zip(self._images("output", texts), self._wanted, strict=True)
         return np.array([min(psnr(ours, wanted), self.best) for ours, wanted in pairs])
@@ -201,7 +201,7 @@ class ImageQuality(Quality):
         return {"PSNR": self._means(self.each(texts))}
 
     def _images(self, what: str, texts: Sequence[str]) -> list[Pixels]:
-        """Arrange texts as images."""
+        """Convert texts to images."""
         found = []
         for number, text in enumerate(texts, start=1):
             try:
@@ -212,7 +212,7 @@ class ImageQuality(Quality):
 
 
 def by_sentences(texts: Sequence[str]) -> list[str]:
-    """Write each sentence of summaries on a line of its own, without the mark between them."""
+    """Put each sentence of summaries on its own line, without the mark between them."""
     return [SENTENCE_END.sub("\n", text) for text in texts]
 
 
@@ -228,14 +228,14 @@ def intensity(word: str) -> int:
 
 
 def resampled(size: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
-    """Draw resamples of a test set with replacement, the same each time.
+    """Draw resamples of a test set with replacement, with a fixed seed.
 
     Args:
         size: of the test set.
-        resamples: how many.
+        resamples: number of resamples.
 
     Returns:
-        How often each output is in each resample: ``resamples`` × ``size``.
+        The count of each output in each resample: ``resamples`` × ``size``.
     """
     draws = np.random.default_rng(SEED)
     return np.stack(

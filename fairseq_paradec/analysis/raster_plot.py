@@ -1,9 +1,8 @@
-"""One picture of an image that several methods decoded: in which step each intensity was written.
+"""One picture of an image that several methods decoded: the step that wrote each intensity.
 
-A row for each method: the output; in which step (a block of blockwise decoding, of every other
-method a pass) each of its intensities was written; and how many were written in that step. The
-intensities of a pixel stand side by side, as they do in the output. Where an output is an image,
-this shows what ``trace_plot`` shows of sentences.
+Each method has a row: the output, the step that wrote each intensity, and the number of tokens of
+that step. A step is a block of blockwise decoding, or a pass of any other method. The intensities
+of a pixel are side by side, as in the output. ``trace_plot`` is the picture for sentences.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from .sheet import DPI
 from .symbols import printable
 from .trace_view import EOS, Sentence
 
-#: Inches of a panel's side, of the space around it, and for a row's title.
+#: Inches: side of a panel, space around it, height of a row's title.
 PANEL, MARGIN, TITLE = 3.2, 0.45, 0.5
 
-#: Of steps, and of how many tokens one wrote.
+#: Colour maps of steps and of their numbers of tokens.
 COLOURS = ("viridis", "magma")
 
 
 def written_in(sentence: Sentence) -> list[int]:
-    """Return of each token of the output the step that wrote it, from 1; see ``Sentence.steps``."""
+    """Return the step that wrote each token of the output, from 1; see ``Sentence.steps``."""
     if not sentence.in_blocks:
         return [origin.pass_number for origin in sentence.origins]
     return [number for number, tokens in enumerate(sentence.steps, start=1) for _ in tokens]
@@ -43,14 +42,14 @@ def written_in(sentence: Sentence) -> list[int]:
 def maps(
     sentence: Sentence, size: Size
 ) -> tuple[Pixels, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Arrange an output as an image, and what is known of its steps beside it.
+    """Return an output as an image, with maps of its steps.
 
     Args:
         sentence: an output of intensities and ``</s>``.
         size: of the image.
 
     Returns:
-        The image; of each intensity the step that wrote it, and how many tokens that step wrote
+        The image; for each intensity, the step that wrote it and the number of tokens of that step
         (``</s>`` counted), both height × (width · channels).
 
     Raises:
@@ -83,13 +82,13 @@ def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[
         sentences: as each method decoded it; at least one.
         size: of the image.
         path: a PNG or SVG file.
-        files: where they come from, one per method.
+        files: names of their files, one per method.
 
     Raises:
         UsageError: an output is no image of that size.
     """
     arranged = [maps(one, size) for one in sentences]
-    # One scale for all methods, so that they can be compared.
+    # One scale for all methods.
     last, most = (max(2, *(int(one[i].max()) for one in arranged)) for i in (1, 2))
     panel = PANEL * min(1.0, size.height / size.width), PANEL * min(1.0, size.width / size.height)
     width, height = 3 * (panel[1] + 3 * MARGIN), panel[0] + 2 * MARGIN + TITLE
@@ -112,12 +111,12 @@ def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[
 
 
 def texts(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:
-    """Return all that the picture writes, for ``fonts.choose``."""
+    """Return the texts of the picture, for ``fonts.choose``."""
     return [_title(one, file) for one, file in zip(sentences, files, strict=True)]
 
 
 def _title(sentence: Sentence, file: str) -> str:
-    """Return what stands above a method's row."""
+    """Return the title of a method's row."""
     names = printable(f"{sentence.name}, {sentence.decoding} ({file})")
     return f"{names}\n{sentence.steps_summary}"
 

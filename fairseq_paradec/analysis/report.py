@@ -1,8 +1,7 @@
-"""One page of all that was measured in a folder: benchmarks, tables, passes, statistics, traces.
+"""One page of all measurements in a folder: benchmarks, tables, passes, statistics, traces.
 
 Pure functions of the documents and records; ``cli/report.py`` reads and checks them, and writes the
-page part by part. Nothing is measured or worked out anew: the tables and pictures are those of
-the other modules.
+page part by part. Tables and pictures come from the other modules.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .benchmark_tables import label
 from .promises import EXACT, NOT_RECORDED
 from .tally import Tally, decodings, per_sentence, totals
 
-#: What a folder may hold, in the order of the page, and how its part of the contents is called.
+#: Kinds of files in the order of the page, and their headings in the contents.
 KINDS = {
     "benchmark": "Benchmarks",
     "table": "Tables",
@@ -29,7 +28,7 @@ KINDS = {
     "statistics": "Statistics",
 }
 
-#: The ``id`` of what shows traces side by side, and of that which shows their sentences.
+#: The ``id`` of the totals of all traces, and of the view of their sentences.
 TOTALS, VIEWER = "totals", "sentences"
 
 Row = dict[str, Any]
@@ -60,7 +59,7 @@ def head(title: str, has_viewer: bool) -> str:
 
     Args:
         title: of the page.
-        has_viewer: whether traces are shown, too.
+        has_viewer: whether the page shows traces.
     """
     names = ["report", *(["viewer"] if has_viewer else [])]
     # The report's own style comes last.
@@ -91,12 +90,12 @@ def overview(
     skipped: Mapping[str, str],
     ids: Mapping[str, str],
 ) -> str:
-    """Return what is in the folder, warnings, contents, machines and versions.
+    """Return the page's overview: counts, warnings, contents, machines and versions.
 
     Args:
         documents: all of the folder.
-        tallies: the same.
-        skipped: why, by file.
+        tallies: all of the folder.
+        skipped: reasons by file.
         ids: of ``anchors``.
     """
     dates = [d.content["date"] for d in documents]
@@ -150,19 +149,19 @@ def _link(anchor: str, what: str, file: str = "") -> str:
 
 
 def _title(one: Document | Tally) -> str:
-    """Return how a file is called in the contents and above its part."""
+    """Return a file's title in the contents and above its part."""
     if isinstance(one, Document):
         return str(one.content["title"])
     return "; ".join(decodings(one))
 
 
 def _items(lines: Iterable[str]) -> str:
-    """Return lines as items of a list; what stands between backticks is code."""
+    """Return lines as items of a list; text between backticks is code."""
     return "".join(f"<li>{prose(line)}</li>\n" for line in lines)
 
 
 def prose(line: object) -> str:
-    """Return a note as HTML; what stands between backticks is code."""
+    """Return a note as HTML; text between backticks is code."""
     parts = str(line).split("`")
     if len(parts) % 2 == 0:  # one of them has no other
         return page.text(line)
@@ -175,14 +174,14 @@ def prose(line: object) -> str:
 def warnings(
     documents: Sequence[Document], tallies: Sequence[Tally] = ()
 ) -> list[tuple[str, list[str]]]:
-    """Say what of the documents must not be compared, and what is not what it promised.
+    """Return warnings of incomparable documents and broken promises.
 
     Args:
         documents: all of the page.
         tallies: all of the page.
 
     Returns:
-        Warnings, each with the files that it is about.
+        Warnings, each with its files.
     """
     found = [
         (
@@ -227,7 +226,7 @@ def _beyond_ties(tallies: Sequence[Tally], promise: str) -> list[str]:
 
 
 def _machine(one: Document) -> str:
-    """Return what a document was measured on."""
+    """Return the machine of a document."""
     machine = one.content["machine"]
     return (
         f"{machine.get('processor', 'unknown')}, {machine.get('cores', '?')} cores, accelerator: "
@@ -236,7 +235,7 @@ def _machine(one: Document) -> str:
 
 
 def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Say which files are of which kind, a line for each kind."""
+    """Return a line with the files of each kind."""
     where: dict[str, list[str]] = {}
     for name, kind in pairs:
         where.setdefault(kind, []).append(name)
@@ -291,7 +290,7 @@ def document_section(one: Document, anchor: str, pictures: Sequence[tuple[bytes,
 
 
 def _opening(title: str, anchor: str) -> str:
-    """Return how a file's part begins."""
+    """Return the beginning of a file's part."""
     return (
         f'<section class="file" id="{anchor}">\n<h2>{page.text(title)} '
         '<a class="up" href="#contents">contents</a></h2>\n'
@@ -307,7 +306,7 @@ def _figures(pictures: Sequence[tuple[bytes, str]]) -> str:
 
 
 def _details(summary: str, inside: str) -> str:
-    """Return what can be folded away, or nothing where there is nothing."""
+    """Return a foldable element; nothing without content."""
     return f"<details open>\n<summary>{summary}</summary>\n{inside}</details>\n" if inside else ""
 
 
@@ -340,11 +339,11 @@ def _table(table: Mapping[str, Any], name: str) -> str:
 
 
 def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
-    """Return what a picture's function writes into an open file.
+    """Return a picture as SVG.
 
     Args:
-        draw: the function, its other arguments bound.
-        texts: of the files, that it draws, in whatever script.
+        draw: writes the picture into an open file.
+        texts: names from the files that it draws, in any script.
     """
     from . import fonts  # matplotlib takes a second to load
 
@@ -358,7 +357,7 @@ def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
 
 
 def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str]]) -> str:
-    """Return the part of the page that has all traces and statistics side by side.
+    """Return the part of the page with the totals of all traces and statistics.
 
     Args:
         tallies: of the page.
@@ -395,7 +394,7 @@ def tally_section(one: Tally, anchor: str) -> str:
 
 
 def viewer_opening(is_shared: bool) -> str:
-    """Return how the part begins that shows traces sentence by sentence.
+    """Return the beginning of the view of traces, sentence by sentence.
 
     Args:
         is_shared: whether its sentences are in all traces.

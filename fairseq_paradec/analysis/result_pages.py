@@ -27,7 +27,7 @@ HEAD = """\
 for each result from its JSON file. To change a number, run the command on its page again.
 """
 
-# Results whose command was typed before `paradec` existed show it as it was typed.
+# Older results show their command as it was typed.
 OLD_COMMAND = "Today `paradec NAME` is what was `python -m fairseq_paradec.cli.NAME` then."
 
 Row = dict[str, Any]
@@ -43,7 +43,7 @@ def page(document: Mapping[str, Any], picture: str | None = None) -> str:
 
     Args:
         document: what ``measure.documents.read_document`` returns, or a benchmark.
-        picture: address of its picture.
+        picture: path of its picture.
     """
     packages = (f"{package} {version}" for package, version in document["versions"].items())
     parts = [
@@ -70,19 +70,18 @@ def machine(document: Mapping[str, Any]) -> str:
 def summary(
     chosen: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], folder: str
 ) -> str:
-    """Render RESULTS.md: which decoder is how fast, what follows, the targets, all results.
+    """Render RESULTS.md: a table of decoders, conclusions, targets, links to all results.
 
     Args:
-        chosen: of summary.json: ``benchmark`` (the name of a result), ``rows`` (labels of its
-            systems), ``peer`` (the system that the others are compared with), ``lines`` (each with
-            ``text``, and ``from``, the results that its numbers are in), ``targets`` (each with
-            ``target``, ``found``, ``met`` and ``from``) and ``not run``; empty for links alone.
+        chosen: summary.json: ``benchmark`` (the name of a result), ``rows`` (labels of its
+            systems), ``peer`` (the label of the fourth baseline), ``lines`` (each with ``text``,
+            and ``from``, the results with its numbers), ``targets`` (each with ``target``,
+            ``found``, ``met`` and ``from``) and ``not run``; empty for links alone.
         documents: all results, by name.
-        folder: address of their pages.
+        folder: path of their pages.
 
     Raises:
-        UsageError: it names a result or a system that is not there, or a number that no named
-            result has.
+        UsageError: a named result or system is missing, or the named results lack a number.
     """
     parts = [HEAD.rstrip("\n")]
     if chosen:
@@ -107,7 +106,7 @@ def summary(
 
 
 def summary_rows(document: Mapping[str, Any], labels: Sequence[str], peer: str) -> list[Row]:
-    """Return the rows of the one table: passes, time, four baselines, and what the output is.
+    """Return the rows of the summary's table: passes, time, four speed-ups, and the label.
 
     Args:
         document: a benchmark.
@@ -140,7 +139,7 @@ def summary_rows(document: Mapping[str, Any], labels: Sequence[str], peer: str) 
 
 
 def _setting(document: Mapping[str, Any], address: str) -> str:
-    """Return what the one table was measured on."""
+    """Return the setting of the summary's table."""
     setting = document["setting"]
     return (
         f"[{document['title']}]({address}): {setting['timed sentences']} of "
@@ -159,7 +158,7 @@ def _of(documents: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, A
 
 
 def _check_numbers(line: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a number with a decimal point that no number of its results rounds to."""
+    """Refuse a decimal number that is in none of its results, rounded."""
     pages = " ".join(page(_of(documents, name)) for name in line["from"])
     known = [float(number) for number in re.findall(r"\d+\.\d+", pages)]
     for number in re.findall(r"\d+\.\d+", line.get("found", line.get("text", ""))):

@@ -16,10 +16,10 @@ from rouge_score.tokenizers import DefaultTokenizer
 
 from .quality import Floats, resampled
 
-# What rouge-score counts; all else is a space to it.
+# Characters of words for rouge-score; it treats all others as spaces.
 COUNTED = re.compile("[a-z0-9]")
 
-# The measures as the papers and as the package name them; the last one goes by sentences.
+# The measures' names in papers and in the package; the last one is by sentences.
 WHOLE = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
 BY_SENTENCES = {**WHOLE, "ROUGE-Lsum": "rougeLsum"}
 
@@ -48,13 +48,13 @@ def rouge(
     """Score summaries against one reference each.
 
     The intervals are percentiles of the mean over resampled summaries, drawn with the seed of
-    ``quality``; rouge-score's own bootstrap has none, and gives a median for the mean.
+    ``quality``; rouge-score's own bootstrap has no seed and returns a median, not the mean.
 
     Args:
         summaries: a text each.
         references: one per summary.
         stemming: compare words by their Porter stems.
-        sentence_mark: the token between the sentences of a text; it is no word itself.
+        sentence_mark: the token between the sentences of a text; it is no word.
 
     Returns:
         ROUGE-1 and -2 (shared n-grams) and ROUGE-L (longest common subsequence of whole texts);
@@ -94,7 +94,7 @@ def each(
     Returns:
         By measure, 3 × summaries: precision, recall and F1, in %.
     """
-    # Given its own tokeniser, the package does not log that it uses that.
+    # With an explicit tokeniser the package logs nothing.
     scorer = RougeScorer(list(measures.values()), tokenizer=DefaultTokenizer(stemming))
     found = [scorer.score(*pair) for pair in zip(references, summaries, strict=True)]
     return {name: 100 * np.array([one[key] for one in found]).T for name, key in measures.items()}
@@ -105,16 +105,16 @@ def in_lines(text: str, mark: str) -> str:
 
     Args:
         text: tokens with spaces between them.
-        mark: the token between (or behind) sentences; it goes.
+        mark: the token between (or after) sentences, which is removed.
     """
     return " ".join("\n" if token == mark else token for token in text.split())
 
 
 def is_counted(text: str) -> bool:
-    """Say whether rouge-score finds anything to count in a text."""
+    """Return whether a text has a word for rouge-score."""
     return COUNTED.search(text.lower()) is not None
 
 
 def has_other_letters(text: str) -> bool:
-    """Say whether a text has letters that rouge-score takes for spaces."""
+    """Return whether a text has letters that rouge-score treats as spaces."""
     return any(letter.isalpha() and not letter.isascii() for letter in text)

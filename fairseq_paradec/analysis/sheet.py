@@ -1,7 +1,6 @@
 """A sheet to draw tokens and cells on, measured in inches from its upper left corner.
 
-What is placed by hand stays legible at any length: the drawing decides how large a cell is, not
-the size of the paper.
+Cells keep a legible size at any length of a sentence; the sheet grows instead.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from .symbols import is_rtl, printable
 
 #: Points in an inch; fonts are measured in points.
 POINTS = 72
-#: How many characters of a token are drawn, the last one being an ellipsis.
+#: Longest drawn token in characters, including the ellipsis of a cut one.
 LONGEST = 24
-#: Below so many points text is left out.
+#: Smaller texts, in points, are left out.
 SMALLEST = 3.5
 #: Pixels in an inch of a PNG.
 DPI = 110
 #: Height of a line of text, in font sizes.
 LINE = 1.45
-#: How much wider than by its outlines a text may be in a PNG, whose letters begin at whole pixels.
+#: Widening of a text in a PNG, whose letters begin at whole pixels.
 WIDER = 1.03
 
-#: matplotlib sets right-to-left text from 3.11 on; before, it would draw what follows.
+#: matplotlib lays out right-to-left text from 3.11 on; earlier ones would draw these characters.
 SHAPES = tuple(map(int, matplotlib.__version__.split(".")[:2])) >= (3, 11)
-#: Unicode's words for it: from right to left; a text in its own direction, and its end.
+#: Unicode's controls: right-to-left mark; an isolated text, and its end.
 RIGHT_TO_LEFT, ISOLATE, POP = "\u200f", "\u2068", "\u2069"
 
 TEXT, FAINT, EDGE = "#1a1a1a", "#5f5f5f", "#9a9a9a"
@@ -69,7 +68,7 @@ class Sheet:
     def cells(
         self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str]]
     ) -> None:
-        """Draw a matrix of coloured cells as one image, with white lines where there is room.
+        """Draw a matrix of coloured cells as one image, with white lines between large cells.
 
         Args:
             x: of its left edge.
@@ -92,7 +91,7 @@ class Sheet:
         self.box(x, y, right - x, bottom - y, fill=False, edgecolor=EDGE)
 
     def columns(self, x: float, y: float, width: float, tokens: Sequence[str]) -> None:
-        """Write tokens upright above the columns of a matrix, as many as can be read.
+        """Write tokens upright above the columns of a matrix, as many as are legible.
 
         Args:
             x: of the first column's left edge.
@@ -107,19 +106,19 @@ class Sheet:
             self.text(place, y - 0.05, label(tokens[i]), size, **how)
 
     def rows(self, x: float, y: float, height: float, count: int) -> None:
-        """Number the rows of a matrix from 1, left of ``x``, as many as can be read."""
+        """Number the rows of a matrix from 1, left of ``x``, as many as are legible."""
         size, every = column_font(height)
         for i in range(0, count, every):
             self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, ha="right", color=FAINT)
 
     def legend(self, x: float, y: float, width: float, names: Mapping[str, str]) -> None:
-        """Explain colours, in as many lines as ``legend_height`` allows for.
+        """Draw a legend of colours, with the lines that ``legend_height`` counts.
 
         Args:
             x: of the left edge.
             y: of the upper edge.
-            width: of the room that there is.
-            names: by what it means, each colour.
+            width: of the available space.
+            names: colours by meaning.
         """
         for row, line in enumerate(_legend(names, width)):
             for place, name in line:
@@ -128,19 +127,19 @@ class Sheet:
                 self.text(left + 0.22, middle, name, 8)
 
     def save(self, path: Path) -> None:
-        """Write the picture as PNG or SVG, by the file's name; the same bytes each time."""
+        """Write the picture as PNG or SVG, by the file's name, reproducibly."""
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         self.figure.savefig(path, dpi=DPI, metadata=metadata)
 
 
 def label(token: str) -> str:
-    """Return a token as it is drawn: controls spelled out, what is very long cut."""
+    """Return a token as it is drawn: controls spelled out, long ones cut."""
     shown = printable(token)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
 def text_width(text: str, size: float) -> float:
-    """Return how many inches a text takes in the fonts of ``fonts.drawing``.
+    """Return the width of a text in the fonts of ``fonts.drawing``, in inches.
 
     Args:
         text: one line.
@@ -151,7 +150,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def column_font(width: float) -> tuple[float, int]:
-    """Return the font size of labels of narrow columns or low rows, and that every n-th has one.
+    """Return the font size of labels of columns or rows, and n: every n-th has a label.
 
     Args:
         width: of a column in inches.
@@ -161,25 +160,25 @@ def column_font(width: float) -> tuple[float, int]:
 
 
 def columns_height(tokens: Iterable[str], width: float) -> float:
-    """Return how many inches ``Sheet.columns`` takes above a matrix."""
+    """Return the height of ``Sheet.columns`` above a matrix, in inches."""
     size, _ = column_font(width)
     return max((text_width(label(token), size) for token in tokens), default=0) + 0.12
 
 
 def cell_font(width: float, height: float) -> float | None:
-    """Return the size of two decimals in a cell of these inches; None where they do not fit."""
+    """Return the font size of a number in a cell, whose size is in inches; None if none fits."""
     size = min(8.0, width * POINTS / 2.6, 0.75 * height * POINTS)
     return size if size >= SMALLEST else None
 
 
 def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> list[str]:
-    """Set tokens in lines.
+    """Break tokens into lines.
 
     Args:
-        tokens: one after the other.
+        tokens: in order.
         size: in points.
         width: of a line, in inches.
-        most: lines; where they do not do, the last one ends in an ellipsis.
+        most: largest number of lines; a longer text ends in an ellipsis.
     """
     lines: list[list[str]] = [[]]
     space, used = text_width("x x", size) - text_width("xx", size), 0.0
@@ -197,10 +196,10 @@ def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> lis
 
 
 def source_lines(source: Sequence[str] | None, size: float, width: float) -> list[str]:
-    """Set a source in lines, as ``wrap``, with a word before it.
+    """Break a source into lines, like ``wrap``, after the word "source".
 
     Args:
-        source: its tokens; None if the trace does not tell them.
+        source: its tokens; None if the trace lacks them.
         size: in points.
         width: of a line, in inches.
     """
@@ -210,19 +209,19 @@ def source_lines(source: Sequence[str] | None, size: float, width: float) -> lis
 
 
 def _line(tokens: Sequence[str]) -> str:
-    """Join tokens; what stands beside a right-to-left one keeps its own direction, as ``</s>``."""
+    """Join tokens; beside right-to-left ones, others such as ``</s>`` keep their direction."""
     if SHAPES and any(map(is_rtl, tokens)):
         tokens = [f"{ISOLATE}{token}{POP}" for token in tokens]
     return " ".join(tokens)
 
 
 def legend_height(names: Iterable[str], width: float) -> float:
-    """Return how many inches ``Sheet.legend`` takes."""
+    """Return the height of ``Sheet.legend``, in inches."""
     return 0.22 * len(_legend(names, width))
 
 
 def _legend(names: Iterable[str], width: float) -> list[list[tuple[float, str]]]:
-    """Return by line where each name of a legend stands."""
+    """Return the place of each name of a legend, by line."""
     lines: list[list[tuple[float, str]]] = [[]]
     place = 0.0
     for name in names:

@@ -1,7 +1,7 @@
 """Pictures of speed-ups: by batch, beam, length, threads; of single sentences; and of acceptance.
 
-Pure functions of a benchmark's JSON, or of what ``acceptance_by_position`` counted. Each is written
-to a ``.png`` or ``.svg`` file, or into an open binary file as SVG.
+Pure functions of a benchmark's JSON, or of the counts of ``acceptance_by_position``. Each writes a
+``.png`` or ``.svg`` file, or SVG into an open binary file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .benchmark_plot import COLOURS, WRONG, plt, save
 from .benchmark_tables import BEAM
 from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
 
-#: Marks of the settings, or of lines, in their order.
+#: Marks of settings or lines, in order.
 MARKERS = "os^Dv<>pPX"
 
-#: Panels of histograms side by side.
+#: Largest number of histograms side by side.
 COLUMNS = 4
 
-#: Shares of fewer drafts than this get hollow marks.
+#: Shares of fewer drafts have hollow marks.
 FEW = 10
 
 
@@ -46,7 +46,7 @@ def _axes(rows: int, columns: int, width: float, height: float, **options: Any) 
 
 
 def _label_legend(figure: Any, labels: Sequence[str]) -> None:
-    """Say below the panels what the colours mean."""
+    """Draw a legend of the colours below the panels."""
     shown = list(dict.fromkeys(labels))
     handles = [plt.Rectangle((0, 0), 1, 1, color=_colour(one)) for one in shown]
     where = {"loc": "outside lower center", "ncols": min(4, len(shown))}
@@ -56,11 +56,11 @@ def _label_legend(figure: Any, labels: Sequence[str]) -> None:
 def draw_speed_ups(
     document: dict[str, Any], by: str, target: Path | BinaryIO, against: str = BEAM
 ) -> None:
-    """Draw the systems' speed-ups in all settings: a row a system, a mark a setting.
+    """Draw the speed-ups in all settings: a row per system, a mark per setting.
 
     Args:
         document: what ``paradec benchmark`` wrote.
-        by: one of ``speed_ups.KINDS``; the benchmark has data for it.
+        by: one of ``speed_ups.KINDS`` that the benchmark has data for.
         target: the file.
         against: the baseline; see ``speed_ups.speed_ups``.
     """
@@ -114,7 +114,7 @@ def draw_histogram(
     Args:
         document: what ``paradec benchmark`` wrote.
         target: the file.
-        labels: of the systems wanted; None: all but the baseline.
+        labels: of the systems; None for all but the baseline.
         against: the baseline's label.
     """
     found = histograms(document, labels, against)
@@ -126,7 +126,7 @@ def draw_histogram(
     for ax, one in zip(axes.flat, found, strict=False):
         counts = one.bins
         shares = [100 * n / len(one.ratios) for n in counts]
-        # A bin stands between its ends; the last one may be open.
+        # A bin lies between its ends; the last one may be open.
         ax.bar([i + 0.5 for i in range(len(counts))], shares, width=0.92, color=_colour(one.label))
         ax.axvline(1, color="black", linewidth=0.6, linestyle=":")
         middle = min(one.quantile(50), LAST_BIN + 0.5)
@@ -146,7 +146,7 @@ def draw_histogram(
         axes[0, 0].set_xticks(range(last + 1), names)
     figure.suptitle(f"Sentences by how much faster they are than with {against}", fontsize=10)
     figure.supylabel("% of sentences", fontsize=8)
-    # With shared axes matplotlib labels the last row alone, which some columns do not reach.
+    # With shared axes matplotlib labels only the last row, which may be incomplete.
     for ax in axes.flat[max(0, len(found) - columns) : len(found)]:
         ax.tick_params(labelbottom=True)
         ax.set_xlabel("times as fast (triangle: median)", fontsize=8)
@@ -155,7 +155,7 @@ def draw_histogram(
 
 
 def _draw_rates(ax: Any, found: Sequence[Position], if_reached: bool, **style: Any) -> Any:
-    """Draw a line of shares, hollow marks on those of few drafts; return the line."""
+    """Draw a line of shares, with hollow marks for few drafts; return the line."""
     points = []
     for one in found:
         rate = one.rate_if_reached if if_reached else one.rate
@@ -165,7 +165,7 @@ def _draw_rates(ax: Any, found: Sequence[Position], if_reached: bool, **style: A
     (line,) = ax.plot([x for x, _, _ in points], [y for _, y, _ in points], **style)
     few = [(x, y) for x, y, drafts in points if drafts < FEW]
     places, shares = [x for x, _ in few], [y for _, y in few]
-    # Upon the full marks of all lines, not only of this one.
+    # Above the full marks of all lines.
     ax.plot(places, shares, **style, linestyle="", markerfacecolor="white", zorder=3)
     return line
 
@@ -173,11 +173,10 @@ def _draw_rates(ax: Any, found: Sequence[Position], if_reached: bool, **style: A
 def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | BinaryIO) -> None:
     """Draw how often the i-th token of a draft is accepted, a line for each name.
 
-    Shares of fewer than ``FEW`` drafts have hollow marks: few drafts get so far, and one more or
-    less would move them.
+    Shares of fewer than ``FEW`` drafts have hollow marks, because they are uncertain.
 
     Args:
-        by_name: what ``acceptance_by_position.count`` found, for example by method.
+        by_name: results of ``acceptance_by_position.count``, for example by method.
         target: the file.
     """
     figure, axes = _axes(1, 2, 10.4, max(4.0, 1.2 + 0.21 * len(by_name)), sharey=True)
@@ -196,6 +195,6 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     note = f"position in the draft (hollow marks: shares of fewer than {FEW} drafts)"
     figure.supxlabel(note, fontsize=9)
     handles = lines[: len(by_name)]
-    # With handles, so that names that begin with _ are shown, too.
+    # Explicit handles, because matplotlib hides names that begin with _.
     figure.legend(handles, list(by_name), fontsize=8, frameon=False, loc="outside right upper")
     save(figure, target)

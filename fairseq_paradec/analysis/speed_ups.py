@@ -22,13 +22,13 @@ from .timing import Rounds, Spread, length_bins, speed_up
 
 Row = dict[str, Any]
 
-#: What speed-ups can be told apart by.
+#: Settings by which speed-ups are listed.
 KINDS = ("batch", "beam", "length", "threads")
 
 #: Quantiles of the per-sentence speed-ups, in percent.
 QUANTILES = (5, 25, 50, 75, 95)
 
-#: Per-sentence speed-ups above this share a bin.
+#: The last bin of per-sentence speed-ups, which is open.
 LAST_BIN = 10
 
 
@@ -38,7 +38,7 @@ class SpeedUp:
 
     Attributes:
         name: of the system.
-        label: what its output was shown to be.
+        label: of its outputs.
         at: for example ``batch 8``.
         spread: the speed-up over the rounds.
         against: the baseline's name.
@@ -57,7 +57,7 @@ def check_against(document: dict[str, Any], against: str) -> None:
     """Refuse a baseline that was not measured.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: the benchmark has no such system.
     """
     names = [system["label"] for system in document["systems"]]
     if against not in names:
@@ -70,7 +70,7 @@ def _own(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _main(document: dict[str, Any]) -> str:
-    """Return the number of threads of all but the thread sweep."""
+    """Return the number of threads outside the thread sweep."""
     return str(document["setting"]["threads"][0])
 
 
@@ -80,11 +80,12 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
     Args:
         document: what ``paradec benchmark`` wrote.
         by: one of ``KINDS``.
-        against: the baseline's label; by ``beam``, where fairseq's search of that width is missing.
+        against: the baseline's label; for ``beam`` only where fairseq's search of the same beam is
+            missing.
 
     Returns:
-        Nothing where there is nothing to compare: one batch size, one number of threads, or no two
-        systems whose commands differ in ``--beam`` alone.
+        An empty list if there is nothing to compare: one batch size, one number of threads, or no
+        two systems whose commands differ only in ``--beam``.
 
     Raises:
         UsageError: the baseline was not measured in these settings.
@@ -136,7 +137,7 @@ _BEAM_FLAG = re.compile(r"(?<!\S)--beam[ =](\d+)(?!\S)")
 
 
 def _beam_of(command: str) -> tuple[str, int] | None:
-    """Split a command into what it is without its beam, and the beam; None: it names none."""
+    """Split a command into the part without its beam, and the beam; None if it has no beam."""
     widths = _BEAM_FLAG.findall(command)
     if len(widths) != 1:
         return None
@@ -160,7 +161,7 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
             name, base = system["label"], stock.get(width, against)
             gain, ms = speed_up(times[base], times[name]), milliseconds(times[name])
             found.append(SpeedUp(shown(system), label(system), f"beam {width}", gain, base, ms))
-    # fairseq's own search alone, which every benchmark has with two beams, says nothing.
+    # Every benchmark has fairseq's own search with two beams.
     own_search = {shown(system) for _, system in groups.get("beam", [])}
     return found if {one.name for one in found} - own_search else []
 
@@ -174,8 +175,8 @@ class Histogram:
 
     Attributes:
         name: of the system.
-        label: what its output was shown to be.
-        ratios: of each sentence, baseline's median time over the system's.
+        label: of its outputs.
+        ratios: for each sentence, the baseline's median time over the system's.
     """
 
     name: str
@@ -184,9 +185,9 @@ class Histogram:
 
     @property
     def bins(self) -> list[int]:
-        """How many sentences are at 0-1x, 1-2x, ...; the lower end belongs to a bin.
+        """The numbers of sentences at 0-1x, 1-2x, ..., lower ends included.
 
-        The last one, bin ``LAST_BIN``, holds all from there on.
+        The last bin, ``LAST_BIN``, is open.
         """
         counts = [0] * (min(int(max(self.ratios)), LAST_BIN) + 1)
         for ratio in self.ratios:
@@ -199,7 +200,7 @@ class Histogram:
         return sum(ratio > 1 for ratio in self.ratios) / len(self.ratios)
 
     def quantile(self, percent: float) -> float:
-        """Return a quantile of the ratios; between two, linearly."""
+        """Return a quantile of the ratios, linearly interpolated."""
         return float(np.percentile(self.ratios, percent))
 
 
@@ -208,16 +209,15 @@ def histograms(
 ) -> list[Histogram]:
     """Return the per-sentence speed-ups at batch 1 (xia2022, Figure 4).
 
-    A sentence's speed-up is the ratio of two medians over the rounds: the baseline's time for it,
-    and the system's.
+    A sentence's speed-up is the ratio of median times over the rounds, baseline to system.
 
     Args:
         document: what ``paradec benchmark`` wrote.
-        labels: of the systems wanted; None: all but the baseline, CTranslate2's among them.
+        labels: of the systems; None for all but the baseline, including CTranslate2's.
         against: the baseline's label.
 
     Raises:
-        UsageError: a label is none of the benchmark.
+        UsageError: the benchmark lacks a label.
     """
     check_against(document, against)
     names = [system["label"] for system in document["systems"]]
@@ -267,8 +267,8 @@ _TITLES = {
 _NOTES = {
     "batch": "Batch 1: the timed sentences one by one; other sizes: all sentences, sorted by "
     "length. The baseline has the same batches.",
-    "beam": "Systems whose commands differ in --beam alone. Each against fairseq's search with the "
-    "same beam where that was measured, else against what the column says.",
+    "beam": "Systems whose commands differ only in --beam. Each against fairseq's search with the "
+    "same beam where that was measured, else against the named baseline.",
     "length": "Bins of about as many sentences each, by tokens of the source.",
     "threads": "Each against the baseline with as many threads.",
 }
@@ -329,11 +329,11 @@ def histogram_table(
         rows.append(row | {bin_name(place): counts[place] for place in range(first, width)})
     name = f"Speed-up of single sentences against {against} (batch 1, {threads(_main(document))})"
     notes = [
-        "Of each sentence, the baseline's median time over the rounds by the system's (xia2022, "
-        "Figure 4); quantiles over the sentences, and how many lie in each bin.",
+        "For each sentence, the baseline's median time over the rounds, divided by the system's "
+        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin.",
     ]
     if any(one.label == "peer" for one in found):
-        notes.append("Peers run with threads and dtype of their own.")
+        notes.append("Peers have their own threads and dtype.")
     return {"title": name, "notes": notes, "rows": rows}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def typed(flags: dict[str, Any]) -> list[str]:
-    """Return a record's flags as they are typed, without those that are off.
+    """Return a record's flags as typed, without those that are off.
 
     Args:
-        flags: by option's name.
+        flags: values by the option's name.
     """
     return [
         printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
@@ -21,23 +21,23 @@ def typed(flags: dict[str, Any]) -> list[str]:
 
 
 def is_rtl(tokens: Iterable[str]) -> bool:
-    """Say whether a text runs from right to left: its first letter with a direction says so."""
+    """Return whether a text runs from right to left, by its first letter with a direction."""
     kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
     return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
 
 
 def printable(token: str) -> str:
-    r"""Return a token with what would command a terminal, or turn its text round, as ``\x1b``."""
+    r"""Return a token with controls of terminals and of text direction escaped, as ``\x1b``."""
     return "".join(_escaped(c) if _is_control(c) else c for c in token)
 
 
 def _is_control(character: str) -> bool:
-    """Say whether a character is a control, half a pair, a line's end, or turns the direction."""
+    """Return whether a character is a control, a surrogate, a line's end, or sets the direction."""
     turns = unicodedata.bidirectional(character) in (
         *("LRE", "RLE", "PDF", "LRO", "RLO"),
         *("LRI", "RLI", "FSI", "PDI"),
     )
-    # U+FFFE, U+FFFF and their like, which no XML may hold
+    # non-characters such as U+FFFE, which XML forbids
     never = ord(character) & 0xFFFE == 0xFFFE or "\ufdd0" <= character <= "\ufdef"
     return turns or never or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
@@ -47,7 +47,7 @@ def _escaped(character: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the width of a text in columns of a terminal."""
     return sum(
         0
         if unicodedata.category(c) in ("Mn", "Me", "Cf")

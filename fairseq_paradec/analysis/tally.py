@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 RESCUED = "rescued"
 
-#: What an audit may find of a sentence.
+#: Verdicts of an audit on a sentence.
 IDENTICAL, TIES, BEYOND = "identical", "ties", "beyond ties"
 VERDICTS = (IDENTICAL, TIES, OTHER_DTYPE, BEYOND)
 
@@ -29,13 +29,13 @@ class Tally:
 
     Attributes:
         name: of the file.
-        has_passes: a trace; statistics do not tell what happened in a pass.
-        methods: sentences by decoding and its flags.
-        counts: per sentence, in the file's order, by name of the count.
-        audits: sentences by verdict; those that were not audited are left out.
-        promises: sentences by what was promised of them; see ``promise_of``.
-        beyond: the same, of those that the audit found to differ beyond ties.
-        positions: how often the i-th token of a draft was accepted; none where nothing is drafted.
+        has_passes: whether the file is a trace; statistics have no passes.
+        methods: number of sentences by decoding and flags.
+        counts: values per sentence, in the file's order, by name.
+        audits: number of audited sentences by verdict.
+        promises: number of sentences by promise; see ``promise_of``.
+        beyond: number of sentences that differ beyond ties, by promise.
+        positions: acceptance by position in the draft; empty without drafts.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Tally:
 
         Args:
             record: a line of the file, its schema checked.
-            sentence: what was read from it, of a trace.
+            sentence: read from the record; None for statistics.
 
         Raises:
             UsageError: it lacks a count.
@@ -80,7 +80,7 @@ class Tally:
 
 
 def _number(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return what reads a count of a record."""
+    """Return a function that reads a count of a record."""
 
     def read(record: dict[str, Any]) -> int:
         value = record.get(name)
@@ -92,7 +92,7 @@ def _number(name: str) -> Callable[[dict[str, Any]], int]:
 
 
 def _sum(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return what adds up a record's counts per pass."""
+    """Return a function that sums a record's counts per pass."""
 
     def read(record: dict[str, Any]) -> int:
         values = record.get(name)
@@ -103,7 +103,7 @@ def _sum(name: str) -> Callable[[dict[str, Any]], int]:
     return read
 
 
-#: What statistics count of a sentence.
+#: The counts of a sentence.
 COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
     "tokens": _number("num_tokens"),
     "passes": _number("decoder_passes"),
@@ -113,10 +113,10 @@ COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
 
 
 def method(record: dict[str, Any]) -> tuple[str, str]:
-    """Return a record's decoding and its flags as they are typed; what is off is left out.
+    """Return a record's decoding and its flags as typed, without those that are off.
 
     Raises:
-        UsageError: there is no decoding, or the flags are none.
+        UsageError: a field is missing or malformed.
     """
     decoding, flags = record.get("decoding"), record.get("flags", {})
     if not isinstance(decoding, str) or not isinstance(flags, dict):
@@ -157,28 +157,28 @@ def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
             row |= {v: one.audits[v] if one.audits else "-" for v in VERDICTS}
         rows.append(row)
     notes = [
-        "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and how "
-        "many of them were let pass, those after the end of a sentence too. rescued: accepted, "
-        "though not the verifier's own choice, which only a trace tells.",
-        "promise: exact, greedy search's output; other dtype, the same in fp32, but these passes "
-        "were in a lower precision; none; or not recorded, in files of version 1.",
+        "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and the "
+        "accepted ones, including those after the end of a sentence. rescued: accepted, though not "
+        "the verifier's own choice; only traces record it.",
+        "promise: exact, greedy search's output; other dtype, greedy search's output in fp32, but "
+        "decoded in a lower precision; none; or not recorded, in files of version 1.",
     ]
     if audited:
         notes.append(
-            "audited: compared with fairseq's own search; ties: the outputs part where two tokens' "
-            "log-probabilities differ by less than 1e-4; other dtype: they part, but in fp32 they "
-            "need not; beyond ties: they part otherwise."
+            "audited: compared with fairseq's own search; ties: the outputs first differ where two "
+            "tokens' log-probabilities differ by less than 1e-4; other dtype: they differ, but may "
+            "agree in fp32; beyond ties: they differ otherwise."
         )
     return {"title": "Traces and statistics", "notes": notes, "rows": rows}
 
 
 def ratio(part: int, whole: int) -> float | str:
-    """Return a quotient with two decimals, or ``-`` where there is none."""
+    """Return a quotient with two decimals, or ``-`` if there is none."""
     return round(part / whole, 2) if whole else "-"
 
 
 def per_sentence(one: Tally) -> dict[str, Any]:
-    """Return the table of what a sentence of one file takes.
+    """Return the table of counts per sentence of one file.
 
     Args:
         one: the file.
@@ -192,7 +192,7 @@ def per_sentence(one: Tally) -> dict[str, Any]:
 
 
 def _spread(name: str, values: Sequence[float], total: float | str) -> Row:
-    """Return one row: what sentences have of something."""
+    """Return one row: the distribution of a count over sentences."""
     return {
         "per sentence": name,
         "total": total,

@@ -1,6 +1,6 @@
 """A target order drawn as in zhang2020, Figure 1: slots, steps, positions, inputs, and the mask.
 
-Whatever is shown is read off ``TargetOrder``, nothing is worked out a second time.
+All values come from ``TargetOrder``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .benchmark_plot import plt
 
 BOS, EOS = "<s>", "</s>"
 SEEN, HIDDEN = "●", "·"
-#: Of a slot that no target fills.
+#: The word of an unused slot.
 UNTRAINED = "-"
 #: In the picture, as in the paper: purple words, green positions, blue start symbols.
 COLOURS = {"word": "#d9c8ec", "position": "#cfe8cf", "start": "#c5dcf5", "none": "#ffffff"}
@@ -30,12 +30,12 @@ class Slot:
 
     Attributes:
         number: t, from 0; also the number of the input row that predicts it.
-        step: in which it is predicted, from 1.
-        direction: as ``TargetOrder.direction_name`` has it.
-        word: what is predicted; ``-`` where nothing is trained.
-        place: that word's place in the target, from 1; None for ``</s>`` and ``-``.
+        step: the step that predicts it, from 1.
+        direction: as in ``TargetOrder.direction_name``.
+        word: the predicted word; ``-`` where nothing is trained.
+        place: the word's place in the target, from 1; None for ``</s>`` and ``-``.
         position: of the input row.
-        input: the token that stands in the input row.
+        input: the token of the input row.
     """
 
     number: int
@@ -49,14 +49,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What there is to draw.
+    """The contents of a drawing.
 
     Attributes:
         title: the order in words.
         words: the target.
         slots: in the order of writing, whole steps.
-        mask: T×T: which input row sees which.
-        per_step: slots of a step.
+        mask: T×T; whether an input row (first index) sees another (second).
+        per_step: number of slots of a step.
     """
 
     title: str
@@ -73,7 +73,7 @@ class Drawing:
 
 
 def title_of(order: TargetOrder) -> str:
-    """Say in words what an order is."""
+    """Describe an order in words."""
     h, c, z = order.directions, order.tokens_per_direction, order.tokens_per_step
     if h == 1:
         how = "from right to left" if order.right_to_left else "from left to right"
@@ -97,7 +97,7 @@ def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
         order: the order.
         words: one or more, without ``</s>``.
     """
-    # Word number i has the id i: whatever becomes of it, it is told from all others.
+    # Word number i has the id i, so all ids differ.
     n = len(words)
     bos, eos, pad = n, n + 1, n + 2
     target = torch.tensor([[*range(n), eos]])
@@ -133,7 +133,7 @@ def written(order: TargetOrder, words: Sequence[str]) -> list[str]:
 
 
 def signed(drawn: Drawing, position: int) -> str:
-    """Write a position, with its sign where there are negative ones."""
+    """Format a position, with a sign if there are negative ones."""
     return f"{position:+d}" if any(s.position < 0 for s in drawn.slots) else str(position)
 
 
@@ -141,7 +141,7 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
     """Align cells.
 
     Args:
-        rows: with as many cells each.
+        rows: all with the same number of cells.
         right: numbers of the columns that are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -188,7 +188,7 @@ def draw(drawn: Drawing, path: Path) -> None:
     """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles.
 
     Args:
-        drawn: what.
+        drawn: the drawing.
         path: a name that ends in ``.png`` or ``.svg``.
     """
     width = len(drawn.slots)
@@ -224,7 +224,7 @@ def draw(drawn: Drawing, path: Path) -> None:
         ax.spines[:].set_visible(False)
     figure.suptitle(drawn.title, fontsize=10)
     figure.tight_layout()
-    # Nothing that differs from run to run.
+    # No dates or random ids, so that pictures are reproducible.
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
         figure.savefig(path, dpi=110, metadata=metadata)
@@ -232,6 +232,6 @@ def draw(drawn: Drawing, path: Path) -> None:
 
 
 def box(ax: Any, x: int, y: float, text: str, colour: str) -> None:
-    """Draw a rectangle with a word, small enough to fit."""
+    """Draw a rectangle with a word that fits."""
     ax.add_patch(Rectangle((x - 0.41, y - 0.27), 0.82, 0.54, color=colour))
     ax.text(x, y, text, ha="center", va="center", fontsize=min(9.0, 80 / len(text)))

@@ -10,7 +10,7 @@ def aligned(lines: Sequence[Sequence[str]], heads: int = 1) -> str:
     """Format lines of cells: the first column to the left, the others to the right.
 
     Args:
-        lines: of as many cells each.
+        lines: all with the same number of cells.
         heads: the number of lines above the rule.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -23,7 +23,7 @@ def aligned(lines: Sequence[Sequence[str]], heads: int = 1) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows with the same columns; a column's numbers have as many digits in all rows."""
+    """Format rows with the same columns; a column's numbers have the same number of digits."""
     columns = []
     for name in rows[0]:
         values = [row[name] for row in rows]

@@ -1,8 +1,8 @@
 """Statistics of raw times: medians with their spread, and ratios within a round.
 
-All functions take seconds as ``rounds[r][i]``: round r, item i (a sentence, or a batch). Decoders
-that are compared were timed in the same rounds, item by item in turn, so that a busy moment of the
-machine hits all of them: ratios are taken within a round, and the median of the rounds is reported.
+All functions take seconds as ``rounds[r][i]``: round r, item i (a sentence, or a batch). Compared
+decoders take turns at each item of a round, so a busy moment of the machine slows all of them.
+Ratios are taken within a round, and the median of the rounds is reported.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Spread:
 
 
 def speed_up(baseline: Rounds, system: Rounds, items: Sequence[int] | None = None) -> Spread:
-    """Return how many times faster a system is: the baseline's total time over its own.
+    """Return a system's speed-up: the baseline's total time over the system's.
 
     Args:
         baseline: its seconds.
         system: its seconds, in the same rounds.
-        items: which items count; None for all.
+        items: the numbers of the items; None for all.
     """
     return Spread.of(
         [
@@ -52,29 +52,29 @@ def speed_up(baseline: Rounds, system: Rounds, items: Sequence[int] | None = Non
 
 
 def total(times: Sequence[float], items: Sequence[int] | None = None) -> float:
-    """Return the time of all items of a round, or of some."""
+    """Return the time of all or some items of a round."""
     return sum(times if items is None else (times[i] for i in items))
 
 
 def round_medians(rounds: Rounds) -> Spread:
-    """Return the median time of an item in each round, summarised over the rounds."""
+    """Return the median time of an item per round, summarised over the rounds."""
     return Spread.of([statistics.median(times) for times in rounds])
 
 
 def percentile(rounds: Rounds, percent: float) -> float:
-    """Return a percentile over the items, each with the median of its rounds."""
+    """Return a percentile over the items' median times."""
     return float(np.percentile(np.median(np.array(rounds), axis=0), percent))
 
 
 def length_bins(lengths: Sequence[int], count: int) -> dict[str, list[int]]:
-    """Split items into bins of about the same number by length.
+    """Split items by length into bins of about the same size.
 
     Args:
         lengths: of each item.
-        count: of bins; fewer come out where many lengths are the same.
+        count: of bins; fewer result if many lengths are equal.
 
     Returns:
-        Which items are in a bin, by its name, for example ``8-11``.
+        The items of each bin, by its name, for example ``8-11``.
     """
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, count + 1)[1:], method="inverted_cdf"))
     bins: dict[str, list[int]] = {}

@@ -1,9 +1,8 @@
 """A picture of a sentence that several methods decoded: the pass and the origin of each token.
 
-Each method has a strip, side by side as far as there is room: passes from top to bottom, the
-output's positions from left to right. The cell in which a token is committed shows the token's
-origin by colour and by a mark; the states are those of ``trace_view``, so that terminal, page and
-picture agree.
+Each method has a strip, side by side if there is room: passes from top to bottom, positions of the
+output from left to right. The cell in which a token is committed shows the token's origin by colour
+and by a mark. The states are those of ``trace_view``, as in the terminal and on pages.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ COLOURS = {ACCEPTED: "#56b4e9", RESCUED: "#0072b2", BIFURCATION: "#d55e00", BONU
 #: Other cells, pale.
 PALE = {PREVIOUS: "#f7f0d4", DISCARDED: "#dfdfdf", PENDING: "#cde6ea"}
 NOTHING = "#ffffff"
-#: Of directions, by their names.
+#: Colours of directions, by name.
 DIRECTIONS = ("#00876c", "#a8558a", "#b8860b", "#5c6bc0")
-#: What stands in a cell besides its colour.
+#: Marks of cells besides the colour.
 MARKS = {RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
 
-#: Inches: around everything; all matrices together, and their cells, at most; between strips.
+#: Inches: margin; largest sizes of all matrices together and of a cell; gap between strips.
 MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.32, 0.2), 0.3
-#: Inches: of the sheet, unless a single strip is wider; of a strip, at least; of pass numbers.
+#: Inches: width of the sheet unless a strip is wider; least width of a strip; room for numbers.
 WIDTH, NARROWEST, NUMBERS = 14.0, 3.6, 0.35
 HEAD, FONT, SMALL = 0.24, 10.0, 7.5
 
@@ -60,7 +59,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
     """Write the picture of one sentence.
 
     Args:
-        sentences: as each method decoded it; at least one.
+        sentences: one per method; at least one.
         path: a PNG or SVG file.
         files: their files, shown if two sentences have the same method.
     """
@@ -77,14 +76,14 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
 
 
 def texts(sentences: Sequence[Sentence]) -> list[str]:
-    """Return all that the picture writes, for ``fonts.choose``."""
+    """Return the texts of the picture, for ``fonts.choose``."""
     tokens = [token for one in sentences for token in one.output]
     titles = [text for one in sentences for text in (one.name, one.decoding, *typed(one.flags))]
     return [*tokens, *(_source(sentences) or ()), *titles, *map(_meaning, _colours(sentences))]
 
 
 def _draw(sentences: Sequence[Sentence], path: Path) -> None:
-    """Lay the strips out in rows, and draw them."""
+    """Place the strips in rows, and draw them."""
     colours = _colours(sentences)
     legend = {_meaning(kind): colour for kind, colour in colours.items()}
     tokens = max([1, *(len(one.output) for one in sentences)])
@@ -102,7 +101,7 @@ def _draw(sentences: Sequence[Sentence], path: Path) -> None:
         for one, head in zip(sentences, heads)
     ]
     top = MARGIN + HEAD * (1 + len(lines)) + 0.1
-    places = []  # of each strip, its corner and how far below its matrix begins
+    places = []  # the corner of each strip, and the distance from it to its matrix
     for first in range(0, len(sentences), across):
         row = range(first, min(first + across, len(sentences)))
         deepest = max(above[i] for i in row)
@@ -122,24 +121,24 @@ def _draw(sentences: Sequence[Sentence], path: Path) -> None:
 
 
 def _source(sentences: Sequence[Sentence]) -> list[str] | None:
-    """Return the source's tokens, which are the same for every method, if one tells them."""
+    """Return the source's tokens, which are equal for all methods; None if no record has them."""
     return next((one.source for one in sentences if one.source is not None), None)
 
 
 def _heads(sentence: Sentence, room: float) -> list[str]:
-    """Return a strip's lines: method, numbers, and flags; of a drafter's path its name alone."""
+    """Return a strip's lines: method, counts, and flags with the drafter's file name."""
     flags = sentence.flags | {
         name: str(value).replace("\\", "/").rsplit("/", 1)[-1]
         for name, value in sentence.flags.items()
         if name == "drafter_path" and value is not None
     }
     lines = [sentence.summary.split(), " ".join(typed(flags)).split()]
-    told = [line for words in lines if words for line in wrap(words, SMALL, room)]
-    return [_fitting(sentence.decoding, FONT, room), *told]
+    wrapped = [line for words in lines if words for line in wrap(words, SMALL, room)]
+    return [_fitting(sentence.decoding, FONT, room), *wrapped]
 
 
 def _fitting(text: str, size: float, room: float) -> str:
-    """Return a line of text, its middle left out where it is too long for ``room`` inches."""
+    """Return a line of text, with its middle cut if it exceeds ``room`` inches."""
     shown = printable(text)
     kept = len(shown)
     while kept > 2 and text_width(shown, size) > room:
@@ -152,7 +151,7 @@ def _fitting(text: str, size: float, room: float) -> str:
 
 
 def _kinds(sentence: Sentence) -> list[list[str]]:
-    """Return of each pass and position a state, a direction, or "" where there is nothing."""
+    """Return for each pass and position a state, a direction, or an empty string."""
     rows = []
     for one in sentence.passes:
         row = []
@@ -171,7 +170,7 @@ def _kinds(sentence: Sentence) -> list[list[str]]:
 
 
 def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
-    """Return the colour of everything that ``_kinds`` finds, in the legend's order."""
+    """Return the colours of the kinds that occur, in the legend's order."""
     found = {kind for one in sentences for row in _kinds(one) for kind in row if kind}
     known = {kind: colour for kind, colour in COLOURS.items() if kind in found}
     directions = sorted(found - set(COLOURS) - set(PALE))
@@ -180,7 +179,7 @@ def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
 
 
 def _meaning(kind: str) -> str:
-    """Return the legend's words."""
+    """Return the text of the legend."""
     if kind == DISCARDED:
         return "drafted, not used"
     mark = f" ({MARKS[kind]})" if kind in MARKS else ""

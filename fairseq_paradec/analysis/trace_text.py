@@ -1,11 +1,10 @@
 """A sentence's trace in a terminal: the D and V lines of each pass, or the tokens of each step.
 
-Source: Xia et al. 2022 (GAD), appendix D, Table 11 and its caption: red is the bifurcation, struck
-through the verifier's tokens after it, highlighted what earlier passes gave, blue the candidates
-that only relaxed acceptance let pass; what follows ``</s>`` is left out. One thing differs: under
-such a candidate V keeps the verifier's own token, struck through, so that one sees what was
-overruled (Table 11 repeats the candidate). The steps are listed as in Stern et al. 2018, section
-7.4.
+Source: Xia et al. 2022 (GAD), appendix D, Table 11 and its caption. The bifurcation is red, the
+verifier's tokens after it are struck through, tokens of earlier passes are highlighted, candidates
+that only relaxed acceptance accepts are blue, and tokens after ``</s>`` are left out. One thing
+differs: below a blue candidate, V shows the verifier's own token, struck through, where Table 11
+repeats the candidate. The steps are listed as in Stern et al. 2018, section 7.4.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from .trace_view import (
     Sentence,
 )
 
-#: Of more than so many tokens of earlier passes, a terminal shows the last so many.
+#: The largest number of tokens of earlier passes that a terminal shows.
 MOST_BEFORE, BEFORE = 100, 12
 
-#: What is put around a token where there is no colour, and on a page besides.
+#: Marks around a token, on pages and where there is no colour.
 MARKS = {
     RESCUED: ("*", "*"),
     BIFURCATION: ("[", "]"),
@@ -55,7 +54,7 @@ STYLES = {
 
 
 def paint(text: str, state: str, color: bool) -> str:
-    """Show a token's state, by colour or by marks around it."""
+    """Return a token with its state, as colour or as marks around it."""
     if color:
         style = STYLES.get(state)
         return text if style is None else f"\x1b[{style}m{text}\x1b[0m"
@@ -63,8 +62,8 @@ def paint(text: str, state: str, color: bool) -> str:
 
 
 def legend(color: bool) -> str:
-    """Explain the lines and states; to be printed once."""
-    lines = ["D is what the drafter gave in a pass, V what the verifier gave."]
+    """Return the legend of lines and states."""
+    lines = ["D: the drafter's tokens in a pass. V: the verifier's."]
     for state, meaning in MEANINGS.items():
         shown = paint(state, state, color)
         if state == PREVIOUS and not color:
@@ -79,8 +78,8 @@ def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> 
 
     Args:
         sentence: as read.
-        color: by ANSI codes; else by marks around the tokens.
-        width: columns of the terminal, beyond which D and V lines are folded together; None for no
+        color: use ANSI colours instead of marks around the tokens.
+        width: columns of the terminal, at which D and V lines are folded together; None for no
             folding.
     """
     lines = [printable(f"{sentence.name} ({sentence.decoding})")]
@@ -111,14 +110,14 @@ def steps_text(sentence: Sentence) -> str:
 
 
 def _line(tokens: list[str] | None) -> str:
-    """Return tokens as a line of text, without a last ``</s>``."""
+    """Return tokens as a line of text, without a final ``</s>``."""
     if tokens is None:
         return "(not in the trace)"
     return " ".join(tokens[:-1] if tokens[-1:] == [EOS] else tokens)
 
 
 def _step_lines(sentence: Sentence) -> list[tuple[str, str, str]]:
-    """Return of each step its number, how many tokens, and the tokens; numbers are aligned."""
+    """Return the number, the count and the tokens of each step, aligned."""
     steps = sentence.steps
     first = len(str(len(steps)))
     second = len(str(max(map(len, steps), default=0)))
@@ -132,12 +131,12 @@ def _step_lines(sentence: Sentence) -> list[tuple[str, str, str]]:
     ]
 
 
-#: What a cell shows, and in how many columns.
+#: The text of a cell, and its width in columns.
 Shown = tuple[str, int]
 
 
 def _shown(cell: Cell | None, color: bool) -> Shown:
-    """Return a cell as it is printed."""
+    """Return a cell's text and width."""
     if cell is None:
         return "", 0
     token = printable(cell.token)
@@ -146,9 +145,9 @@ def _shown(cell: Cell | None, color: bool) -> Shown:
 
 
 def _columns(one: Pass, color: bool) -> list[list[Shown]]:
-    """Return D above V for each position; without colour a bar follows what was there before.
+    """Return D above V for each position; without colour, a bar follows earlier passes' tokens.
 
-    Of a long output only the last tokens that were there before.
+    Only the last of the earlier passes' tokens are shown.
     """
     first = one.start - BEFORE if one.start > MOST_BEFORE else 0
     count = f"({first} tokens)" if first else ""
@@ -162,7 +161,7 @@ def _columns(one: Pass, color: bool) -> list[list[Shown]]:
 
 
 def _grid(labels: Sequence[str], columns: Sequence[list[Shown]], width: int | None) -> list[str]:
-    """Set columns side by side, each as wide as its widest cell, folded to ``width``."""
+    """Join columns, each as wide as its widest cell, folded to ``width``."""
     sizes = [max(size for _, size in column) for column in columns]
     lines = []
     for first, last in _folds(sizes, None if width is None else width - 8):
@@ -177,7 +176,7 @@ def _grid(labels: Sequence[str], columns: Sequence[list[Shown]], width: int | No
 
 
 def _folds(sizes: Sequence[int], room: int | None) -> list[tuple[int, int]]:
-    """Cut columns into runs that fit; a column that never fits stands alone."""
+    """Cut columns into runs that fit; a column that is too wide stands alone."""
     folds, first, used = [], 0, 0
     for i, size in enumerate(sizes):
         if room is not None and i > first and used + size > room:

@@ -1,7 +1,7 @@
-"""How many floating-point operations an update takes, from shapes and real lengths.
+"""The floating-point operations of an update, from shapes and real lengths.
 
-Counted as in ``flops.py``; what an optimizer does is left out. Source: santilli2023, appendix C
-(whose script takes a backward pass for one forward pass; here it is two, but where nothing learns).
+Counted as in ``flops.py``, without the optimizer. Source: santilli2023, appendix C. Its script
+counts a backward pass as one forward pass; here it is two, less for frozen parts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .flops import Shape, decoder_pass, encoder, product, source_keys
 
 @dataclass(frozen=True)
 class Update:
-    """Operations of learning from a sentence.
+    """Operations of an update on one sentence.
 
     Attributes:
         forward: of the forward passes.
-        backward: of the gradients.
+        backward: of the backward pass.
     """
 
     forward: float = 0
@@ -39,12 +39,12 @@ class Update:
 
 
 def _learn(forward: float, gradients: int = 2) -> Update:
-    """Count products with their gradients: of weights (or one factor), and of what goes in."""
+    """Count products with their gradients, of weights (or one factor) and of inputs."""
     return Update(forward, gradients * forward)
 
 
 def transformer_update(shape: Shape, source: int, target: int) -> Update:
-    """Count an update of a Transformer, or of one that writes in another order.
+    """Count an update of a Transformer, or of a reordered one.
 
     Args:
         shape: of the model.
@@ -52,15 +52,15 @@ def transformer_update(shape: Shape, source: int, target: int) -> Update:
         target: T, ``</s>`` counted; inputs fill whole steps.
     """
     z = shape.tokens_per_step
-    rows = -(-target // z) * z
-    pieces = decoder_pass(shape, rows, rows, source, rows)
+    tokens = -(-target // z) * z
+    pieces = decoder_pass(shape, tokens, tokens, source, tokens)
     return _learn(encoder(shape, source) + source_keys(shape, source) + sum(pieces.values()))
 
 
 def block_positions(target: int, size: int) -> float:
-    """Return the mean number of true tokens in a block of K behind a prefix of any length.
+    """Return the mean number of target tokens in a block of K after a prefix.
 
-    Prefixes have 0 to T-1 tokens, each as often.
+    Prefix lengths 0 to T-1 are equally likely.
     """
     return sum(min(size, target - start) for start in range(target)) / target
 
@@ -75,29 +75,29 @@ def drafter_update(
         shape: of the model; a shared encoder does not learn.
         source: S.
         target: T, ``</s>`` counted.
-        prefixes: of the sentence in one pass; as many as the target has tokens at most.
+        prefixes: number of prefixes in one pass; at most T.
         block: K.
-        glancing: whether a first pass, without gradient, comes before.
-        scored: how many positions are predicted for the loss; by default all that are expected to
-            have a true token, as if glancing revealed none: an upper bound.
+        glancing: whether a pass without gradients comes first.
+        scored: number of scored positions; by default all positions with a target token, as if
+            glancing revealed none: an upper bound.
     """
     prefixes = min(prefixes, target)
     expected = prefixes * block_positions(target, block)
     scored = expected if scored is None else scored
-    rows = target + prefixes * block
-    pieces = decoder_pass(shape, rows, rows, source, scored)
+    tokens = target + prefixes * block
+    pieces = decoder_pass(shape, tokens, tokens, source, scored)
     keys = source_keys(shape, source)
-    copied = product(rows, source, shape.embedding) if shape.soft_copy else 0
-    # The prefixes are cut off before the states are resized for the vocabulary.
+    copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
+    # Only states of the blocks are resized for the vocabulary.
     cut = product(target, shape.decoder.dim, shape.output)
     cut = cut if shape.decoder.dim != shape.output else 0
     read = encoder(shape, source)
-    # What is computed from a frozen encoder's output needs no gradient of that.
+    # The output of a frozen encoder needs no gradient.
     gradients = 1 if shape.shares_encoder else 2
     found = Update(read) if shape.shares_encoder else _learn(read)
     found += _learn(keys + copied, gradients) + _learn(sum(pieces.values()) - copied - cut)
     if glancing:
-        guess = decoder_pass(shape, rows, rows, source, expected)
+        guess = decoder_pass(shape, tokens, tokens, source, expected)
         found += Update(keys + sum(guess.values()) - cut)
     return found
 
@@ -111,8 +111,8 @@ def heads_update(
         shape: of the model, with heads.
         source: S.
         target: T, ``</s>`` counted.
-        chosen: the heads that learn from the mini-batch, from 0.
-        frozen: whether the base stays as it is.
+        chosen: the heads that the mini-batch trains, from 0.
+        frozen: whether the base is frozen.
     """
     heads = shape.heads
     assert heads is not None
@@ -120,7 +120,7 @@ def heads_update(
     base += sum(decoder_pass(shape, target, target, source, 0).values())
     found = Update(base) if frozen else _learn(base)
     asked = sum(heads.first or head > 0 for head in chosen)
-    # Without a base that learns, no gradient of its states or of its projection is wanted.
+    # A frozen base needs no gradient of its states or its projection.
     gradients = 1 if frozen else 2
     found += _learn(heads.inner(target, asked), gradients) + _learn(heads.outer(target, asked))
     scored = sum(max(target - head, 0) for head in chosen)

@@ -333,8 +333,8 @@ def measured(
         wanted = {path: journal.entries[one]["tokens"] for path, one in judges.items()}
         for one, (test, options) in zip(keys, settings, strict=True):
             if one in missing:
-                said = (str(value) for value in options.values())
-                bar.set_postfix_str(" ".join(said), refresh=False)
+                shown_options = (str(value) for value in options.values())
+                bar.set_postfix_str(" ".join(shown_options), refresh=False)
                 journal.put(one, counted(test, options, wanted[test.path], bar))
     entries = [journal.entries[one] for one in keys]
     journal.close()
@@ -397,8 +397,8 @@ def acceptance(args: argparse.Namespace) -> int:
     if all(one["decoder"] != METHOD for one in rows):
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
-    said = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save_made(args, "acceptance", said, rows)
+    found = notes(args, first, several, BLOCK not in idle, quality)
+    documents.save_made(args, "acceptance", found, rows)
     print(shown(rows))
     return 0
 

@@ -246,9 +246,9 @@ def read_document(path: Path) -> dict[str, Any]:
         rows = columns(table["rows"])
         table |= {"tables": [{"title": "", "notes": table["notes"], "rows": rows}]}
         table |= {"notes": []}
-    said = [table["command"], table["title"], *table["notes"]]
-    said += [str(value) for value in table.get("setting", {}).values()]
-    for word in re.split(r"[\s=:;,`'\"]+", " ".join(said)):
+    texts = [table["command"], table["title"], *table["notes"]]
+    texts += [str(value) for value in table.get("setting", {}).values()]
+    for word in re.split(r"[\s=:;,`'\"]+", " ".join(texts)):
         if os.path.isabs(word) and len(word) > 1:
             raise UsageError(f"{path}: it names {word!r}; allowed: paths relative to the checkout")
     return table

@@ -114,6 +114,6 @@ def score_columns(
     found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
     for name, baseline in baselines.items():
         for metric, (mean, low, high) in quality.differences(texts, baseline).items():
-            said = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
-            found[f"{metric} - {name}"] = "-" if texts is baseline else said
+            text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+            found[f"{metric} - {name}"] = "-" if texts is baseline else text
     return found
