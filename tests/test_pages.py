@@ -75,6 +75,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_another_page_is_not_written_over(tmp_path: Path):
     (tmp_path / "report.md").write_text("# One page of all that was measured\n")
-    with pytest.raises(gallery.UsageError, match="--out: got '.*report'; allowed: a folder whose page"):
+    with pytest.raises(
+        gallery.UsageError, match="--out: got '.*report'; allowed: a folder whose page"
+    ):
         gallery.make(tmp_path / "report")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md"]

@@ -234,7 +234,7 @@ STATISTICS = json.dumps(without_passes(ONE)) + "\n"
         ("a.json", table(version=2), "version 2; allowed: version 1"),
         ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
         ("a.json", table(machine=None), "a.json: 'machine' is missing"),
-        ("a.json", doctored(), "a.json: its tables are not what its raw samples say"),
+        ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
         ("a.jsonl", "", "a.jsonl, line 1: "),
         ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
         ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),

@@ -239,7 +239,7 @@ def test_audit_passes_what_is_right(tmp_path, caplog):
     stats = run(tmp_path, decoding="hgj", audit=True)[4]
     assert [record["audit"] for record in stats] == [{"identical": True}] * 3
     assert "audit: 3 of 3 sentences identical" in caplog.text
-    assert "0 differ from a tie on (gap < 0.0001), 0 beyond ties" in caplog.text
+    assert "0 differ by a tie (gap < 0.0001), 0 beyond ties" in caplog.text
 
 
 @pytest.mark.parametrize("max_len_a", [0.0, 1.5])

@@ -1,4 +1,4 @@
-// The vocabulary: scores of all tokens, fairseq's limits on them, and what is chosen.
+// The vocabulary: scores of all tokens, fairseq's limits on them, and the choices.
 #pragma once
 
 #include "stack.h"
@@ -14,20 +14,20 @@ struct Rules {
 // Limits of one position, as bits.
 enum : uint8_t { NO_END = 1, ONLY_END = 2, NOT_SUPPRESSED = 4 };
 
-// What is asked of N positions. What is null is not given, or not wanted.
+// Inputs and outputs of N positions; null: not given, or not wanted.
 struct Choices {
     const uint8_t* limits;  // N
-    const int64_t* forced;  // N, the only token allowed; that of <pad>: any
+    const int64_t* forced;  // N, the only token allowed; <pad>: any
     const int64_t* drafted;
     int64_t* best;          // N
-    float* score;           // N, of the best: its log-probability, or its score as it is
+    float* score;           // N, the best token's log-probability, or its unnormalised score
     float* drafted_score;
-    int64_t* drafted_rank;  // N, how many tokens score strictly higher than the drafted one
+    int64_t* drafted_rank;  // N, the number of tokens that score higher than the drafted one
     int normalised;         // whether scores are log-probabilities
 };
 
-// The first of the largest of `count` scores (whole vectors). With `odd` there may be NaN among them:
-// as in torch the first of these is the largest, so that the only token allowed is chosen.
+// The index of the first largest of `count` scores (whole vectors). With `odd` some may be NaN: as in
+// torch, the first NaN is the largest.
 inline int64_t first_largest(const float* scores, int count, bool odd) {
     for (int i = 0; odd && i < count; ++i) {
         if (scores[i] != scores[i]) return i;
@@ -44,7 +44,7 @@ inline int64_t first_largest(const float* scores, int count, bool odd) {
     return 0;
 }
 
-// The log of the sum of e^score; NaN if a score is.
+// The log of the sum of e^score; NaN if a score is NaN.
 inline float log_sum(const float* scores, int count) {
     vfloat top = load(scores), total{};
     for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
@@ -53,7 +53,7 @@ inline float log_sum(const float* scores, int count) {
     return peak + std::log(sum(total));
 }
 
-// 0, or NaN if a score is.
+// 0, or NaN if a score is NaN.
 inline float nan_among(const float* scores, int count) {
     vint odd{};
     for (int i = 0; i < count; i += LANES) {
@@ -65,7 +65,7 @@ inline float nan_among(const float* scores, int count) {
     return any ? NAN : 0;
 }
 
-// Choose at one position; y: `width` scores, -inf behind the vocabulary's `count`.
+// Choose at one position; y: `width` scores, -inf after the vocabulary's `count`.
 inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, int count, int width) {
     if (rules.temperature != 1) {
         for (int v = 0; v < width; v += LANES) store(y + v, load(y + v) / rules.temperature);
@@ -105,7 +105,7 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
 // Project N hidden states, rows of `stride` numbers, and choose at each.
 inline void choose(const Linear& projection, const Rules& rules, const Choices& to, const float* hidden,
                    int stride, int rows, Workspace& work) {
-    // A few rows at a time: their scores are to stay in the cache.
+    // A few rows at a time, so that their scores stay in the CPU cache.
     const int width = projection.width(), outputs = projection.outputs, most = 4 * BLOCK;
     float* scores = grown(work.logits, (size_t)std::min(rows, most) * width);
     for (int first = 0; first < rows; first += most) {

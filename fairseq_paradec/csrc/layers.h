@@ -1,14 +1,14 @@
-// What a Transformer's layers are made of beside products: norms and attention.
+// Parts of a Transformer's layers besides products: norms and attention.
 #pragma once
 
 #include "linear.h"
 
 struct Norm {
-    Memory<float> weight, bias;  // padded with zeros; null: there is none
+    Memory<float> weight, bias;  // padded with zeros; null: none
     float epsilon = 0;
 };
 
-// y = norm(x), rows of `size` numbers, padded; may be done in place.
+// y = norm(x), rows of `size` numbers, padded; y may be x.
 inline void normalise(const Norm& norm, const float* x, int rows, int size, float* y) {
     const int stride = padded(size), pad = stride - size;
     for (int r = 0; r < rows; ++r, x += stride, y += stride) {
@@ -29,14 +29,13 @@ inline void normalise(const Norm& norm, const float* x, int rows, int size, floa
     }
 }
 
-// Which slots of a cache a query sees: the first `until`; if there is a mask, of these the ones where
-// it is not 0.
+// The slots of a cache that a query sees: the first `until`, without those where a mask is 0.
 struct Seen {
     int until;
     const uint8_t* mask;  // slots, or null
 };
 
-// Attention of one head's query; keys lie slot beside slot, size x slots, values slots x size.
+// Attention of one head's query; keys are size x slots, values slots x size.
 inline void attend(const float* query, const float* keys, const float* values, int slots, int size,
                    float scale, const Seen& seen, float* scores, float* out) {
     const int last = std::min(slots, padded(seen.until));

@@ -1,10 +1,10 @@
 // Linear maps with weights in panels, and their products with a few rows.
 //
-// A weight W, outputs x inputs, is packed once: PANEL outputs lie side by side, input after input.
-// A product reads each panel once for all rows of a block, as many as registers hold; the rows'
-// inputs lie side by side, too. Reading the weights is then the floor of a product of few rows.
+// A weight W, outputs x inputs, is packed once into panels, inputs x PANEL outputs. A product reads
+// each panel once for all rows of a block, as many as registers hold; a block's inputs are packed in
+// the same way. So reading the weights is the lower bound of a product of few rows.
 //
-// Forms: fp32; bf16 (weights, and with AVX512_BF16 the inputs, too); int8 (weights scaled by output,
+// Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
 // inputs by row). Sums are fp32, or int32 for int8.
 #pragma once
 
@@ -21,7 +21,7 @@
 #endif
 
 constexpr int PANEL = 2 * LANES;
-// Rows in registers: of 32 they hold 20 sums, of 16 they hold 12, and 2 weights and an input.
+// Rows in registers: 32 registers hold 20 sums, 16 hold 12, besides 2 weights and an input.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define WIDE_BLOCK 1
 #else
@@ -34,7 +34,7 @@ enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2 };
 enum class Activation : int { none = 0, relu, gelu, gelu_tanh, tanh, silu, relu_squared };
 
 #if defined(__AVX512BF16__)
-constexpr int BF16_GROUP = 2;  // inputs of an output that lie together
+constexpr int BF16_GROUP = 2;  // adjacent inputs of an output
 #else
 constexpr int BF16_GROUP = 1;
 #endif
@@ -128,8 +128,8 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
 // The inputs of a product, laid out for it: blocks of rows, in each the rows' inputs side by side.
 struct Inputs {
     int rows = 0;
-    std::vector<int> first;       // of each block, its first row; and after the last, all rows
-    std::vector<float> values;    // fp32, and what has no dot products
+    std::vector<int> first;       // the first row of each block; last, the number of rows
+    std::vector<float> values;    // fp32, also of forms without dot products
     std::vector<uint32_t> words;  // of two bfloat16 or four bytes
     std::vector<float> scales;    // int8: of each row
 };
@@ -224,15 +224,15 @@ inline vfloat activate(vfloat x, Activation kind) {
     return x;
 }
 
-// Fetch the weights of the next panels while this one is computed: on few rows both take as long.
-// The distance was measured: 1 to 4 KB and 16 KB are slower.
+// Prefetch the weights of the next panels during this one; with few rows, reading takes as long as
+// computing. Measured: distances of 1 to 4 KB and of 16 KB are slower.
 inline void fetch_ahead(const void* weight) {
     for (int line = 0; line < 2 * LANES * 4; line += 64) __builtin_prefetch((const char*)weight + 8192 + line);
 }
 
-// One panel's sums of ROWS rows: of floats, of pairs of bfloat16, of fours of bytes. A row's sum has
-// the same terms in the same order whatever the rows beside it: so a token's scores do not depend on
-// the chunk that it is in.
+// One panel's sums of ROWS rows, over floats, pairs of bfloat16, or fours of bytes. A row's sum has
+// the same terms in the same order for any number of rows, so a token's scores do not depend on its
+// chunk.
 template <class W, int ROWS>
 inline void add_up(const W* weight, const float* x, int inputs, vfloat (&sums)[ROWS][2]) {
     for (int i = 0; i < inputs; ++i, weight += PANEL, x += ROWS) {
@@ -334,10 +334,10 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
     }
 }
 
-// Work below this many products of two numbers is not worth a second thread.
+// Least number of multiplications for a second thread.
 constexpr long SERIAL = 300000;
 
-// Call `task(i)` for 0 <= i < count, by so many threads if that pays.
+// Call `task(i)` for 0 <= i < count, on several threads if the work is large enough.
 template <class Task>
 inline void for_each(int threads, int count, bool pays, const Task& task) {
     if (!pays || threads == 1) {

@@ -1,7 +1,7 @@
 // The C interface of the native passes: plain pointers and numbers, called through ctypes.
 //
-// No header of torch or Python is needed, so that the library fits every release of them. It is
-// built once for each instruction set; Python loads the one that the processor has.
+// The library needs no header of torch or Python, so it fits every release of them. It is built once
+// for each instruction set; Python loads the processor's.
 #include <new>
 
 #include "choose.h"
@@ -12,8 +12,8 @@ namespace {
 
 thread_local Workspace work;
 
-// The calling thread's workspace. OpenMP's own number of threads is each thread's, and a new one's is
-// all cores: so calls say how many they may use.
+// The calling thread's workspace. OpenMP's number of threads belongs to the calling thread and is all
+// cores in a new one, so every call passes its own.
 Workspace& working(int threads) {
     work.threads = threads;
     return work;
@@ -109,7 +109,7 @@ API Linear* paradec_map_new(const float* weight, const float* bias, int outputs,
 
 API void paradec_map_free(Linear* map) { delete map; }
 
-// y = activation(map(x)): rows x inputs, with this stride -> rows x outputs, with that one.
+// y = activation(map(x)): rows x inputs -> rows x outputs, each with its stride.
 API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, int to_stride, int activation,
                     int threads) try {
     multiply(*map, x, stride, rows, {y, to_stride, nullptr, (Activation)activation}, working(threads));
@@ -118,7 +118,7 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
     return 1;
 }
 
-// One pass; states: rows x width x padded(dim). 2: a token without a vector, or without a slot.
+// One pass; states: rows x width x padded(dim). Returns 2 if a token has no vector or no slot.
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
                      float* states, int threads) try {
     return pass(*stack, *chunk, *own, source, states, working(threads)) ? 0 : 2;
@@ -126,7 +126,7 @@ API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, c
     return 1;
 }
 
-// Keys and values of a source; states: rows x length x dim, with this stride.
+// Keys and values of a source; states: rows x length x dim, with their stride.
 API int paradec_source(const Stack* stack, const Linear* map, const float* states, int stride, int length,
                        const int32_t* begins, const Store* source, int threads) try {
     put_source(*stack, *map, states, stride, length, begins, *source, working(threads));

@@ -1,7 +1,7 @@
 // Vectors of floats, as wide as the instruction set that this file is compiled for.
 //
-// GCC's and Clang's vector extensions keep one source for AVX2, AVX-512, NEON and plain C++; only
-// what they cannot say (dot products of small numbers) is written with intrinsics, in linear.h.
+// GCC's and Clang's vector extensions keep one source for AVX2, AVX-512, NEON and plain C++; only dot
+// products of small numbers need intrinsics, in linear.h.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ typedef uint16_t vhalf __attribute__((vector_size(LANES * 2)));
 typedef int8_t vbyte __attribute__((vector_size(LANES)));
 typedef uint8_t vubyte __attribute__((vector_size(LANES)));
 
-// Rows of states are padded to whole vectors; what pads them is zero.
+// Rows of states are padded to whole vectors with zeros.
 inline int padded(int count) { return (count + LANES - 1) / LANES * LANES; }
 
 template <class V, class T>
@@ -69,7 +69,7 @@ inline float largest(vfloat v) {
 
 inline vfloat magnitude(vfloat v) { return (vfloat)((vuint)v & 0x7fffffff); }
 
-// The nearest whole numbers (of two, the even one) of numbers below 2^22.
+// Round numbers below 2^22 to the nearest whole number, ties to even.
 inline vuint nearest(vfloat v) { return (vuint)(v + 12582912.0f) - 0x4b400000; }
 
 // e^x, relative error below 2e-7: 2^n times a polynomial (Cephes' coefficients). Below -87 it is

@@ -1,4 +1,4 @@
-// A Transformer's encoder or decoder over a chunk of tokens of every row, against a cache.
+// A Transformer's encoder or decoder over a chunk of tokens of every row, with a cache.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@ struct Layer {
     bool pre_norm = false;
     Activation activation = Activation::relu;
     Norm self_norm, cross_norm, feed_norm;
-    Linear qkv, self_out, cross_query, cross_out, feed_in, feed_out;  // outputs of 0: there is none
+    Linear qkv, self_out, cross_query, cross_out, feed_in, feed_out;  // 0 outputs: absent
 };
 
 struct Stack {
@@ -24,18 +24,18 @@ struct Stack {
     std::vector<Layer> layers;
 };
 
-// What one pass is given: rows x width tokens, of which some are padding.
+// The inputs of one pass: rows x width tokens, some of them padding.
 struct Chunk {
     int rows, width;
     const int64_t* tokens;        // rows x width
     const int32_t* begins;        // rows, a row's first token that is no padding; null: 0
-    const int32_t* counts;        // rows, how many tokens follow; null: width
-    const int32_t* starts;        // rows, how many tokens are cached; null: 0
+    const int32_t* counts;        // rows, the number of tokens from there on; null: width
+    const int32_t* starts;        // rows, the number of cached tokens; null: 0
     const int32_t* own_rows;      // rows, their places in the cache; null: 0, 1, 2, ...
     const int32_t* source_rows;   // rows, their places in the source's
-    const int32_t* seen;          // how many tokens of its chunk a token sees; null: up to itself
+    const int32_t* seen;          // the number of chunk tokens a token sees; null: up to itself
     int seen_rows;                // rows of `seen`, x width: all, or 1 for all
-    const uint8_t* mask;          // width x slots: which slots a token sees; null: as above
+    const uint8_t* mask;          // width x slots, the slots that a token sees; null: as above
     int slots;                    // of the mask
 };
 
@@ -57,9 +57,9 @@ struct Token {
     size_t at;  // in the chunk
 };
 
-// What a pass computes in; kept by each thread of the caller, for it is as large in every pass.
+// The buffers of a pass; each calling thread keeps its own for later passes.
 struct Workspace {
-    int threads = 1;  // that a call may use
+    int threads = 1;  // the most that a call may use
     std::vector<Token> tokens;
     std::vector<float> states, normed, wide, mixed, scores, logits;
     Inputs inputs;
@@ -75,7 +75,7 @@ inline void multiply(const Linear& map, const float* x, int stride, int rows, co
     product(map, work.inputs, out, work.threads);
 }
 
-// List a chunk's tokens without padding; false: one is not in the vocabulary, or has no slot.
+// List a chunk's tokens without padding; false: a token is outside the vocabulary, or has no slot.
 inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, std::vector<Token>& tokens) {
     tokens.clear();
     for (int b = 0; b < chunk.rows; ++b) {
@@ -199,7 +199,7 @@ inline void copy_row(const Stack& stack, const Store& store, int to, int of, int
     }
 }
 
-// Embed tokens: scaled vectors, those of their positions, and the norm.
+// Embed tokens: the norm of scaled vectors plus position vectors.
 inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x) {
     const int stride = padded(stack.dim);
     for (const Token& token : tokens) {
@@ -231,7 +231,7 @@ inline bool pass(const Stack& stack, const Chunk& chunk, const Store& own, const
     return true;
 }
 
-// Make the keys and values of a source, of all layers; map: to layers x 2 x heads x head_size.
+// Make the keys and values of a source for all layers; map: to layers x 2 x heads x head_size.
 inline void put_source(const Stack& stack, const Linear& map, const float* states, int stride, int length,
                        const int32_t* begins, const Store& source, Workspace& work) {
     const int all = stack.heads * stack.head_size, width = 2 * all * (int)stack.layers.size();

@@ -17,9 +17,9 @@ from .token_rules import Scored
 
 
 class ExactMatch:
-    """A drafted token is accepted if it equals the verifier's choice and all before it do too.
+    """A drafted token is accepted if it and all before it equal the verifier's choices.
 
-    The verifier's choice after the accepted tokens is final too, because its input is final; so a
+    The verifier's choice after the accepted tokens is final too, because its input is final. So a
     pass commits one token more than it accepts, if that position is scored. Sources: Xia et al.
     2022, section 3 (GAD's verification); Santilli et al. 2023, section 3.2 (a Jacobi iterate is
     final up to the first disagreement).

@@ -145,5 +145,5 @@ class Audit:
         beyond = self.sentences - self.identical - self.ties
         return (
             f"audit: {self.identical} of {self.sentences} sentences identical to fairseq's "
-            f"--beam 1, {self.ties} differ from a tie on (gap < {TIE_GAP:g}), {beyond} beyond ties"
+            f"--beam 1, {self.ties} differ by a tie (gap < {TIE_GAP:g}), {beyond} beyond ties"
         )

@@ -1,4 +1,4 @@
-"""Guesses of a block's tokens: the last pass's predictions, and first guesses where it has none."""
+"""Guesses of a block's tokens: the last pass's predictions, then first guesses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .row import Row
 
 
 class Guesses:
-    """The guesses for one row: for the positions after its committed ones.
+    """The guesses for the positions of a row after its committed tokens.
 
-    Of the first guesses ``pad`` and ``bos`` are that token everywhere, ``source-copy`` the source's
-    token at the same position, ``ngram`` what followed the last token in an earlier pass of the
-    sentence. ``<pad>`` is a wrong guess, since it is never predicted.
+    First guesses: ``pad`` and ``bos`` are that token everywhere; ``source-copy`` is the source's
+    token at the same position; ``ngram`` continues the last token as an earlier pass of the
+    sentence did. ``<pad>`` is always wrong, since it is never predicted.
 
     Args:
         how: ``--jacobi-init``.

@@ -1,4 +1,4 @@
-"""The checkpoint of ``--drafter-path`` beside the models of ``--path``: what must fit."""
+"""Checks that the checkpoint of ``--drafter-path`` fits the models of ``--path``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import option_error
 
 
 def check_block_size(block_size: int, most: int, why: str) -> None:
-    """Refuse a block size above what a drafter can draft; ``why`` says what limits it."""
+    """Refuse a block size above a drafter's limit; ``why`` explains the limit."""
     if block_size > most:
         raise option_error("--block-size", block_size, f"at most {most}, {why}")
 

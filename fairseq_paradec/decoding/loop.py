@@ -63,7 +63,7 @@ class Drafter(abc.ABC):
         """Drop the state of finished rows; the default does nothing.
 
         Args:
-            stay: indices of the rows of the last proposal that stay, in order.
+            stay: indices in the last proposal of the rows that stay, in order.
         """
 
 
@@ -110,7 +110,7 @@ def draft_and_verify(
         scorer: the verifier; ``encode`` has been called for these rows, in this order.
         rows: the sentences, with no committed tokens.
         drafter: proposes tokens.
-        acceptance: says how many drafted tokens are accepted and committed.
+        acceptance: counts the accepted and committed tokens.
         rules: which tokens are allowed at a position (limits, forced tokens), and the first input.
         record_tokens: keep each pass's tokens and log-probabilities, for a trace.
     """

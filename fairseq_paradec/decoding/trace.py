@@ -40,7 +40,7 @@ class PassTokens:
         runner_up: the second best token at the same positions; None where only one is allowed.
         runner_up_log_probs: their log-probabilities.
         draft_log_probs: the verifier's log-probabilities of the drafted tokens.
-        draft_ranks: how many tokens the verifier scores strictly higher than the drafted one.
+        draft_ranks: the numbers of tokens that the verifier scores higher than the drafted ones.
     """
 
     draft: list[int]

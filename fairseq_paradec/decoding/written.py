@@ -1,4 +1,4 @@
-"""Finished hypotheses of a beam search, and what fairseq and the reports get of them."""
+"""Finished hypotheses of a beam search, in the formats of fairseq and of the reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Results:
-    """Ranks finished hypotheses, and turns them into fairseq's and into passes, in natural order.
+    """Ranks finished hypotheses, and converts them to fairseq's and to passes, in natural order.
 
     Attributes:
         order: the models' target order.

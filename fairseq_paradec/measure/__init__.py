@@ -6,7 +6,7 @@ This file holds the constants that their parsers need; the modules import torch 
 #: Of ``--dtype``.
 DTYPES = ("fp32", "fp16", "bf16")
 
-#: The benchmark's decoders beside those that are always there.
+#: The benchmark's decoders besides those that are always there.
 DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
 
 #: Of a try-out of ``paradec acceptance``.

@@ -47,7 +47,7 @@ SWEPT = (
 )  # fmt: skip
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
-# Columns that a table is without if no row has a value in them.
+# Columns that are dropped if no row has a value in them.
 OPTIONAL = ("model", "drafter", "beta", "tau", "epsilon", "l", BLOCK)
 
 END = "</s>"
@@ -413,16 +413,15 @@ def notes(
         f"{args.batch_size}, {args.dtype}, {args.device}; {verifiers}"
         + ("." if args.max_len_b is None else f"; --max-len-b {args.max_len_b}."),
         f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
-        "may be others"
+        "may differ"
         + (
-            f"; {OTHER_MODEL}: ..., the same of a model whose greedy search is not the first's."
+            f"; {OTHER_MODEL}: ..., the same for a model with other greedy outputs than the first."
             if several
             else f"; {OTHER_MODEL}, the drafter's own."
         ),
-        "Identical: to fairseq's own --beam 1, with the same model; ties among the others, where "
-        "exactness is promised: the two tokens' log-probabilities are closer than 1e-4.",
-        "Tokens count the end of the sentence; a pass gives the accepted tokens and one of the "
-        "verifier's own.",
+        "Identical: to fairseq's own --beam 1 with the same model. Ties, of exact decoders: the "
+        "outputs first differ where the two tokens' log-probabilities are closer than 1e-4.",
+        "Tokens count </s>; a pass commits the accepted tokens and one of the verifier's own.",
         "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
     ]
     if blocks:
@@ -431,15 +430,15 @@ def notes(
             "--accept-distance, l: --min-block."
         )
         found.append(
-            "Mean accepted block, as Stern et al. (2018) count it: all tokens by the number of "
-            "blocks. A block is a token of the model's own and the drafts after it that hold; the "
-            "pass that verifies them finds the next block's first token, too."
+            "Mean accepted block (Stern et al. 2018): all tokens divided by the number of blocks. "
+            "A block is one of the model's own tokens and the accepted drafts after it; the pass "
+            "that verifies them also finds the first token of the next block."
         )
     if quality is not None:
         found.append(f"{quality.compared}; 95% paired-bootstrap.")
         if several:
             found.append(
-                "Differences are from the same model's greedy search, and from the first model's."
+                "Differences are to the same model's greedy search, and to the first model's."
             )
         found += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
     return found

@@ -27,7 +27,7 @@ from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 from .text import plain_text, text_language
 from .timings import Benchmark, Plan
 
-#: Models of their own that a demo folder may hold, by the file's name.
+#: Additional models that a demo folder may hold, by the file's name.
 REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 
@@ -103,8 +103,8 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
     """Show a short, a medium and a long sentence with translation and reference.
 
     Args:
-        bench: that has run; its sentences go from short to long.
-        label: whose translations.
+        bench: the finished benchmark; its sentences go from short to long.
+        label: the decoder of the translations.
         targets: the references of the whole test set.
         language: of the sources, as ``text_language`` has it.
     """
@@ -130,7 +130,7 @@ def describe(same: dict[str, dict[str, int]]) -> str:
     for name, counts in same.items():
         if counts["identical"] < counts["sentences"]:
             lines.append(
-                f"{name}: {counts['ties']} sentences differ from fairseq greedy from a tie on, "
+                f"{name}: {counts['ties']} sentences differ from fairseq greedy by a tie, "
                 f"{counts['beyond ties']} BEYOND TIES"
             )
     names = ", ".join(name for name in same if name != GREEDY)
@@ -139,7 +139,7 @@ def describe(same: dict[str, dict[str, int]]) -> str:
     )
 
 
-def given_or_there(given: Path | None, usual: Path) -> str | None:
+def given_or_usual(given: Path | None, usual: Path) -> str | None:
     """Return the given file; else the usual one, if it exists."""
     path = usual if given is None and usual.is_file() else given
     return None if path is None else str(path)
@@ -157,8 +157,8 @@ def demo(args: argparse.Namespace) -> int:
     check_inputs(data, path, "--data")
     torch.set_num_threads(args.threads)
     models = Models(data, "test", "fp32", "cpu")
-    drafter = given_or_there(args.drafter_path, args.data / "drafter.pt")
-    heads = given_or_there(args.heads_path, args.data / "heads.pt")
+    drafter = given_or_usual(args.drafter_path, args.data / "drafter.pt")
+    heads = given_or_usual(args.heads_path, args.data / "heads.pt")
     found = {label: args.data / name for label, name in REORDERED.items()}
     rows = decoders(
         args.block_size,
@@ -186,7 +186,7 @@ def demo(args: argparse.Namespace) -> int:
         "speed-up is against fairseq beam 5.\n"
     )
     print(table(bench, same))
-    print("\nidentical: token for token as fairseq greedy; another model has other outputs.")
+    print("\nidentical: token for token, to fairseq greedy; other models have other outputs.")
     print("Times depend on this machine.")
     print(describe(exact))
     language = text_language(data, task.cfg.source_lang)

@@ -16,8 +16,7 @@ from ..analysis import benchmark_tables, pass_costs
 from ..analysis.promises import PROVENANCE
 from ..errors import UsageError, option_error
 
-# Schemas of the JSON files: a table; and benchmark and passes, which hold several tables and their
-# raw samples.
+# Schemas of the JSON files: a table; BENCHMARK and PASSES hold several tables and raw samples.
 SCHEMA = "fairseq_paradec.table"
 BENCHMARK = "fairseq_paradec.benchmark"
 PASSES = "fairseq_paradec.passes"
@@ -141,13 +140,13 @@ def check(document: dict[str, Any], name: str) -> None:
     if problem is None and document["version"] < since:
         document["tables"] = make_tables(document)
     elif problem is None and document["tables"] != make_tables(document):
-        problem = "its tables are not what its raw samples say"
+        problem = "its tables do not follow from its raw samples"
     if problem is not None:
         raise UsageError(f"{name}: {problem}")
 
 
 def passes_contradiction(document: dict[str, Any]) -> str | None:
-    """Return what does not fit together in a file of passes, or None."""
+    """Return the contradiction in a file of passes, or None."""
     setting, passes = document["setting"], document["passes"]
     if list(dict.fromkeys(one["engine"] for one in passes)) != setting["engines"]:
         return "its passes are not of the engines that the setting names"
@@ -168,7 +167,7 @@ def passes_contradiction(document: dict[str, Any]) -> str | None:
 
 
 def benchmark_contradiction(document: dict[str, Any]) -> str | None:
-    """Return what does not fit together in a benchmark, or None.
+    """Return the contradiction in a benchmark, or None.
 
     A column has one dtype and one number of threads, except systems labelled with another, and
     each system has one sample per round and sentence.
@@ -209,8 +208,8 @@ def benchmark_contradiction(document: dict[str, Any]) -> str | None:
     return None
 
 
-#: For each kind of document with raw samples: its schema, which lies beside this module, what may
-#: not fit together in it, its tables, and the version since which they are these.
+#: For each kind of document with raw samples: its schema's file beside this module, the check for
+#: contradictions, the function that makes its tables, and the first version with these tables.
 _RAW: dict[str, tuple[str, Callable[..., str | None], Callable[..., Any], int]] = {
     BENCHMARK: ("benchmark.schema.json", benchmark_contradiction, benchmark_tables.tables, 1),
     PASSES: ("passes.schema.json", passes_contradiction, pass_costs.tables, 2),
@@ -255,9 +254,9 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table's rows as they are shown: of PROVENANCE, if they have all of it, the engine.
+    """Return a table's rows as shown: if they have all of PROVENANCE, only the engine of it.
 
-    In other tables ``model`` and ``drafter`` are columns like any other.
+    In other tables ``model`` and ``drafter`` are ordinary columns.
     """
     if not all(row.keys() >= set(PROVENANCE) for row in rows):
         return list(rows)
@@ -269,7 +268,7 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _check_table(table: dict[str, Any], name: str) -> None:
-    """Refuse a table that lacks something."""
+    """Refuse a table with a missing or malformed part."""
     for key, kind in FIELDS.items():
         if not isinstance(table.get(key), kind):
             raise UsageError(f"{name}: {key!r} is missing or no {kind.__name__}")

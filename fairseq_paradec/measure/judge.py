@@ -13,7 +13,7 @@ from ..errors import option_error
 from .systems import EXACT, System
 from .text import plain_text, text_language
 
-# Where references are from, without raw ones: of texts, and of images, which are whole in DATA.
+# The origin of references without raw files: for texts, and for images.
 DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
 
 
@@ -40,7 +40,7 @@ def agreement(
 
 
 def target_language(data: str) -> str:
-    """Return the name that a data folder has for its targets."""
+    """Return a data folder's target language."""
     return str(data_utils.infer_language_pair(data)[1])
 
 
@@ -109,7 +109,7 @@ def score_columns(
     Args:
         quality: with the references.
         texts: the outputs.
-        baselines: by name, other outputs; the outputs themselves differ by "-".
+        baselines: other outputs by name; if they are ``texts`` itself, the difference is "-".
     """
     found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
     for name, baseline in baselines.items():

@@ -29,7 +29,7 @@ PARTS: Parts = {
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
-    """Decode one sentence; return the seconds in each module, and in all.
+    """Decode one sentence; return the seconds of each module and of all.
 
     Args:
         system: the decoder.
@@ -85,8 +85,8 @@ def modules(args: argparse.Namespace) -> int:
         f"{rounds.others_used(used, args.busy)}.",
         "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
         "softmax. Rest: choosing tokens, the loop, batching, detokenising.",
-        "Parameters: a drafter's own copy of a shared encoder not counted. Peak MiB: what decoding "
-        "the longest sentence takes beyond what is held before.",
+        "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
+        "decoding the longest sentence, above the memory in use before.",
     ]
     documents.save_made(args, "modules", notes, rows)
     return 0

@@ -156,7 +156,7 @@ def decoder_pieces(
     kept = _dtype(scorer.projection.linear)
     dim = decoder.layers[0].embed_dim
     counter, rows = Counter(scorer.cache.keys.dtype), batch * width
-    # 1. Rows of the embedding, and what they go through.
+    # 1. The embedding, and its projection.
     counter.numbers("embedding", rows * decoder.embed_tokens.embedding_dim)
     if decoder.embed_positions is not None:
         counter.numbers("embedding", rows * dim)

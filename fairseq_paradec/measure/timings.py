@@ -24,10 +24,10 @@ from .systems import PEER, Output, System, columns, decode
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
 WARM_UP = 5
-# Seconds before a timed translation, where some run on several threads: OpenMP's wait busily for
-# some milliseconds, and would take a core from the next system.
+# Pause in seconds before a timed translation, if some system has several threads: idle OpenMP threads
+# spin for some milliseconds, and would take a core from the next system.
 REST = 0.005
-# What is kept of outputs.
+# The stored fields of outputs.
 KEPT = ("tokens", "texts", "passes", "blocks")
 
 
@@ -103,7 +103,7 @@ class Benchmark:
         return sum(amount for key, amount in work.items() if key not in self.journal.entries)
 
     def _run(self) -> None:
-        """Measure; a batch size without use ends the sweep."""
+        """Measure; the first batch size that speeds up no decoder ends the sweep."""
         torch.set_num_threads(self.plan.threads[0])
         for system in self.systems:
             self.observe(system, 1)
@@ -132,7 +132,7 @@ class Benchmark:
         if key in self.journal.entries:
             return
 
-        # What is built at a first call is no memory of the system's that happens to come first.
+        # The first call builds caches, which are not this system's memory.
         self._warm_up(system, self.plan.batches(size))
         outputs, memory = machine.with_peak_memory(
             lambda: decode(system, self.plan.sentences, size, self.bar.update), self.plan.device

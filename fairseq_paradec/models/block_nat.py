@@ -49,7 +49,7 @@ class BlockOutput(NamedTuple):
     Attributes:
         hidden: N×D, hidden states at the N block positions where ``scored`` is true, in order.
         projection: V×D, the output projection.
-        scored: B×J×K, the positions that have a true token and are not revealed.
+        scored: B×J×K, the positions that have a target token and are not revealed.
     """
 
     hidden: Tensor
@@ -63,18 +63,18 @@ class BlockOutput(NamedTuple):
 
 
 def reveal(truth: Tensor, wrong: Tensor, ratio: float, pad: int) -> Tensor:
-    """Glance: replace some masks by true tokens (section 3; Qian et al. 2021).
+    """Glance: replace some masks by target tokens (section 3; Qian et al. 2021).
 
     In each block floor(ratio · wrong positions) tokens are drawn from all of its positions.
 
     Args:
-        truth: B×J×K true tokens, ``<pad>`` where there is none.
+        truth: B×J×K target tokens, ``<pad>`` where there is none.
         wrong: B×J×K, True where the first pass is wrong; False at ``<pad>``.
         ratio: the glancing ratio.
         pad: ``<pad>``.
 
     Returns:
-        B×J×K: ``MASK`` or the true token.
+        B×J×K: ``MASK`` or the target token.
     """
     real = truth.ne(pad)
     count = (wrong.sum(dim=-1, keepdim=True) * ratio).floor()  # B×J×1
@@ -213,9 +213,9 @@ class BlockNatModel(TransformerModel):
         Args:
             src_tokens: B×S.
             src_lengths: B.
-            target: B×T true target tokens.
+            target: B×T target tokens.
             starts: B×J prefix lengths.
-            truth: B×J×K the blocks' true tokens, ``<pad>`` where there is no loss.
+            truth: B×J×K the blocks' target tokens, ``<pad>`` where there is no loss.
             glancing_ratio: the share of wrong positions to reveal; 0 means no first pass.
             prev_output_tokens: unused; other criterions pass it.
 
@@ -322,7 +322,7 @@ def _take_verifier_sizes(args: Any) -> None:
 
 
 def _fill_in(args: Any, suffix: str) -> None:
-    """Set options that no flag gives: the sizes, and those common to the architectures."""
+    """Set the sizes, and the common options, that no flag gives."""
     args.encoder_from = getattr(args, "encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
     args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)

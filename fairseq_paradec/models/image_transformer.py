@@ -271,7 +271,7 @@ class ImageTransformer(TransformerModel):
             "--attention-memory",
             type=int,
             metavar="M",
-            help=f"and the M positions before its block {fewer}",
+            help=f"each position also attends to the M positions before its block {fewer}",
         )
 
     @classmethod

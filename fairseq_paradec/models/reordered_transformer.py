@@ -170,7 +170,7 @@ class ReorderedTransformer(TransformerModel):
         add(
             "--encoder-from", metavar="TRANSFORMER",
             help="start from the encoder and the embeddings of this checkpoint, a Transformer of "
-            "the same sizes; training is then shorter. (Its decoder does not help: it has learned "
+            "the same sizes, which shortens training. (Its decoder does not help: it has learned "
             "one kind of start)",
         )  # fmt: skip
 
