@@ -1,8 +1,8 @@
-"""A sentence's trace: what became of every token, as Xia et al. 2022 (GAD), Table 11, marks them.
+"""A sentence's trace with the state of every token, as in Xia et al. 2022 (GAD), Table 11.
 
-D is what the drafter gave in a pass, V what the verifier gave. ``steps`` are those of Stern et al.
-2018, section 7.4. Pure functions of the records that docs/trace.md describes; no method is known by
-name, but for what a step is in blockwise decoding. ``trace_text.py`` shows the same sentences in a
+D lines hold the drafter's tokens of a pass, V lines the verifier's. ``steps`` are those of Stern et
+al. 2018, section 7.4. Pure functions of the records that docs/trace.md describes, for any method;
+only the steps of blockwise decoding are special. ``trace_text.py`` shows the sentences in a
 terminal, ``viewer.py`` on a page.
 """
 
@@ -18,14 +18,14 @@ from ..errors import UsageError
 from .blocks import METHOD, block_sizes
 
 EOS = "</s>"
-#: What is no log-probability in a trace; NaN and infinity, which Python reads from JSON, neither.
+#: Values that are no log-probability; Python reads NaN and infinity from JSON.
 LARGEST = 1e9
 
 PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
     "previous", "accepted", "rescued", "bifurcation", "bonus", "discarded", "pending", "open",
 )  # fmt: skip
 
-#: What each state of a token means.
+#: The meaning of each state of a token.
 MEANINGS = {
     PREVIOUS: "committed by earlier passes",
     ACCEPTED: "drafted and accepted",
@@ -37,7 +37,7 @@ MEANINGS = {
     OPEN: "not written yet",
 }
 
-#: How a token came into the output, by its state in the pass that committed it.
+#: The origin of a token of the output, by its state in the pass that committed it.
 ORIGINS = {
     ACCEPTED: "drafted and accepted",
     RESCUED: MEANINGS[RESCUED],
@@ -56,10 +56,10 @@ class Cell:
         position: in the output, from 0.
         log_prob: the verifier's log-probability of the token at this position; -inf where it was
             not allowed.
-        rank: only of drafts: how many tokens the verifier scores strictly higher.
+        rank: only of drafts: the number of tokens that the verifier scores strictly higher.
         runner_up: only of the verifier's own: its second choice; None if there was none.
-        runner_up_log_prob: of that.
-        direction: only of models that write in another order: as ``TargetOrder.direction_name``.
+        runner_up_log_prob: of ``runner_up``.
+        direction: only of reordered models: as in ``TargetOrder.direction_name``.
     """
 
     token: str
@@ -80,11 +80,11 @@ class Origin:
         pass_number: the pass that committed it, from 1.
         by: a key of ``ORIGINS``: its state in that pass.
         log_prob: the verifier's log-probability of the token in that pass.
-        runner_up: the likeliest other token there: the verifier's second choice; of a rescued
-            token the verifier's first.
-        runner_up_log_prob: of that.
-        rank: of an accepted draft: how many tokens the verifier scores strictly higher.
-        direction: of models that write in another order: as in ``Cell``.
+        runner_up: the likeliest other token there: the verifier's second choice, or its first for
+            a rescued token.
+        runner_up_log_prob: of ``runner_up``.
+        rank: of an accepted draft: the number of tokens that the verifier scores strictly higher.
+        direction: of reordered models: as in ``Cell``.
     """
 
     pass_number: int
@@ -124,11 +124,11 @@ class Sentence:
     """One sentence of a trace.
 
     Attributes:
-        name: ``sentence`` and its number, as far as it is known.
+        name: ``sentence`` and its number, or its line's.
         decoding: the method, as the record calls it.
         source: its tokens; None if the record lacks them.
         output: its translation's tokens.
-        passes: one by one.
+        passes: in order.
         origins: of each token of the output.
         flags: the method's own, as the record has them; empty if it has none.
     """
@@ -143,17 +143,17 @@ class Sentence:
 
     @property
     def drafted(self) -> int:
-        """How many tokens were drafted, those after the end not counted."""
+        """The number of drafted tokens, without those after the end."""
         return sum(len(one.draft) - one.start for one in self.passes)
 
     @property
     def rescued(self) -> int:
-        """How many drafted tokens were accepted, though not the verifier's first choice."""
+        """The number of accepted drafted tokens that were not the verifier's first choice."""
         return sum(origin.by == RESCUED for origin in self.origins)
 
     @property
     def accepted(self) -> int:
-        """How many drafted tokens were accepted, rescued ones among them."""
+        """The number of accepted drafted tokens, including rescued ones."""
         return sum(origin.by == ACCEPTED for origin in self.origins) + self.rescued
 
     @property
@@ -172,7 +172,7 @@ class Sentence:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether its steps are the blocks of blockwise decoding, not passes."""
+        """Whether its steps are the blocks of blockwise decoding instead of passes."""
         return self.decoding == METHOD
 
     @property
@@ -190,7 +190,7 @@ class Sentence:
 
     @property
     def steps_summary(self) -> str:
-        """Return tokens, steps and passes in one line; tokens per step are blocks' mean size."""
+        """Return tokens, steps and passes in one line."""
         tokens, steps = len(self.output), len(self.steps)
         return (
             f"tokens: {tokens}, steps: {steps}, tokens per step: {tokens / max(steps, 1):.2f}, "
@@ -209,8 +209,7 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
         name: of the sentence, for errors too.
 
     Raises:
-        UsageError: a field is missing or not what it should be, or the passes do not give the
-            output.
+        UsageError: a field is missing or malformed, or the passes do not give the output.
     """
     source = None if record.get("source") is None else _tokens(record, "source", name)
     output = _tokens(record, "output", name)
@@ -244,7 +243,7 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
 
 
 def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
-    """Say of each of the output's tokens where it comes from."""
+    """Return the origin of each of the output's tokens."""
     origins: dict[int, Origin] = {}
     for one in passes:
         for i, at in enumerate(one.places):
@@ -260,7 +259,7 @@ def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
 
 
 def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
-    """Return the origin of a draft that pass ``number`` accepted; ``own``: the verifier's there."""
+    """Return the origin of a draft accepted in pass ``number``; ``own``: the verifier's token."""
     other: tuple[str | None, float | None] = (None, None)
     log_prob = draft.log_prob
     if own is not None and draft.state == RESCUED:
@@ -272,9 +271,9 @@ def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
 
 
 def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
-    """Make the passes of a model that writes in another order, and the tokens in natural order.
+    """Make the passes of a reordered model, and its tokens in natural order.
 
-    Each V line is the whole output, what is not written yet left open; nothing is drafted.
+    Each V line is the whole output with open positions; there are no drafts.
     """
     written: dict[int, str] = {}
     placed = []
@@ -418,7 +417,7 @@ def _own(entry: dict[str, Any], i: int, token: str, state: str, position: int) -
 
 
 def _log_prob(entry: dict[str, Any], key: str, i: int) -> float | None:
-    """Return a log-probability, -inf for null; None if there is none, or no number."""
+    """Return a log-probability, -inf for null; None if it is missing or no number."""
     values = entry.get(key)
     if isinstance(values, list) and i < len(values) and values[i] is None:
         return -math.inf
@@ -427,7 +426,7 @@ def _log_prob(entry: dict[str, Any], key: str, i: int) -> float | None:
 
 
 def _known(entry: dict[str, Any], key: str, i: int, kind: Any) -> Any:
-    """Return entry i of a list that may be missing, too short, or hold something else: None."""
+    """Return entry i of a list; None if the list is missing or short, or the kind is wrong."""
     values = entry.get(key)
     if not isinstance(values, list) or i >= len(values):
         return None
@@ -436,14 +435,14 @@ def _known(entry: dict[str, Any], key: str, i: int, kind: Any) -> Any:
 
 
 def _field(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
-    """Return a field that must be there."""
+    """Return a required field."""
     if type(entry.get(key)) is not kind:
         raise UsageError(f"{where}: {key!r} is missing or no {kind.__name__}")
     return entry[key]
 
 
 def _tokens(entry: dict[str, Any], key: str, where: str) -> list[str]:
-    """Return a field that must be a list of tokens."""
+    """Return a required list of tokens."""
     tokens: list[str] = _field(entry, key, list, where)
     if not all(isinstance(token, str) for token in tokens):
         raise UsageError(f"{where}: {key!r} holds other things than tokens")

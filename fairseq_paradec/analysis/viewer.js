@@ -629,7 +629,7 @@ function legendOfPasses() {
       if (panel.reordered && i + 1 < active(panel)) used.add("open");
     }
   }
-  entry(null, "", "D is what the drafter gave in a pass, V what the verifier gave.");
+  entry(null, "", "D: the drafter's tokens in a pass. V: the verifier's.");
   for (const [name, meaning] of Object.entries(terms.meanings)) {
     if (used.has(name)) entry(`sample token ${name}`, name === "open" ? "" : name, meaning);
   }

@@ -1,11 +1,11 @@
-"""A page that shows the traces of one sentence after the other, all methods side by side.
+"""A page that shows traces sentence by sentence, all methods side by side.
 
-Each sentence is one block of data, read only when it is looked at; ``viewer.js`` draws it. Four
-views: the output's tokens and where each comes from; the D and V lines of every pass (Xia et al.
-2022, Table 11); the steps (Stern et al. 2018, section 7.4); and, of Jacobi decoders and greedy
-search, the decoding dependency graph (Santilli et al. 2023, Figure 4).
+Each sentence is one block of data, read only when it is shown; ``viewer.js`` draws it. Four views:
+the output's tokens with their origins; the D and V lines of every pass (Xia et al. 2022, Table 11);
+the steps (Stern et al. 2018, section 7.4); and, for Jacobi decoders and greedy search, the decoding
+dependency graph (Santilli et al. 2023, Figure 4).
 
-Pure functions of what ``trace_view`` and ``ddg`` have read; nothing is worked out a second time.
+Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .symbols import is_rtl, printable, typed
 from .trace_text import MARKS
 from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
 
-#: What a page can open with.
+#: The views that a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies")
 
 #: States in the order of their numbers in the data.
@@ -36,8 +36,8 @@ def head(title: str, view: str = "output") -> str:
     """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow.
 
     Args:
-        title: what the page is of.
-        view: which of ``VIEWS`` it opens with.
+        title: of the page.
+        view: the one of ``VIEWS`` that it opens with.
     """
     return page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")]) + opening(
         view
@@ -45,12 +45,12 @@ def head(title: str, view: str = "output") -> str:
 
 
 def opening(view: str = "output") -> str:
-    """Return the beginning of the part of a page that shows sentences; blocks of them follow.
+    """Return the beginning of a page's viewer; blocks of sentences follow.
 
     The page's head needs ``viewer.css`` and ``viewer.js``.
 
     Args:
-        view: which of ``VIEWS`` it opens with.
+        view: the one of ``VIEWS`` that it opens with.
     """
     if view not in VIEWS:
         raise ValueError(f"view {view!r} is none of {VIEWS}")
@@ -78,7 +78,7 @@ def sentence(
 
     Args:
         sentences: as read by ``trace_view.read_sentence``, one per method, of the same source.
-        records: what they were read from.
+        records: their records.
         files: their files, shown if two sentences have the same method.
         missing: files that do not have the sentence.
     """
@@ -120,7 +120,7 @@ class Words:
 
 
 def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
-    """Return all there is to say of a sentence decoded by one method."""
+    """Return the data of a sentence decoded by one method."""
     return {
         "decoding": printable(one.decoding),
         "flags": typed(one.flags),
@@ -146,24 +146,24 @@ def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
 
 
 def _is_reordered(record: dict[str, Any]) -> bool:
-    """Say whether the passes tell where their tokens stand in the output."""
+    """Return whether the passes have positions in the output."""
     return any("positions" in entry for entry in record["trace"])
 
 
 def _number(value: float | None) -> float | bool | None:
-    """Return a log-probability for the data: None where it is not known, False where it is -inf."""
+    """Return a log-probability for the data: None if unknown, False for -inf."""
     if value is None:
         return None
     return round(value, DIGITS) if math.isfinite(value) else False
 
 
 def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Leave out columns in which nothing is known."""
+    """Drop columns without values."""
     return {name: values for name, values in columns.items() if any(v is not None for v in values)}
 
 
 def _columns(tokens: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
-    """Return what is known of tokens column by column; columns of nothing are left out."""
+    """Return the data of tokens by column, without empty columns."""
     return _without_unknown(
         {
             "log_prob": [_number(one.log_prob) for one in tokens],
@@ -188,7 +188,7 @@ def _direction(name: str | None) -> str | None:
 
 
 def _pass(one: Pass, words: Words) -> dict[str, Any]:
-    """Return a pass; what earlier passes committed, and what is open, follows from the origins."""
+    """Return a pass; earlier passes' tokens and open positions follow from the origins."""
     return {
         "start": one.start,
         "committed": len(one.committed),
@@ -208,7 +208,7 @@ def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
 
 
 def _steps(one: Sentence) -> list[dict[str, Any]]:
-    """Return of each step its positions, and the pass after which they are all in the output.
+    """Return for each step its positions, and the pass that completes it.
 
     A block of blockwise decoding ends with the pass that accepted its last token; every other
     step is a pass.
@@ -223,12 +223,12 @@ def _steps(one: Sentence) -> list[dict[str, Any]]:
 
 
 def _graph(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
-    """Return the dependency graph, or why there is none."""
+    """Return the dependency graph, or the reason for its absence."""
     if ddg.method(record) not in ddg.DECODINGS:
         return {"graph": None, "no_graph": ""}
     try:
         graph = ddg.from_record(record, one.name)
-    except UsageError as error:  # an older trace, or no output: the other views have no need of it
+    except UsageError as error:  # an older trace, or no output; the other views still work
         return {"graph": None, "no_graph": printable(str(error))}
     return {
         "graph": {
@@ -244,7 +244,7 @@ def _graph(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
 
 
 def _predictions(row: Sequence[ddg.Prediction | None], words: Words) -> dict[str, Any]:
-    """Return what a pass predicted, column by column."""
+    """Return a pass's predictions by column."""
     known = [(at, one) for at, one in enumerate(row) if one is not None]
     return {
         "position": [at for at, _ in known],
