@@ -86,9 +86,9 @@ def broken(**fields: Any) -> dict[str, Any]:
         (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
         (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
         (record(""), "s has no output"),
-        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
-        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds other"),
-        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds other"),
+        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
         (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
         (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
             record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),

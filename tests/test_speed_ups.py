@@ -253,7 +253,7 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
         (["speed-up", benchmark, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
-        (["speed-up", doctored, "--by", "batch"], "not what its raw samples say"),
+        (["speed-up", doctored, "--by", "batch"], "do not follow from its raw"),
         (["histogram", benchmark, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
         (["histogram", traced["gad"]], "BENCHMARK: got"),
         (["acceptance", traced["greedy"]], "TRACE: got"),
