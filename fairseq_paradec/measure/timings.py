@@ -24,8 +24,8 @@ from .systems import PEER, Output, System, columns, decode
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
 WARM_UP = 5
-# Pause in seconds before a timed translation, if some system has several threads: idle OpenMP threads
-# spin for some milliseconds, and would take a core from the next system.
+# Pause in seconds before a timed translation, if some system has several threads: idle OpenMP
+# threads spin for some milliseconds, and would take a core from the next system.
 REST = 0.005
 # The stored fields of outputs.
 KEPT = ("tokens", "texts", "passes", "blocks")
