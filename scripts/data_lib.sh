@@ -160,8 +160,8 @@ checksum() { # path
     sha256sum <"$1" | cut -d ' ' -f 1
 }
 
-# A file is FILE.part while it comes in, FILE.unverified when it is whole, and FILE once its
-# checksum has been found right.
+# A file is FILE.part during the download, FILE.unverified when it is complete, and FILE once its
+# checksum is right.
 fetch() { # address
     local file=${1##*/} address=$1 path
     path=$dest/download/$file
@@ -302,7 +302,7 @@ step_tok() {
     done
 }
 
-# Training pairs that cannot be used go; what is left is the raw/ and tok/ that the user sees.
+# Drops unusable training pairs; the rest becomes the user's raw/ and tok/.
 step_text() {
     local kind split lang
     mkdir -p -- "$work/raw" "$work/tok"
@@ -374,7 +374,7 @@ step_binarise() {
     done
 }
 
-# --- all of it ---
+# --- the whole recipe ---
 
 # What the data were made from and how: another run into the same folder must agree with it.
 settings() {
@@ -411,7 +411,7 @@ print_checksums() {
     note "checksums: $known agree, $other differ, $unknown without one to compare with"
 }
 
-# A command that fails (a broken archive, a full disk) says so itself; this says what to do.
+# A command that fails (a broken archive, a full disk) prints its own error; this adds what to do.
 on_exit() {
     local status=$?
     rm -rf -- "$work"

@@ -45,8 +45,8 @@ need_no_colon() { # option, path
     case $2 in *:*) fail "$1: got '$2'; allowed: a path without ':', at which fairseq splits paths" ;; esac
 }
 
-# Makes DEST, or takes it up where this script left it; for one process at a time. What a user has
-# there is never touched.
+# Makes DEST, or continues where this script stopped; for one process at a time. Other files there
+# are never touched.
 claim_dest() { # DEST
     local other
     need_no_colon DEST "$1"
@@ -132,7 +132,7 @@ print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))' "$@") ||
     paradec=(env "PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}" "$python" -P -m fairseq_paradec)
 }
 
-# A command whose chatter goes to a file, of which the end is shown if it fails.
+# Runs a command with its output in a file, and shows the end of the file if it fails.
 quietly() { # log file, then the command
     local log=$1
     shift
@@ -143,7 +143,7 @@ quietly() { # log file, then the command
 }
 
 # ---- recipes of several steps (train_gad.sh, train_reordered.sh) ---------------------------------
-# They have read their options into the variables that are named like them.
+# Their options are in variables of the same names.
 
 need_recipe_options() { # mistakes that all recipes name alike
     local option
@@ -171,7 +171,7 @@ need_teacher() { # an ensemble has ':' between its files
     done
 }
 
-# Makes --save-dir, or a temporary folder, and takes it for this process and its steps.
+# Makes --save-dir, or a temporary folder, and locks it for this process and its steps.
 open_save_dir() {
     device=$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
     temporary=

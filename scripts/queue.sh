@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a list of experiments, one after the other; what is done is not done again.
+# Run a list of experiments, one after the other; finished ones are not repeated.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
@@ -183,7 +183,7 @@ run() { # name
     wait "$child" || status=$?
     child=
     if [ "$status" != 0 ]; then
-        # Killed together with its session, it could not mark it.
+        # An experiment that is killed with its session leaves no mark.
         [ -f "$folder/failed" ] || mark "$folder/failed" "$status" "$((SECONDS - started))"
         note "$1: failed with status $status (log: $folder/log)"
     fi

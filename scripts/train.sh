@@ -308,7 +308,7 @@ else
         pids=("$!")
     fi
     status=0
-    for pid in "${pids[@]}"; do # whichever ends next; if one fails, the others would wait for ever
+    for pid in "${pids[@]}"; do # in order of ending; if one fails, the others would wait for ever
         wait -n || {
             ended=$?
             [ "$status" != 0 ] || status=$ended # the others end by the signal

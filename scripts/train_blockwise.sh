@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Heads that look ahead on a Transformer: base, distilled data, heads; and how long its blocks are.
+# Prediction heads on a Transformer: base, distilled data, heads, and the lengths of its blocks.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
@@ -45,7 +45,7 @@ options:
     --distilled FOLDER     distilled data that are there already
     --subset NAME          of DATA, for the report: valid or test (default: valid)
     --epochs N             how long heads are trained (default: the preset's; see train.sh)
-    --updates N            or so
+    --updates N            or for N updates
     --seed N               of all models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)
     --processes N          for training and translating (default: 1)
@@ -137,7 +137,7 @@ fi
 need_python fairseq torch tqdm sacrebleu
 open_save_dir
 
-# ---- the steps: each says by itself what is finished, and with which settings -------------------
+# ---- the steps: each records what is finished, and its settings ---------------------------------
 
 if [ -n "$base" ]; then
     note "[1/5] base: $base"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything GAD needs: teacher, distilled data, verifier, drafter; and how much is accepted.
+# Everything GAD needs: teacher, distilled data, verifier, drafter, and its acceptance.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
@@ -37,7 +37,7 @@ options:
                              teacher     the teacher's translations
                              references  the targets of DATA
     --epochs N             how long the drafter is trained (default: the preset's; see train.sh)
-    --updates N            or so
+    --updates N            or for N updates
     --seed N               of all models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)
     --processes N          for training and translating (default: 1)
@@ -85,7 +85,7 @@ need_python fairseq torch tqdm
 case $verifier in -*) verifier=./$verifier ;; esac
 open_save_dir
 
-# ---- the steps: each says by itself what is finished, and with which settings -------------------
+# ---- the steps: each records what is finished, and its settings ---------------------------------
 
 if [ -z "$taught" ]; then
     note "[1/5] teacher: not needed"

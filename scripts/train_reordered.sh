@@ -42,7 +42,7 @@ options:
     --from-teacher         start from the teacher's encoder, and train for about a third of the time
                            (tiny 14 epochs, iwslt 15, base 35,000 updates, big 100,000)
     --epochs N             how long the decoder is trained (default: the preset's; see train.sh)
-    --updates N            or so
+    --updates N            or for N updates
     --seed N               of all models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)
     --processes N          for training and translating (default: 1)
@@ -108,7 +108,7 @@ fi
 need_python fairseq torch tqdm sacrebleu
 open_save_dir
 
-# ---- the steps: each says by itself what is finished, and with which settings -------------------
+# ---- the steps: each records what is finished, and its settings ---------------------------------
 
 if [ -z "$taught" ]; then
     note "[1/4] teacher: not needed"
