@@ -186,6 +186,21 @@ def test_random_chunks_of_many_tokens() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("variant", ["default", "prenorm"])
+def test_a_source_may_hold_pad(variant: str) -> None:
+    """On either side, and as a word: in fairseq too it is no token then."""
+    task, model = task_for(variant), model_of(variant)
+    given = batch(task, [9, 6, 4])["net_input"]
+    given["src_tokens"][0, 3] = given["src_tokens"][0, -1] = given["src_tokens"][1, -3] = 1
+    tokens, scores = torch.randint(4, 30, (3, 5)), []
+    for engine in (Engine(), NATIVE):
+        scorer = ChunkScorer(model, engine)
+        scorer.encode(given)
+        scores.append(scorer.log_probs(scorer.step(tokens)))
+    torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
+
+
+@torch.inference_mode()
 def test_lower_dtypes_are_near() -> None:
     task, model = tiny_task(), model_of("default")
     sample, tokens = batch(task, [7, 4]), torch.randint(4, 30, (2, 5))
@@ -329,7 +344,7 @@ def test_without_a_library_torch_decodes(elsewhere: Path, caplog: pytest.LogCapt
     want = decode(task, [model], sample, Limits(), decoding="greedy", engine="torch")
     for damaged in (False, True):
         if damaged:
-            name, flags = native.target()
+            name, flags = native.usable()[0]
             name = f"{native._start_of(name, flags)}{'0' * 16}.so"
             (elsewhere / name).write_bytes(b"\x7fELF and no more")
         caplog.clear()
@@ -350,11 +365,21 @@ def test_a_damaged_library_is_built_again(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("CXX")
-    name, flags = native.target()
+    name, flags = native.usable()[0]
     (elsewhere / f"{native._start_of(name, flags)}{'0' * 16}.so").write_bytes(b"")
     assert ChunkScorer(model_of("default"), NATIVE).native
     (built,) = (elsewhere / "cache").rglob("*.so")
     assert native._hash(built.read_bytes()) in built.name
+
+
+def test_a_lesser_library_serves(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the best one is missing and cannot be built, and the user has no home."""
+    monkeypatch.delenv("CXX")
+    name, flags = native.usable()[-1]
+    native.build(name, flags, elsewhere)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(native, "_cache", lambda: None)
+    assert ChunkScorer(model_of("default"), NATIVE).native
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
@@ -380,10 +405,12 @@ def test_a_model_in_training_is_torchs() -> None:
     model._is_generation_fast = True
     scorer = ChunkScorer(model, NATIVE)
     assert scorer.native
-    before = scorer.weights if hasattr(scorer, "weights") else scorer.packed
-    with torch.no_grad():  # weights that change are packed again by the next scorer
-        model.decoder.layers[0].fc1.weight.mul_(2)
-    assert ChunkScorer(model, NATIVE).packed is not before
+    before = scorer.packed
+    for weight in (model.decoder.layers[0].fc1.weight, model.encoder.layers[0].fc2.bias):
+        weight.data.add_(1)  # the next scorer packs weights that have changed
+        after = ChunkScorer(model, NATIVE).packed
+        assert after is not before and after is ChunkScorer(model, NATIVE).packed
+        before = after
 
 
 # ---- sanitizers ----------------------------------------------------------------------------------
@@ -396,7 +423,7 @@ def test_a_model_in_training_is_torchs() -> None:
 def test_sanitizers_find_nothing(flags: tuple[str, ...], tmp_path) -> None:
     """Odd sizes, all forms, under the address and undefined-behaviour sanitizers."""
     names = [name for name, _, _ in native.TARGETS]
-    mine = names.index(native.target()[0])
+    mine = names.index(native.usable()[0][0])
     if [t[1] for t in native.TARGETS].index(flags) < mine:
         pytest.skip("this CPU has no such instructions")
     program = tmp_path / "driver"

@@ -5,7 +5,7 @@
 // the same way. So reading the weights is the lower bound of a product of few rows.
 //
 // Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
-// inputs by row). Sums are fp32, or int32 for int8.
+// inputs by row). Sums are fp32; of int8 with AVX512_VNNI int32.
 #pragma once
 
 #include <omp.h>
@@ -102,7 +102,8 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
         const float* row = weight + (size_t)o * inputs;
         float peak = 0;
         for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
-        const float scale = peak > 0 ? peak / 127 : 1;
+        float scale = peak > 0 ? peak / 127 : 1;
+        for (int i = 0; i < inputs; ++i) scale += 0 * row[i];  // NaN, if one weight is
         int32_t total = 0;
         for (int i = 0; i < inputs; ++i) {
             const size_t panel = (size_t)(o / PANEL) * map.grouped * PANEL;
@@ -112,7 +113,7 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
             } else if (form == Form::bf16) {
                 ((uint16_t*)map.packed.get())[at] = to_bfloat16(row[i]);
             } else {
-                const int value = (int)std::lrintf(row[i] / scale);
+                const int value = scale == scale ? (int)std::lrintf(row[i] / scale) : 0;
                 ((int8_t*)map.packed.get())[at] = (int8_t)value;
                 total += value;
             }

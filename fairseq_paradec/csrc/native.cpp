@@ -42,15 +42,16 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 
 API int paradec_lanes() { return LANES; }
 
-API Stack* paradec_stack_new(int dim, int heads, int head_size, float scale, int layers) {
-    Stack* stack = new (std::nothrow) Stack;
-    if (stack == nullptr) return nullptr;
+API Stack* paradec_stack_new(int dim, int heads, int head_size, float scale, int layers) try {
+    auto stack = std::make_unique<Stack>();
     stack->dim = dim;
     stack->heads = heads;
     stack->head_size = head_size;
     stack->scale = scale;
     stack->layers.resize(layers);
-    return stack;
+    return stack.release();
+} catch (const std::bad_alloc&) {
+    return nullptr;
 }
 
 API void paradec_stack_free(Stack* stack) { delete stack; }

@@ -39,13 +39,14 @@ struct Chunk {
     int slots;                    // of the mask
 };
 
-// Keys and values, layers x rows x heads x (head_size x slots, or slots x head_size).
+// Keys and values, layers x rows x heads x (head_size x slots, or slots x head_size); one of all
+// layers, or one of each.
 struct Store {
     float *keys, *values;
-    int rows, slots;
+    int layers, rows, slots;
     const int32_t* lengths;  // of the source: rows
     size_t at(int layer, int row, int head, const Stack& stack) const {
-        return (((size_t)layer * rows + row) * stack.heads + head) * stack.head_size * slots;
+        return (((size_t)(layer % layers) * rows + row) * stack.heads + head) * stack.head_size * slots;
     }
 };
 

@@ -44,8 +44,8 @@ int main() {
             begins[b] = length - lengths[b];
             places[b] = rows - 1 - b;
         }
-        Store own_store{keys.data(), values.data(), rows, slots, nullptr};
-        Store source_store{far.data(), near.data(), rows, source_slots, lengths.data()};
+        Store own_store{keys.data(), values.data(), layers, rows, slots, nullptr};
+        Store source_store{far.data(), near.data(), layers, rows, source_slots, lengths.data()};
         const auto map_weight = numbers((size_t)2 * layers * all * dim), states_of_source = numbers((size_t)rows * length * dim);
         Linear* source_map = paradec_map_new(map_weight.data(), nullptr, 2 * layers * all, dim, form);
         paradec_source(stack, source_map, states_of_source.data(), dim, length, begins.data(), &source_store, threads);

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.engine.settings import Engine
-from ...decoding.provenance import FAIRSEQ
+from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig, flag
@@ -135,8 +135,9 @@ class AutoFastGenerator(MeasuringGenerator):
     def _key(self, device: torch.device) -> dict[str, Any]:
         """Return the key of the measurements: machine, models, drafter and flags."""
         helper = self.drafter if self.drafter is not None else self.heads
-        names = ("compile", "engine", "engine_dtype")
+        names = ("compile", "engine_dtype")
         flags: dict[str, Any] = {name: getattr(self.config, name) for name in names}
+        flags["engine"] = NATIVE if self.scorer.native else TORCH
         return {
             "machine": this_machine(device),
             "models": [fingerprint(model, with_weights=True) for model in self.model.models],

@@ -74,8 +74,8 @@ class Store(ctypes.Structure):
     """Keys and values; see ``Store`` in csrc/stack.h."""
 
     _fields_ = [
-        ("keys", c_void_p), ("values", c_void_p), ("rows", c_int), ("slots", c_int),
-        ("lengths", c_void_p),
+        ("keys", c_void_p), ("values", c_void_p), ("layers", c_int), ("rows", c_int),
+        ("slots", c_int), ("lengths", c_void_p),
     ]  # fmt: skip
 
 
@@ -144,19 +144,22 @@ def _load() -> Any:
 
 
 def _found_or_built() -> Any:
-    """See ``_load``."""
-    name, flags = target()
-    start, problems = _start_of(name, flags), []
-    for path in (path for folder in (BUILT, _cache()) for path in sorted(folder.glob(start + "*"))):
+    """Return the best library that is there or can be built; see ``_load``."""
+    problems: list[str] = []
+    for name, flags in usable():
+        for folder in (BUILT, _cache()):
+            for path in () if folder is None else sorted(folder.glob(f"{name}-*")):
+                try:
+                    if path.name.startswith(_start_of(name, flags)):
+                        return _open(path)
+                except (OSError, AttributeError) as error:
+                    problems.append(str(error).splitlines()[0])
         try:
-            return _open(path)
-        except (OSError, AttributeError) as error:
+            log.info("building the native library for this CPU (%s): some seconds, once", name)
+            return _open(build(name, flags, _cache()))
+        except (OSError, AttributeError, NativeUnavailable) as error:
             problems.append(str(error).splitlines()[0])
-    try:
-        log.info("building the native library for this CPU (%s): some seconds, once", name)
-        return _open(build(name, flags, _cache()))
-    except (OSError, AttributeError, NativeUnavailable) as error:
-        return NativeUnavailable("; ".join([*problems, str(error).splitlines()[0]]))
+    return NativeUnavailable("; ".join(dict.fromkeys(problems)))
 
 
 def _open(path: Path) -> Any:
@@ -182,8 +185,8 @@ def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
             yield one
 
 
-def target() -> tuple[str, tuple[str, ...]]:
-    """Return the best instruction set that this CPU has, and the compiler's flags for it."""
+def usable() -> list[tuple[str, tuple[str, ...]]]:
+    """Return the instruction sets that this CPU has, the best first, and the compiler's flags."""
     has: set[str] = set()
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -192,32 +195,36 @@ def target() -> tuple[str, tuple[str, ...]]:
                 break
     except OSError:
         pass
-    return next((name, flags) for name, flags, needs in targets() if needs <= has)
+    return [(name, flags) for name, flags, needs in targets() if needs <= has]
 
 
 def build_all(folder: Path) -> None:
     """Build the library for every instruction set of this kind of machine.
 
-    What an earlier build has left in the folder goes.
+    What an earlier build has left in the folder goes. A compiler may not know the newest sets.
 
     Raises:
-        NativeUnavailable: one cannot be built.
+        NativeUnavailable: none can be built.
     """
     for old in folder.glob("*.so"):
         old.unlink()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done in [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]:
-            done.result()
+        tried = [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]
+    failed = [error for one in tried if (error := one.exception()) is not None]
+    if len(failed) == len(tried):
+        raise failed[0]
 
 
-def build(name: str, flags: tuple[str, ...], folder: Path) -> Path:
+def build(name: str, flags: tuple[str, ...], folder: Path | None) -> Path:
     """Build the library for an instruction set; return its path in the folder.
 
     Its name says what it was built from, and what it contains.
 
     Raises:
-        NativeUnavailable: there is no compiler, or it fails.
+        NativeUnavailable: there is no compiler or no folder, or the compiler fails.
     """
+    if folder is None:
+        raise NativeUnavailable("no home folder to keep it in (XDG_CACHE_HOME)")
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NativeUnavailable("no C++ compiler (c++, g++)")
@@ -231,8 +238,8 @@ def build(name: str, flags: tuple[str, ...], folder: Path) -> Path:
             built = folder / f"{_start_of(name, flags)}{_hash(made.read_bytes())}.so"
             made.replace(built)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise NativeUnavailable(f"{compiler}: {said[0]}") from error
+        said = f"{getattr(error, 'stderr', None) or ''}\n{error}".strip()
+        raise NativeUnavailable(f"{compiler}: {said.splitlines()[0]}") from error
     return built
 
 
@@ -248,7 +255,10 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _cache() -> Path:
-    """Return the user's folder of libraries."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def _cache() -> Path | None:
+    """Return the user's folder of libraries; None: the user has no home."""
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return Path(home) / "fairseq_paradec" / "native"

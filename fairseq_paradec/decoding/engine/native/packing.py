@@ -82,10 +82,12 @@ def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
     return Packed(_pack(plain, model.decoder.output_projection, form), encoder)
 
 
-def _stamp(module: Any) -> list[tuple[int, int]]:
-    """Return the state of a module's weights: where they lie, and how often they were changed."""
-    weights = module.parameters()
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+def _stamp(module: Any) -> list[tuple[int, float]]:
+    """Return the state of a module's weights: where they lie, and their sums.
+
+    torch counts changes, but not those through ``.data`` or numpy.
+    """
+    return [(p.data_ptr(), float(p.detach().sum())) for p in module.parameters()]
 
 
 def _why_not(model: Any) -> str | None:

@@ -74,7 +74,9 @@ class NativeCache:
     ) -> None:
         stack = self._stack = weights.stack
         batch, length = states.shape[:2]
-        begins, counts = spans(padding)
+        order, begins, counts = spans(padding)
+        if order is not None:
+            states = states.gather(1, order[:, :, None].expand_as(states))
         self.source = self._empty(batch, -(-length // stack.lanes) * stack.lanes)
         self.source_lengths = (
             torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
@@ -164,16 +166,42 @@ class NativeCache:
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
     """Describe keys and values to the library."""
     return Store(
-        keys.data_ptr(), values.data_ptr(), keys.size(1), keys.size(4), address_of(lengths)
+        keys.data_ptr(),
+        values.data_ptr(),
+        len(keys),
+        keys.size(1),
+        keys.size(4),
+        address_of(lengths),
     )
 
 
-def spans(padding: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return where each row's tokens begin and how many they are, B each; None: no padding."""
+class Spans(NamedTuple):
+    """Where the tokens of a batch are that are no padding.
+
+    Attributes:
+        order: B×S, which moves padding behind the tokens; None: it lies on one side of each row.
+        begins: B, a row's first token; None: there is no padding.
+        counts: B, how many tokens follow; None: there is no padding.
+    """
+
+    order: Tensor | None = None
+    begins: Tensor | None = None
+    counts: Tensor | None = None
+
+
+def spans(padding: Tensor | None) -> Spans:
+    """Find the tokens of a batch: B×S, True at padding."""
     if padding is None or not bool(padding.any()):
-        return None, None
+        return Spans()
     real = ~padding
-    return real.to(torch.uint8).argmax(dim=1).to(torch.int32), real.sum(dim=1, dtype=torch.int32)
+    begins, counts = real.to(torch.uint8).argmax(dim=1), real.sum(dim=1)
+    index = torch.arange(padding.size(1))
+    inside = (index >= begins[:, None]) & (index < (begins + counts)[:, None])
+    if bool(inside.eq(real).all()):
+        return Spans(None, begins.to(torch.int32), counts.to(torch.int32))
+    # <pad> may be a word of the source: a stable sort keeps the order of the others.
+    order = padding.to(torch.uint8).argsort(dim=1, stable=True)
+    return Spans(order, torch.zeros_like(begins, dtype=torch.int32), counts.to(torch.int32))
 
 
 def native_pass(
@@ -211,9 +239,14 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor | None) ->
     """
     batch, length = tokens.shape
     slots = -(-length // stack.lanes) * stack.lanes
-    keys = torch.zeros(stack.num_layers, batch, stack.heads, stack.head_size, slots)
-    values = torch.zeros(stack.num_layers, batch, stack.heads, slots, stack.head_size)
-    begins, counts = spans(padding)
+    # A layer's keys and values are not needed after it: all layers use the same.
+    check_memory(8 * batch * stack.heads * slots * stack.head_size, batch)
+    keys = torch.zeros(1, batch, stack.heads, stack.head_size, slots)
+    values = torch.zeros(1, batch, stack.heads, slots, stack.head_size)
+    order, begins, counts = spans(padding)
+    tokens = tokens.to(torch.long)
+    if order is not None:
+        tokens = tokens.gather(1, order)
     seen = torch.full((1, length), length, dtype=torch.int32)
     if counts is not None:
         seen = counts[:, None].expand(batch, length)
@@ -222,7 +255,10 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor | None) ->
         rows=batch, width=length, tokens=tokens.data_ptr(), begins=address_of(begins),
         counts=address_of(counts), seen=seen.data_ptr(), seen_rows=seen.size(0),
     )  # fmt: skip
-    return _run(stack, chunk, store(keys, values), None)
+    states = _run(stack, chunk, store(keys, values), None)
+    if order is None:
+        return states
+    return torch.zeros_like(states).scatter_(1, order[:, :, None].expand_as(states), states)
 
 
 def _array(numbers: Sequence[int]) -> Any:

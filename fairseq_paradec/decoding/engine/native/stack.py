@@ -206,6 +206,8 @@ class NativeStack:
 
 def why_not(layers: Sequence[EncoderLayer | DecoderLayer]) -> str | None:
     """Say why native passes do not know these layers, or return None."""
+    if not layers:
+        return "it has no layers"
     for layer in layers:
         if layer.feed_forward.activation not in ACTIVATIONS:
             return "its activation has no native form"
