@@ -413,6 +413,27 @@ def test_a_model_in_training_is_torchs() -> None:
         before = after
 
 
+# ---- other CPUs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", [name for name, _, _ in native.TARGETS])
+def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> None:
+    chosen = [one for one in native.usable() if one[0] == isa]
+    if not chosen:
+        pytest.skip("this CPU has no such instructions")
+    monkeypatch.setattr(native, "usable", lambda: chosen)
+    native._load.cache_clear()
+    try:
+        for form in ("fp32", "bf16", "int8"):
+            test_products_of_any_shape(form)
+            test_a_token_does_not_depend_on_its_chunk(form)
+        test_passes_are_torchs("default")
+        test_random_chunks_of_many_tokens()
+    finally:
+        native._load.cache_clear()
+
+
 # ---- sanitizers ----------------------------------------------------------------------------------
 
 

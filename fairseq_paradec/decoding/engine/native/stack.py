@@ -135,6 +135,8 @@ class NativeStack:
         self.address = library().paradec_stack_new(
             self.dim, self.heads, self.head_size, self.own_size**-0.5, len(layers)
         )
+        if self.address is None:
+            raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_stack_free, self.address)
         self._vectors = vectors = _plain(embedding)  # the library reads them in place
         table = None if positions is None else _plain(positions)
