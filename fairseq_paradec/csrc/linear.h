@@ -336,7 +336,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
 }
 
 // Least number of multiplications for a second thread.
-constexpr long SERIAL = 300000;
+constexpr long SERIAL = 100000;
 
 // Call `task(i)` for 0 <= i < count, on several threads if the work is large enough.
 template <class Task>
