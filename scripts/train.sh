@@ -309,11 +309,18 @@ else
     fi
     status=0
     for pid in "${pids[@]}"; do # in order of ending; if one fails, the others would wait for ever
-        wait -n || {
-            ended=$?
+        ended=0
+        wait -n || ended=$?
+        if [ "$ended" = 127 ]; then # it has forgotten one that ended before: ask by number
+            ended=0
+            for early in "${pids[@]}"; do
+                kill -0 "$early" 2>/dev/null || wait "$early" || ended=$?
+            done
+        fi
+        if [ "$ended" != 0 ]; then
             [ "$status" != 0 ] || status=$ended # the others end by the signal
             kill -TERM "${pids[@]}" 2>/dev/null || true
-        }
+        fi
     done
     if [ "$status" != 0 ]; then
         tail -n 20 -- "$log" >&2
