@@ -236,14 +236,19 @@ inline bool pass(const Stack& stack, const Chunk& chunk, const Store& own, const
 inline void put_source(const Stack& stack, const Linear& map, const float* states, int stride, int length,
                        const int32_t* begins, const Store& source, Workspace& work) {
     const int all = stack.heads * stack.head_size, width = 2 * all * (int)stack.layers.size();
-    for (int row = 0; row < source.rows; ++row) {
-        const int count = source.lengths[row], begin = begins == nullptr ? 0 : begins[row];
-        float* wide = grown(work.wide, (size_t)count * width);
-        multiply(map, states + ((size_t)row * length + begin) * stride, stride, count, {wide, width}, work);
-        for (int i = 0; i < count; ++i) {
-            const float* keys = wide + (size_t)i * width;
-            for (int layer = 0; layer < (int)stack.layers.size(); ++layer, keys += 2 * all) {
-                put(stack, source, layer, row, i, keys, keys + all);
+    // Several rows at a time, with their padding: so the map is not read once for each.
+    const int most = std::max(1, 128 / std::max(1, length));
+    for (int first = 0; first < source.rows; first += most) {
+        const int rows = std::min(most, source.rows - first);
+        float* wide = grown(work.wide, (size_t)rows * length * width);
+        multiply(map, states + (size_t)first * length * stride, stride, rows * length, {wide, width}, work);
+        for (int r = 0; r < rows; ++r) {
+            const int row = first + r, begin = begins == nullptr ? 0 : begins[row];
+            for (int i = 0; i < source.lengths[row]; ++i) {
+                const float* keys = wide + ((size_t)r * length + begin + i) * width;
+                for (int layer = 0; layer < (int)stack.layers.size(); ++layer, keys += 2 * all) {
+                    put(stack, source, layer, row, i, keys, keys + all);
+                }
             }
         }
     }

@@ -167,10 +167,9 @@ class NativeEncoder:
         """
         tokens = net_input["src_tokens"]
         padding = tokens.eq(self.pad)
-        padded = bool(padding.any())
         if tokens.size(1) > self.most and int((~padding).sum(dim=1).max()) > self.most:
             raise IndexError(f"a source of {tokens.size(1)} tokens: longer than the positions")
-        states = native_encode(self.stack, tokens, padding if padded else None)
+        states = native_encode(self.stack, tokens, padding)
         return {
             "encoder_out": [states.transpose(0, 1)],
             "encoder_padding_mask": [padding],

@@ -229,13 +229,13 @@ def native_pass(
     return _run(stack, chunk, cache.store, cache.source_store)
 
 
-def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor | None) -> Tensor:
+def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor:
     """Run an encoder's layers: B×S tokens -> B×S×D, zero at padding.
 
     Args:
         stack: of the encoder.
         tokens: B×S.
-        padding: B×S, True at padding; None: there is none.
+        padding: B×S, True at padding.
     """
     batch, length = tokens.shape
     slots = -(-length // stack.lanes) * stack.lanes
