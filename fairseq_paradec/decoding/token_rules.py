@@ -53,6 +53,11 @@ class Scored(NamedTuple):
     draft_ranks: Tensor | None = None
 
 
+def starts_of(rows: Sequence[Row]) -> list[int]:
+    """Return the position that follows each row's tokens."""
+    return [len(row.tokens) for row in rows]
+
+
 @dataclass(frozen=True)
 class TokenRules:
     """fairseq's limits on greedy search (``SequenceGenerator._generate``).
@@ -83,15 +88,23 @@ class TokenRules:
     device: torch.device
     suppressed: tuple[int, ...] = ()
 
-    def choose(self, scores: Tensor, rows: Sequence[Row], draft: Tensor | None = None) -> Scored:
+    def choose(
+        self,
+        scores: Tensor,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+        starts: list[int] | None = None,
+    ) -> Scored:
         """Apply the rules and choose greedily at every position of a chunk.
 
         Args:
             scores: B×R×V; written to: forbidden tokens become -inf.
-            rows: B rows; chunk position j of row b predicts position ``len(rows[b].tokens) + j``.
+            rows: B rows, for their limits and prefixes.
             draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
+            starts: B; chunk position j of row b predicts position ``starts[b] + j``. None: the
+                first follows the row's tokens.
         """
-        self.restrict(scores, rows, [len(row.tokens) for row in rows])
+        self.restrict(scores, rows, starts_of(rows) if starts is None else starts)
         best, choices = scores.max(dim=-1)
         if draft is None:
             return Scored(choices, best)

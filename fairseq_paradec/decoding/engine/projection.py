@@ -72,12 +72,33 @@ class Projection(NamedTuple):
             return native_choose(self.linear, hidden, rules, rows, draft)
         return rules.choose(self.log_probs(hidden, rules.temperature), rows, draft)
 
-    def draft(self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Scored:
-        """Choose the best token at every position; scores are not normalised. See ``choose``."""
+    def draft(
+        self,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        starts: list[int] | None = None,
+        normalised: bool = False,
+    ) -> Scored:
+        """Choose the best token at every position.
+
+        Args:
+            hidden: B×K×D.
+            rules: which tokens are allowed.
+            rows: B rows.
+            starts: B; see ``TokenRules.choose``.
+            normalised: whether scores are log-probabilities.
+        """
         if isinstance(self.linear, NativeMap):
-            return native_choose(self.linear, hidden, rules, rows, normalised=False)
-        scores = self.linear(hidden) / rules.temperature
-        return rules.choose(scores.to(_score_dtype(scores)), rows)
+            return native_choose(
+                self.linear, hidden, rules, rows, starts=starts, normalised=normalised
+            )
+        if normalised or self.adaptive_softmax is not None:
+            scores = self.log_probs(hidden, rules.temperature)
+        else:
+            scores = self.linear(hidden) / rules.temperature
+            scores = scores.to(_score_dtype(scores))
+        return rules.choose(scores, rows, starts=starts)
 
 
 def gather_projection(model: Any, form: Form) -> Projection:
@@ -134,6 +155,8 @@ class DraftProjection:
         hidden: Tensor,
         rules: TokenRules,
         rows: Sequence[Row],
+        starts: list[int] | None = None,
+        normalised: bool = False,
     ) -> Scored:
         """Draft the best token at every position; see ``Projection.draft``.
 
@@ -143,9 +166,11 @@ class DraftProjection:
             rules: which tokens are allowed; all tokens are scored if a prefix is forced, for it may
                 lie outside the shortlist.
             rows: B rows.
+            starts: B; see ``TokenRules.choose``.
+            normalised: whether scores are log-probabilities, of the shortlist if there is one.
         """
         if self.size is None or rules.forced_len > 0:
-            return projection.draft(hidden, rules, rows)
+            return projection.draft(hidden, rules, rows, starts, normalised)
         if projection is not self._whole:
             module = self._decoder.output_projection
             bias = None if module.bias is None else module.bias[: self.size].detach()
@@ -156,7 +181,7 @@ class DraftProjection:
             else:
                 linear = make_map(weight, bias, projection.form)
             self._whole, self._part = projection, projection._replace(linear=linear)
-        return self._part.draft(hidden, rules, rows)
+        return self._part.draft(hidden, rules, rows, starts, normalised)
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:

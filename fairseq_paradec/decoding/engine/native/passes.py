@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...token_rules import Limits, Scored
+from ...token_rules import Limits, Scored, starts_of
 from ..cache import check_memory
 from ..masks import Mask
 from .library import Choices, Chunk, Rules, Store, library
@@ -286,6 +286,7 @@ def native_choose(
     rules: TokenRules,
     rows: Sequence[Row],
     draft: Tensor | None = None,
+    starts: list[int] | None = None,
     normalised: bool = True,
 ) -> Scored:
     """Project hidden states and choose at every position; see ``TokenRules.choose``.
@@ -296,10 +297,11 @@ def native_choose(
         rules: which tokens are allowed.
         rows: B rows.
         draft: B×K drafted tokens, or None.
+        starts: B; see ``TokenRules.choose``.
         normalised: return log-probabilities; else the scores as they are.
     """
     batch, width, dim = hidden.shape
-    limits = rules.limits(rows, [len(row.tokens) for row in rows], width)
+    limits = rules.limits(rows, starts_of(rows) if starts is None else starts, width)
     hidden = hidden.contiguous()
     tokens = torch.empty(batch, width, dtype=torch.long)
     scores = torch.empty(batch, width)
