@@ -1,8 +1,8 @@
 """Which models a method can decode: the checks that registry entries name.
 
-This folder imports no models, so a kind of model is recognised by an attribute: ``shares_encoder``
-of a block_nat model, ``block_heads`` of a Transformer with heads, ``target_order`` of a model with
-another target order, ``image_sizes`` of a model with local attention.
+This folder imports no models, so a kind of model is recognised by an attribute: ``mask_vector`` of
+a block_nat model's decoder, ``block_heads`` of a Transformer with heads, ``target_order`` of a
+model with another target order, ``image_sizes`` of a model with local attention.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import option_error
 
 def is_block_nat(models: Sequence[Any]) -> bool:
     """Return whether the first model is a block_nat model."""
-    return hasattr(models[0], "shares_encoder")
+    return hasattr(getattr(models[0], "decoder", None), "mask_vector")
 
 
 def has_heads(models: Sequence[Any]) -> bool:

@@ -5,4 +5,5 @@ from . import (  # noqa: F401
     blockwise_transformer,
     image_transformer,
     reordered_transformer,
+    shallow_decoder,
 )

@@ -18,29 +18,28 @@ and ``--share-verifier-encoder``, which encodes a sentence once for drafter and 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.models import register_model, register_model_architecture
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerEncoderBase,
-    TransformerModel,
-    base_architecture,
-)
+from fairseq.models.transformer import base_architecture
 from fairseq.models.transformer.transformer_config import DEFAULT_MAX_TARGET_POSITIONS
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ..errors import UsageError, option_error
 from .block_decoder import MASK, BlockNatDecoder
-from .building import copy_encoder, set_sizes, transformer_settings
+from .building import DraftingTransformer, read_verifier, require_verifier, set_sizes
 
 ATTENTIONS = ("bidirectional", "prefix_causal")
 DEFAULT_BLOCK_SIZE = 25  # the paper's
+#: Options that are the verifier's, with --decoder-from-verifier.
+FROM_VERIFIER = (
+    "decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads",
+    "decoder_normalize_before", "decoder_output_dim", "no_decoder_final_norm", "activation_fn",
+)  # fmt: skip
 
 
 class BlockOutput(NamedTuple):
@@ -84,16 +83,14 @@ def reveal(truth: Tensor, wrong: Tensor, ratio: float, pad: int) -> Tensor:
 
 
 @register_model("block_nat")
-class BlockNatModel(TransformerModel):
+class BlockNatModel(DraftingTransformer):
     """GAD's drafter: an encoder, and a decoder that fills blocks of masks."""
 
     def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(args, encoder, decoder)
         self.block_size: int = args.drafter_block_size
-        self.shares_encoder: bool = args.share_verifier_encoder
         self.num_updates = 0
-        if self.shares_encoder:
-            self.encoder.requires_grad_(False)
+        self.apply(init_bert_params)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -140,36 +137,19 @@ class BlockNatModel(TransformerModel):
         Raises:
             UsageError: options contradict each other, or the verifier does not fit.
         """
-        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
-            args = Namespace(**OmegaConf.to_container(args))
         _check_options(args)
         model: BlockNatModel = super().build_model(args, task)
-        model.apply(init_bert_params)
-        if args.encoder_from and not getattr(args, "encoder_copied", False):
-            _copy_from_verifier(model, args, task)
-            args.encoder_copied = True  # the checkpoint will have these weights
         return model
-
-    @classmethod
-    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
-        """Build the encoder, with the verifier's settings if it starts from the verifier's."""
-        if args.encoder_settings is not None:
-            dropouts = ("dropout", "attention_dropout", "activation_dropout")  # this training's own
-            own = {name: getattr(args, name) for name in dropouts}
-            args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
-        return TransformerEncoderBase(args, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: Any) -> BlockNatDecoder:
         """Build the decoder."""
         return BlockNatDecoder(args, tgt_dict, embed_tokens)
 
-    def train(self, mode: bool = True) -> BlockNatModel:
-        """As torch; a shared encoder stays in evaluation mode, as in decoding."""
-        super().train(mode)
-        if self.shares_encoder:
-            self.encoder.eval()
-        return self
+    def start_decoder(self, args: Any, verifier: Any) -> None:
+        """Copy the verifier's layers, with ``--decoder-from-verifier``."""
+        if args.decoder_from_verifier:
+            _copy_decoder(self.decoder, verifier)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Keep the number of updates for the schedule of glancing."""
@@ -267,19 +247,10 @@ def _check_options(args: Any) -> None:
         raise option_error("--decoder-from-verifier", True, "it together with --encoder-from")
     if args.soft_copy and args.encoder_embed_dim != args.decoder_embed_dim:
         raise option_error("--soft-copy", True, "it with equal encoder and decoder embeddings")
-    if args.decoder_layers < 1:
-        raise option_error("--decoder-layers", args.decoder_layers, "a whole number from 1 up")
     for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention"):
         given = getattr(args, flag[2:].replace("-", "_"), None)
         if given:
             raise option_error(flag, given, "--arch block_nat without it")
-
-
-def _copy_from_verifier(model: BlockNatModel, args: Any, task: Any) -> None:
-    """Copy the verifier's encoder, and its target embedding if the sizes agree."""
-    verifier = copy_encoder(model, args.encoder_from, task)
-    if args.decoder_from_verifier:
-        _copy_decoder(model.decoder, verifier.decoder)
 
 
 def _copy_decoder(own: Any, other: Any) -> None:
@@ -290,32 +261,6 @@ def _copy_decoder(own: Any, other: Any) -> None:
         own.layers[i].load_state_dict(other.layers[source].state_dict())
     if own.layer_norm is not None:
         own.layer_norm.load_state_dict(other.layer_norm.state_dict())
-
-
-def _take_verifier_sizes(args: Any) -> None:
-    """Set the sizes of encoder and decoder to those of ``--encoder-from``.
-
-    Raises:
-        UsageError: flags contradict the encoder's sizes.
-    """
-    settings = args.encoder_settings
-    fixed = [name for name in settings if name.startswith("encoder_")]
-    if args.decoder_from_verifier:
-        shape = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "output_dim")
-        fixed += [f"decoder_{name}" for name in shape]
-        fixed += ["no_decoder_final_norm", "activation_fn"]
-    for name in fixed:
-        if name not in settings:  # an older checkpoint: fairseq's default
-            continue
-        value = settings[name]
-        given = getattr(args, name, value)
-        if given != value:
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, given, f"{value}, as in --encoder-from {args.encoder_from}")
-        setattr(args, name, value)
-    for name in ("embed_dim", "layers", "ffn_embed_dim", "attention_heads"):
-        option = f"decoder_{name}"
-        setattr(args, option, getattr(args, option, settings[option]))
 
 
 # ---- architectures ------------------------------------------------------------------------------
@@ -331,10 +276,8 @@ def _fill_in(args: Any, suffix: str) -> None:
     if getattr(args, "drafter_block_size", None) is None:
         args.drafter_block_size = DEFAULT_BLOCK_SIZE
     args.encoder_settings = getattr(args, "encoder_settings", None)
-    if args.encoder_from and args.encoder_settings is None:
-        args.encoder_settings = transformer_settings(args.encoder_from, "--encoder-from")
-    if args.encoder_settings is not None:
-        _take_verifier_sizes(args)
+    if args.encoder_from or args.encoder_settings is not None:
+        read_verifier(args, FROM_VERIFIER if args.decoder_from_verifier else ())
     set_sizes(args, suffix)
     if args.share_verifier_encoder:
         # The frozen encoder keeps its own embedding; the decoder's is trained.
@@ -382,8 +325,7 @@ def block_nat_fast(args: Any) -> None:
     Raises:
         UsageError: ``--encoder-from`` is missing.
     """
-    if not getattr(args, "encoder_from", None):
-        raise option_error("--encoder-from", None, "the verifier's checkpoint")
+    require_verifier(args)
     args.share_verifier_encoder = args.decoder_from_verifier = True
     args.drafter_attention = getattr(args, "drafter_attention", None) or "prefix_causal"
     args.decoder_layers = getattr(args, "decoder_layers", 2)

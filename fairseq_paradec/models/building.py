@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +12,9 @@ from fairseq.models.transformer import (
     TransformerConfig,
     TransformerEncoder,
     TransformerEncoderBase,
+    TransformerModel,
 )
+from omegaconf import OmegaConf
 
 from ..compat.loading import load_beside, named
 from ..errors import option_error
@@ -67,6 +70,44 @@ def transformer_settings(path: str, flag: str) -> dict[str, Any]:
     }
 
 
+def read_verifier(args: Any, fixed: Iterable[str] = ()) -> None:
+    """Set ``encoder_settings``, and the options that a drafter has from ``--encoder-from``.
+
+    Args:
+        args: a drafter's options; those of its architecture are not filled in yet.
+        fixed: names of the decoder's options that must be the verifier's; the encoder's must, too,
+            and the decoder's sizes are unless flags give others.
+
+    Raises:
+        UsageError: the checkpoint does not fit, or flags contradict it.
+    """
+    if args.encoder_settings is None:
+        args.encoder_settings = transformer_settings(args.encoder_from, "--encoder-from")
+    settings = args.encoder_settings
+    for name in [*(name for name in settings if name.startswith("encoder_")), *fixed]:
+        if name not in settings:  # an older checkpoint: fairseq's default
+            continue
+        value = settings[name]
+        given = getattr(args, name, value)
+        if given != value:
+            flag = "--" + name.replace("_", "-")
+            raise option_error(flag, given, f"{value}, as in --encoder-from {args.encoder_from}")
+        setattr(args, name, value)
+    for name in ("embed_dim", "layers", "ffn_embed_dim", "attention_heads"):
+        option = f"decoder_{name}"
+        setattr(args, option, getattr(args, option, settings[option]))
+
+
+def require_verifier(args: Any) -> None:
+    """Refuse an architecture without ``--encoder-from``.
+
+    Raises:
+        UsageError: it is missing.
+    """
+    if not getattr(args, "encoder_from", None):
+        raise option_error("--encoder-from", None, "the verifier's checkpoint")
+
+
 def copy_encoder(model: Any, path: str, task: Any) -> Any:
     """Copy the encoder of a checkpoint, and its target embedding if the sizes agree.
 
@@ -109,3 +150,60 @@ def _settings(encoder: Any) -> list[Any]:
     """Return an encoder's settings that the shapes of its weights do not show."""
     layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in encoder.layers]
     return [encoder.embed_scale, *layers]
+
+
+class DraftingTransformer(TransformerModel):
+    """A drafter, whose encoder can be that of its verifier, ``--encoder-from``.
+
+    Attributes:
+        shares_encoder: whether training leaves the encoder as the verifier's, so that decoding
+            encodes a sentence once for both.
+    """
+
+    def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
+        super().__init__(args, encoder, decoder)
+        self.shares_encoder: bool = args.share_verifier_encoder
+        if self.shares_encoder:
+            self.encoder.requires_grad_(False)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> Any:
+        """Build the model; a new one gets the verifier's weights.
+
+        Raises:
+            UsageError: the verifier does not fit, or there is no decoder layer.
+        """
+        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
+            args = Namespace(**OmegaConf.to_container(args))
+        if args.decoder_layers < 1:
+            raise option_error("--decoder-layers", args.decoder_layers, "a whole number from 1 up")
+        model = super().build_model(args, task)
+        if args.encoder_from and not getattr(args, "encoder_copied", False):
+            model.start_decoder(args, copy_encoder(model, args.encoder_from, task).decoder)
+            args.encoder_copied = True  # the checkpoint will have these weights
+        return model
+
+    @classmethod
+    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
+        """Build the encoder, with the verifier's settings if it starts from the verifier's."""
+        if args.encoder_settings is not None:
+            dropouts = ("dropout", "attention_dropout", "activation_dropout")  # this training's own
+            own = {name: getattr(args, name) for name in dropouts}
+            args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
+        return TransformerEncoderBase(args, src_dict, embed_tokens)
+
+    def start_decoder(self, args: Any, verifier: Any) -> None:
+        """Copy weights of the verifier's decoder; the encoder and the embedding have theirs.
+
+        Args:
+            args: the options.
+            verifier: the decoder.
+        """
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Any:
+        """As torch; a shared encoder stays in evaluation mode, as in decoding."""
+        super().train(mode)
+        if self.shares_encoder:
+            self.encoder.eval()
+        return self

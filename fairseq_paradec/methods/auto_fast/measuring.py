@@ -14,6 +14,7 @@ from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig
 from ..base import MethodGenerator
+from ..model_checks import is_block_nat
 from ..registry import BLOCK_NAT, HEADS, METHODS
 from .candidates import GREEDY, LOSSLESS, Drafter, candidates
 from .choose import LATER_LIMITS, Trial
@@ -52,7 +53,7 @@ class MeasuringGenerator(MethodGenerator):
         super().__init__(models, tgt_dict, config, **kwargs)
         self.timer: Callable[[], float] = time.perf_counter
         own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
-        is_model = hasattr(drafter, "shares_encoder")
+        is_model = is_block_nat([drafter])
         self.helper = drafter
         self.drafter = drafter if is_model else None
         self.heads = own_heads if is_model or drafter is None else drafter
