@@ -141,6 +141,12 @@ API void paradec_copy(const Stack* stack, const Store* own, const int32_t* to, c
     for (int i = 0; i < count; ++i) copy_row(*stack, *own, to[i], of[i], used);
 }
 
+// Move slots of a cache: of row rows[i], of[i] to to[i], in this order.
+API void paradec_move(const Stack* stack, const Store* own, const int32_t* rows, const int32_t* to, const int32_t* of,
+                      int count) {
+    for (int i = 0; i < count; ++i) move_slot(*stack, *own, rows[i], to[i], of[i]);
+}
+
 // Project hidden states and choose tokens.
 API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
                        int stride, int rows, int threads) try {

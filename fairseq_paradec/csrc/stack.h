@@ -37,6 +37,10 @@ struct Chunk {
     int seen_rows;                // rows of `seen`, x width: all, or 1 for all
     const uint8_t* mask;          // width x slots, the slots that a token sees; null: as above
     int slots;                    // of the mask
+    const int32_t* bases;         // rows, the first slots of trees; null: there is no tree
+    const int32_t* depths;        // rows x width, a token's position behind its row's base
+    const uint8_t* sees;          // rows x width x tree, the slots from the base on that a token sees
+    int tree;
 };
 
 // Keys and values, layers x rows x heads x (head_size x slots, or slots x head_size); one of all
@@ -53,8 +57,8 @@ struct Store {
 // One token of a chunk.
 struct Token {
     int64_t word;
-    int own_row, source_row, place, until;  // place: its position and slot; until: see Seen
-    const uint8_t* mask;
+    int own_row, source_row, place, position;  // place: its slot
+    Seen seen;
     size_t at;  // in the chunk
 };
 
@@ -62,6 +66,7 @@ struct Token {
 struct Workspace {
     int threads = 1;  // the most that a call may use
     std::vector<Token> tokens;
+    std::vector<int32_t> paths;  // of the tokens of a tree, each as long as it can be
     std::vector<float> states, normed, wide, mixed, scores, logits;
     Inputs inputs;
 };
@@ -76,9 +81,21 @@ inline void multiply(const Linear& map, const float* x, int stride, int rows, co
     product(map, work.inputs, out, work.threads);
 }
 
+// What a token of a tree sees: its own slot, and those of its mask.
+inline Seen path_of(const Chunk& chunk, int row, const Token& token, int slots, int32_t* path) {
+    const int base = chunk.bases[row], end = std::min(base + chunk.tree, slots);
+    const uint8_t* sees = chunk.sees + token.at * chunk.tree;
+    int extra = 0;
+    for (int slot = base; slot < end; ++slot, ++sees) {
+        if (*sees != 0 || slot == token.place) path[extra++] = slot;
+    }
+    return {base, nullptr, path, extra};
+}
+
 // List a chunk's tokens without padding; false: a token is outside the vocabulary, or has no slot.
-inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, std::vector<Token>& tokens) {
-    tokens.clear();
+inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, Workspace& work) {
+    work.tokens.clear();
+    if (chunk.sees != nullptr) work.paths.resize((size_t)chunk.rows * chunk.width * chunk.tree);
     for (int b = 0; b < chunk.rows; ++b) {
         const int begin = chunk.begins == nullptr ? 0 : chunk.begins[b];
         const int count = chunk.counts == nullptr ? chunk.width : chunk.counts[b];
@@ -93,16 +110,16 @@ inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, std::
             token.word = chunk.tokens[token.at];
             token.own_row = own_row;
             token.source_row = source_row;
-            token.place = start + j;
-            token.until = seen == nullptr ? token.place + 1 : start + seen[j];
-            token.mask = nullptr;
-            if (chunk.mask != nullptr) {
-                token.mask = chunk.mask + (size_t)j * chunk.slots;
-                token.until = chunk.slots;
+            token.place = token.position = start + j;
+            token.seen.until = seen == nullptr ? token.place + 1 : start + seen[j];
+            if (chunk.mask != nullptr) token.seen = {chunk.slots, chunk.mask + (size_t)j * chunk.slots};
+            if (chunk.sees != nullptr) {
+                token.position = chunk.bases[b] + chunk.depths[token.at];
+                token.seen = path_of(chunk, b, token, own.slots, work.paths.data() + token.at * chunk.tree);
             }
             if (token.word < 0 || token.word >= stack.vocabulary) return false;
-            if (token.place >= own.slots || token.until > own.slots) return false;
-            tokens.push_back(token);
+            if (token.place >= own.slots || token.seen.end() > own.slots) return false;
+            work.tokens.push_back(token);
         }
     }
     return true;
@@ -161,7 +178,7 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
             put(stack, own, (int)index, token.own_row, token.place, keys, keys + all);
         }
         attend_all(stack, own, (int)index, wide, 3 * all, mixed, work,
-                   [](const Token& t) { return std::pair(t.own_row, Seen{t.until, t.mask}); });
+                   [](const Token& t) { return std::pair(t.own_row, t.seen); });
         multiply(layer.self_out, mixed, all, rows, {x, stride, x}, work);
         after(layer, layer.self_norm);
         // 2. Attention to the source.
@@ -169,7 +186,7 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
             wide = grown(work.wide, (size_t)rows * all);
             multiply(layer.cross_query, before(layer, layer.cross_norm), stride, rows, {wide, all}, work);
             attend_all(stack, *source, (int)index, wide, all, mixed, work, [&](const Token& t) {
-                return std::pair(t.source_row, Seen{source->lengths[t.source_row], nullptr});
+                return std::pair(t.source_row, Seen{source->lengths[t.source_row]});
             });
             multiply(layer.cross_out, mixed, all, rows, {x, stride, x}, work);
             after(layer, layer.cross_norm);
@@ -200,6 +217,19 @@ inline void copy_row(const Stack& stack, const Store& store, int to, int of, int
     }
 }
 
+// Copy a slot of a row to another one, of all layers and heads.
+inline void move_slot(const Stack& stack, const Store& store, int row, int to, int of) {
+    const int size = stack.head_size, all = stack.heads * size;
+    for (int layer = 0; layer < (int)stack.layers.size(); ++layer) {
+        float* keys = store.keys + store.at(layer, row, 0, stack);
+        float* values = store.values + store.at(layer, row, 0, stack);
+        for (int d = 0; d < all; ++d, keys += store.slots) keys[to] = keys[of];
+        for (int head = 0; head < stack.heads; ++head, values += (size_t)size * store.slots) {
+            std::memcpy(values + (size_t)to * size, values + (size_t)of * size, size * sizeof(float));
+        }
+    }
+}
+
 // Embed tokens: the norm of scaled vectors plus position vectors.
 inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x) {
     const int stride = padded(stack.dim);
@@ -207,7 +237,7 @@ inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x
         const float* word = stack.embedding + (size_t)token.word * stride;
         const float* position = nullptr;
         if (stack.positions) {
-            position = stack.positions.get() + (size_t)std::min(token.place, stack.num_positions - 1) * stride;
+            position = stack.positions.get() + (size_t)std::min(token.position, stack.num_positions - 1) * stride;
         }
         for (int d = 0; d < stride; d += LANES) {
             const vfloat scaled = stack.embedding_scale * load(word + d);
@@ -220,7 +250,7 @@ inline void embed(const Stack& stack, const std::vector<Token>& tokens, float* x
 
 // Run a pass; states: rows x width x padded(dim), zeros at padding. False: see `list`.
 inline bool pass(const Stack& stack, const Chunk& chunk, const Store& own, const Store* source, float* states, Workspace& work) {
-    if (!list(stack, chunk, own, work.tokens)) return false;
+    if (!list(stack, chunk, own, work)) return false;
     const size_t stride = padded(stack.dim), count = work.tokens.size(), all = (size_t)chunk.rows * chunk.width;
     float* x = count == all ? states : grown(work.states, count * stride);
     embed(stack, work.tokens, x);

@@ -53,8 +53,8 @@ int main() {
         for (int width : {between(1, 3), between(1, 2 * BLOCK + 3), 1}) {
             const int count = rows * width;
             std::vector<int64_t> tokens(count), drafted(count), best(count), rank(count), forced(count, 1);
-            std::vector<int32_t> seen(count), counts(rows);
-            std::vector<uint8_t> mask((size_t)width * slots, 1), limits(count);
+            std::vector<int32_t> seen(count), counts(rows), bases(rows), depths(count);
+            std::vector<uint8_t> mask((size_t)width * slots, 1), limits(count), sees((size_t)count * slots);
             std::vector<float> states((size_t)count * padded(dim)), score(count), drafted_score(count);
             for (int i = 0; i < count; ++i) {
                 tokens[i] = between(0, words - 1);
@@ -62,14 +62,17 @@ int main() {
                 limits[i] = (uint8_t)between(0, 7);
                 if (between(0, 3) == 0) forced[i] = between(0, words + 3);
                 seen[i] = between(i % width + 1, width);
+                depths[i] = between(0, 20);
             }
-            for (int b = 0; b < rows; ++b) counts[b] = between(1, width);
+            for (int b = 0; b < rows; ++b) counts[b] = between(1, width), bases[b] = between(0, starts[b]);
+            for (auto& one : sees) one = (uint8_t)(between(0, 2) == 0);
             Chunk chunk{};
             chunk.rows = rows, chunk.width = width, chunk.tokens = tokens.data();
             chunk.starts = starts.data(), chunk.own_rows = places.data(), chunk.source_rows = places.data();
             if (turn % 2) chunk.counts = counts.data();
             if (turn % 4 == 1) chunk.seen = seen.data(), chunk.seen_rows = turn % 8 == 1 ? rows : 1;
             if (turn % 4 == 3) chunk.mask = mask.data(), chunk.slots = slots;
+            if (turn % 4 == 2) chunk.bases = bases.data(), chunk.depths = depths.data(), chunk.sees = sees.data(), chunk.tree = slots;
             const Store* source = turn % 3 ? &source_store : nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 0) return 1;
             const auto weight = numbers((size_t)words * dim);
@@ -92,6 +95,8 @@ int main() {
             paradec_map_free(map);
             const int32_t copied[2] = {0, rows - 1};
             paradec_copy(stack, &own_store, copied, copied + 1, 1, slots - turn % 3);
+            const int32_t to[2] = {0, 1}, of[2] = {between(1, slots - 2), slots - 1};
+            paradec_move(stack, &own_store, copied, to, of, 2);
             for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 4);
         }
         paradec_stack_free(stack);

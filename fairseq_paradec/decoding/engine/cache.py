@@ -59,6 +59,18 @@ def check_memory(needed: int, rows: int) -> None:
         )  # fmt: skip
 
 
+def moves(
+    starts: Sequence[int], paths: Sequence[Sequence[int]], capacity: int
+) -> list[tuple[int, int, int]]:
+    """Return what ``gather`` moves: a row, the slot to move to, and the slot to move from."""
+    found = []
+    for row, (start, path) in enumerate(zip(starts, paths, strict=True)):
+        assert list(path) == sorted(set(path)), "a path's slots ascend"
+        assert not path or start <= path[0] <= path[-1] < capacity, "no slots of a tree"
+        found += [(row, to, of) for to, of in enumerate(path, start) if to != of]
+    return found
+
+
 class Cache:
     """Keys and values of a batch's source and tokens, each row with a length of its own.
 
@@ -141,6 +153,19 @@ class Cache:
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
+
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree: its slots move next to those before the tree.
+
+        Args:
+            starts: of row b, the first ``starts[b]`` slots stay.
+            paths: of row b, the slots that follow them, ascending; no others stay cached.
+        """
+        found = moves(starts, paths, self.capacity)
+        if found:
+            rows, to, of = torch.tensor(found, device=self.keys.device).unbind(1)
+            self.keys[:, rows, to] = self.keys[:, rows, of]
+        self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Make row ``index[b]`` the new row b, for all b; rows may be dropped or repeated.

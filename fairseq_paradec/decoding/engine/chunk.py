@@ -252,6 +252,10 @@ class ChunkScorer:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.cache.keep(lengths)
 
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree; see Cache.gather."""
+        self.cache.gather(starts, paths)
+
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows; see Cache.reorder."""
         self.cache.reorder(index, same_source)

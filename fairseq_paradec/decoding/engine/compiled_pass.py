@@ -12,7 +12,7 @@ from .cache import Cache
 from .compiled import Compiled, Compiling, chunk_bucket, source_bucket
 from .decoder_pass import DecoderWeights, decoder_pass, embed, finish, run_layer
 from .layers import Written
-from .masks import Mask, attention_bias, bias_over_slots
+from .masks import Mask, Tree, attention_bias, bias_over_slots
 from .weights import compiles
 
 
@@ -35,6 +35,7 @@ class CompiledPass:
         if (
             filled is None
             or tokens.size(0) > 1
+            or isinstance(mask, Tree)
             or not compiles(weights.form, cache.keys.dtype, filled)
             or weights.copy_sharpness is not None  # embeddings depend on the source's length
             or torch.is_autocast_enabled(tokens.device.type)

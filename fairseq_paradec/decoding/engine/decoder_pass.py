@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .cache import Cache
 from .layers import DecoderLayer, Written
-from .masks import Mask, attention_bias
+from .masks import Mask, Tree, attention_bias
 from .weights import Form, Linear, Map, Norm
 
 
@@ -76,7 +76,8 @@ def decoder_pass(
     cache.make_room(tokens.size(1))
     place = cache.place(tokens.size(1))
     bias = attention_bias(cache, place, mask)
-    x = embed(weights, tokens, place.positions, cache.source_vectors)
+    positions = mask.positions() if isinstance(mask, Tree) else place.positions
+    x = embed(weights, tokens, positions, cache.source_vectors)
     for index, layer in enumerate(weights.layers):
         written = Written(cache.keys[index], place.where, place.end)
         x = run_layer(layer, x, written, bias, cache.source[index], cache.source_bias)

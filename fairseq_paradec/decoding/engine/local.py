@@ -57,7 +57,7 @@ class LocalScorer(ChunkScorer):
 
     def step(self, tokens: Tensor, mask: Mask = "causal") -> Tensor:
         """Run the decoder over one chunk and cache it; the window is the mask."""
-        assert mask == "causal"
+        assert mask == "causal", "local attention has no other mask"
         return super().step(tokens)
 
 

@@ -9,21 +9,48 @@ A mask is one of these:
 - K×T of bool, True where token i of the chunk attends to slot j; all rows have equally many cached
   tokens (a step whose directions or tokens do not attend to each other);
 - R×K of int32: token i of the chunk attends to the cached tokens and to the first mask[r, i] tokens
-  of the chunk (a prefix and a block of masks). R is B, or 1 for all rows.
+  of the chunk (a prefix and a block of masks). R is B, or 1 for all rows;
+- a Tree: a token attends to its own path.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .cache import Cache, Place, WindowCache
 
-Mask = Literal["causal", "all"] | Tensor
+
+class Tree(NamedTuple):
+    """Several continuations of each row, which share their beginnings (Miao et al. 2024).
+
+    A chunk's tokens are written behind the cached ones, ``cache.lengths``, as ever. A token sees
+    the tokens before the tree, itself, and its ancestors in the tree, whose slots ascend. Several
+    passes may write into one tree. What a filling token of a short row sees, and its depth, have no
+    effect on others.
+
+    Attributes:
+        bases: B, the first slot of each row's tree; all its tokens see the slots before it.
+        sees: B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j]; later
+            slots than M are not seen. M reaches at least to the end of each row's chunk.
+        depths: B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``.
+    """
+
+    bases: Sequence[int]
+    sees: Tensor
+    depths: Tensor
+
+    def positions(self) -> Tensor:
+        """Return the tokens' positions in the output, B×K."""
+        return torch.tensor(self.bases, device=self.depths.device)[:, None] + self.depths
+
+
+Mask = Literal["causal", "all"] | Tensor | Tree
 
 
 def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
@@ -37,6 +64,8 @@ def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     Returns:
         K×T, or R×1×K×T; None if every slot is attended to.
     """
+    if isinstance(mask, Tree):
+        return _tree(cache, place, mask)
     if not isinstance(mask, Tensor):
         return None if mask == "all" else _causal(cache, place)
     if mask.dtype == torch.bool:
@@ -84,3 +113,18 @@ def _chunk(cache: Cache, place: Place, seen: Tensor) -> Tensor:
         first = torch.tensor(cache.lengths, device=seen.device)[:, None]
     hidden = torch.arange(place.end, device=seen.device) >= (first + seen)[:, :, None]
     return cache.keys.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf).unsqueeze(1)
+
+
+def _tree(cache: Cache, place: Place, tree: Tree) -> Tensor:
+    """Return the bias, B×1×K×T, of a chunk whose tokens see their own paths."""
+    width, size = tree.sees.shape[1:]
+    device = tree.sees.device
+    bases = torch.tensor(tree.bases, device=device)[:, None]
+    own = torch.tensor(cache.lengths, device=device)[:, None] - bases
+    own = own + torch.arange(width, device=device)
+    # A token that sees nothing would be NaN, and so would all that see it with a weight of 0.
+    sees = tree.sees.scatter(2, own[:, :, None], True)
+    slots = torch.arange(place.end, device=device) - bases  # B×T: in the tree
+    inside = slots.clamp(0, size - 1)[:, None].expand(-1, width, -1)
+    seen = (sees.gather(2, inside) & (slots < size)[:, None]) | (slots < 0)[:, None]
+    return cache.keys.new_zeros(seen.shape).masked_fill_(~seen, -math.inf).unsqueeze(1)

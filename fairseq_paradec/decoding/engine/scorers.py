@@ -49,6 +49,9 @@ class Scorer(Protocol):
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll each row back to its own length."""
 
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree; see Cache.gather."""
+
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows."""
 
@@ -125,6 +128,11 @@ class EnsembleScorer:
         """Roll every cache back; see Cache.keep."""
         for scorer in self.scorers:
             scorer.keep(lengths)
+
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep the same paths in every cache; see Cache.gather."""
+        for scorer in self.scorers:
+            scorer.gather(starts, paths)
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows of every cache; see Cache.reorder."""

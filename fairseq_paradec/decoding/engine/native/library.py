@@ -66,7 +66,8 @@ class Chunk(ctypes.Structure):
         ("rows", c_int), ("width", c_int), ("tokens", c_void_p), ("begins", c_void_p),
         ("counts", c_void_p), ("starts", c_void_p), ("own_rows", c_void_p),
         ("source_rows", c_void_p), ("seen", c_void_p), ("seen_rows", c_int), ("mask", c_void_p),
-        ("slots", c_int),
+        ("slots", c_int), ("bases", c_void_p), ("depths", c_void_p), ("sees", c_void_p),
+        ("tree", c_int),
     ]  # fmt: skip
 
 
@@ -118,6 +119,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int]
     ),
     "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
+    "paradec_move": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "paradec_choose": (
         c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]
     ),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Limits, Scored, starts_of
-from ..cache import check_memory
-from ..masks import Mask
+from ..cache import check_memory, moves
+from ..masks import Mask, Tree
 from .library import Choices, Chunk, Rules, Store, library
 from .stack import NativeMap, NativeStack, address_of, check
 
@@ -130,6 +130,17 @@ class NativeCache:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
 
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree; see ``Cache.gather``."""
+        found = moves(starts, paths, self.capacity)
+        if found:
+            rows, to, of = zip(*found, strict=True)
+            library().paradec_move(
+                self._stack.address, ctypes.byref(self.store),
+                _array([self.rows[row] for row in rows]), _array(to), _array(of), len(found),
+            )  # fmt: skip
+        self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
+
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Make row ``index[b]`` the new row b; see ``Cache.reorder``.
 
@@ -225,6 +236,13 @@ def native_pass(
             chunk.mask, chunk.slots = mask.data_ptr(), mask.size(1)
         else:
             chunk.seen, chunk.seen_rows = mask.data_ptr(), mask.size(0)
+    if isinstance(mask, Tree):
+        reach = max(n - base for n, base in zip(cache.lengths, mask.bases, strict=True))
+        assert reach + width <= mask.sees.size(2), "the chunk ends behind the tree's mask"
+        assert mask.depths.dtype == torch.int32
+        bases, sees, depths = _array(mask.bases), mask.sees.contiguous(), mask.depths.contiguous()
+        chunk.bases, chunk.depths = addressof(bases), depths.data_ptr()
+        chunk.sees, chunk.tree = sees.data_ptr(), sees.size(2)
     stack = weights.stack
     return _run(stack, chunk, cache.store, cache.source_store)
 
