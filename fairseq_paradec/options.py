@@ -46,8 +46,15 @@ class DecodingConfig:
     )
     drafter_path: str | None = _option(
         None,
-        "the drafter's checkpoint: a model of --arch block_nat, or heads that were trained on the "
-        "model of --path, unless that model has its own heads",
+        "the drafter's checkpoint: a model of --arch block_nat; for assisted any Transformer with "
+        "the same dictionaries; for blockwise heads that were trained on the model of --path, "
+        "unless that model has its own heads",
+    )
+    draft_confidence: float = _option(
+        0.0,
+        "end a draft once the drafter's probability of the whole draft is below this; 0: never",
+        least=0.0,
+        most=1.0,
     )
     accept_topk: int = _option(
         3, "beta: accept only drafted tokens among the verifier's top beta (5 is faster)", least=1
@@ -185,6 +192,7 @@ class Option:
         group: ``METHOD``, ``ENGINE`` or ``REPORT``.
         choices: the allowed values, if they are a list.
         least: the smallest allowed number.
+        most: the largest allowed number.
         above: allowed numbers are greater than this.
         unit: the unit of a number.
         absent: the meaning of a default of None, in words.
@@ -197,6 +205,7 @@ class Option:
     group: str
     choices: tuple[str, ...] = ()
     least: float | None = None
+    most: float | None = None
     above: float | None = None
     unit: str = ""
     absent: str = ""
@@ -210,6 +219,8 @@ class Option:
         unit = f" ({self.unit})" if self.unit else ""
         if self.above is not None:
             return f"{number} above {self.above:g}{unit}"
+        if self.most is not None:
+            return f"{number} from {self.least:g} to {self.most:g}{unit}"
         return f"{number} from {self.least:g} up{unit}" if self.least is not None else ""
 
     def check(self, value: Any) -> None:
@@ -225,6 +236,7 @@ class Option:
             kinds = (int,) if self.kind is int else (int, float)
             right = type(value) in kinds
             right = right and (self.least is None or value >= self.least)
+            right = right and (self.most is None or value <= self.most)
             right = right and (self.above is None or value > self.above)
         if not right:
             raise option_error(flag(self.name), value, self.allowed)

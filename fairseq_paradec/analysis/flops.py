@@ -106,7 +106,7 @@ class Shape:
         vocabulary: number of target tokens.
         soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
         caches_prefix: whether a block_nat model caches its prefix.
-        shares_encoder: whether a block_nat model has the verifier's encoder.
+        shares_encoder: whether a drafter has the verifier's encoder.
         tokens_per_step: z, the number of tokens that a model writes at once.
         heads: for blockwise decoding, or None.
     """
@@ -314,6 +314,15 @@ def drafting(
     return verifying(record, shape) + Count(drafter=draft)
 
 
+def assisting(
+    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
+) -> Count:
+    """Count the passes of verifier and autoregressive drafter; see ``verifying``."""
+    assert isinstance(drafter, Shape)
+    draft = _assisting(record, drafter, len(record["source"]))
+    return verifying(record, shape) + Count(drafter=draft)
+
+
 def looking_ahead(
     record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
 ) -> Count:
@@ -376,6 +385,25 @@ def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
     places = _prefixes(drafter, [entry for entry, _ in ran])
     for (start, cached), (_, projected) in zip(places, ran):
         found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
+    return found
+
+
+def _assisting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
+    """Return the operations of an autoregressive drafter for a sentence.
+
+    Its first pass reads what was committed and is not cached; each other pass reads a draft.
+    """
+    own = 0 if drafter.shares_encoder else encoder(drafter, source)
+    found = own + source_keys(drafter, source)
+    words = record["flags"].get("drafter_shortlist")
+    cached = 0
+    for entry in record["trace"]:
+        start, drafted = entry["start"], len(entry["draft"])
+        for i in range(drafted):
+            tokens = start + 1 - cached if i == 0 else 1
+            found += sum(decoder_pass(drafter, tokens, start + 1 + i, source, 1, words).values())
+            cached = start + 1 + i
+        cached = min(cached, start + 1 + entry["num_accepted"])
     return found
 
 

@@ -21,6 +21,8 @@ from .analyse_texts import Row
 from .text_files import named
 
 TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
+# Drafters that are models, by the registry's kinds.
+_KINDS = {registry.TRANSFORMER: TRANSFORMER, registry.BLOCK_NAT: BLOCK_NAT}
 
 
 # ---- checkpoints --------------------------------------------------------------------------------
@@ -71,11 +73,11 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     if heads is not None and "decoder.embed_tokens.weight" not in sizes:
         return Checkpoint(BLOCKWISE, None, heads, model, criterion)
     kind = TRANSFORMER if heads is None else BLOCKWISE
-    settings: dict[str, Any] = {"heads": heads}
+    shared = bool(model.get("share_verifier_encoder"))
+    settings: dict[str, Any] = {"heads": heads, "shares_encoder": shared}
     if "decoder.mask_vector" in sizes:
         kind = BLOCK_NAT
         settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
-        settings["shares_encoder"] = bool(model.get("share_verifier_encoder"))
     elif model.get("directions"):
         settings["tokens_per_step"] = model["directions"] * model["tokens_per_direction"]
     try:
@@ -130,8 +132,8 @@ class Models:
             given = f"a model that writes {shape.tokens_per_step} tokens a step"
             raise option_error("--path", given, f"the one {made_by}, which does not")
         found: dict[str, Any] = {"shape": shape}
-        if method.drafter == registry.BLOCK_NAT:
-            found["drafter"] = self._block_nat(shape, made_by)
+        if method.drafter in _KINDS:
+            found["drafter"] = self._drafter(_KINDS[method.drafter], shape, made_by)
         if method.drafter == registry.HEADS:
             found["drafter"] = self._heads(shape, made_by)
         if method.beam:
@@ -140,16 +142,16 @@ class Models:
             found["beam"] = self.beam
         return found
 
-    def _block_nat(self, base: Shape, made_by: str) -> Shape:
-        """Return the shape of the block_nat drafter.
+    def _drafter(self, kind: str, base: Shape, made_by: str) -> Shape:
+        """Return the shape of a drafter of a kind.
 
         Raises:
             UsageError: there is none, or its vocabulary is not the base's.
         """
         drafter = self.drafter
-        if drafter is None or drafter.shape is None or drafter.kind != BLOCK_NAT:
+        if drafter is None or drafter.shape is None or drafter.kind != kind:
             given = None if drafter is None else drafter.kind
-            raise option_error("--drafter-path", given, f"{BLOCK_NAT}, {made_by}")
+            raise option_error("--drafter-path", given, f"{kind}, {made_by}")
         if drafter.shape.vocabulary != base.vocabulary:
             given = f"a drafter with {drafter.shape.vocabulary} target tokens"
             raise option_error("--drafter-path", given, f"{base.vocabulary}, as --path")

@@ -29,24 +29,30 @@ def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
         helper.to(dtype=like.dtype, device=like.device)
 
 
+def same_encoder(model: Any, drafter: Any) -> bool:
+    """Return whether the encoders of two models compute the same.
+
+    The tolerance admits copies in other precisions.
+    """
+    own, other = drafter.encoder.state_dict(), model.encoder.state_dict()
+    return own.keys() == other.keys() and all(
+        own[k].shape == other[k].shape
+        and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
+        for k in own
+    )
+
+
 def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:
     """Refuse a drafter that was trained on another encoder than the verifier's.
 
-    The drafter's checkpoint holds a copy of the encoder. The tolerance admits copies in other
-    precisions.
+    The drafter's checkpoint holds a copy of the encoder.
     """
     if len(models) > 1:
         raise option_error(
             "--path", f"{len(models)} models",
             f"one, the verifier on whose encoder --drafter-path {path} was trained",
         )  # fmt: skip
-    own, other = drafter.encoder.state_dict(), models[0].encoder.state_dict()
-    same = own.keys() == other.keys() and all(
-        own[k].shape == other[k].shape
-        and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
-        for k in own
-    )
-    if not same:
+    if not same_encoder(models[0], drafter):
         raise option_error(
             "--drafter-path", path,
             "a drafter that was trained on this verifier's encoder (--share-verifier-encoder, "

@@ -166,7 +166,9 @@ class FairseqSystem:
         helpers = [] if heads is None else [heads]
         if drafter is not None:
             # On the verifier's encoder the drafter's own copy has nothing to do.
-            helpers = [drafter.decoder if drafter.shares_encoder else drafter]
+            own = getattr(drafter, "shares_encoder", False)
+            shared = getattr(self.generator, "on_verifiers_encoder", own)
+            helpers = [drafter.decoder if shared else drafter]
         if self.options.drafter_path is not None:
             self.files = [*self.files, self.options.drafter_path]
         self.parameters = count_parameters([*self.models, *helpers])

@@ -14,7 +14,16 @@ from ..options import (
     Option,
     flag,
 )
-from .registry import BLOCK_NAT, DECODINGS, HEADS, METHODS, STOCK_DECODINGS, Method, readers
+from .registry import (
+    BLOCK_NAT,
+    DECODINGS,
+    HEADS,
+    METHODS,
+    STOCK_DECODINGS,
+    TRANSFORMER,
+    Method,
+    readers,
+)
 
 PAGE = Path("docs") / "decoders.md"
 #: The lines before and after the tables in the page.
@@ -75,7 +84,7 @@ def fill(page: str) -> str:
 
 def _row(method: Method) -> str:
     """Return a method's row."""
-    drafters = {BLOCK_NAT: "a block_nat model", HEADS: "heads"}
+    drafters = {BLOCK_NAT: "a block_nat model", HEADS: "heads", TRANSFORMER: "a Transformer"}
     flags = []
     for name in method.reads:
         default = method.default(name)

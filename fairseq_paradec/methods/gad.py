@@ -22,16 +22,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..decoding.acceptance import ExactMatch, TopKMargin
-from ..decoding.drafting import BlockSizes, ModelDrafter
+from ..decoding.drafting import ModelDrafter
 from ..decoding.engine.block import BlockScorer
-from ..decoding.engine.chunk import ChunkScorer
-from ..decoding.engine.projection import DraftProjection
-from ..decoding.helper import check_block_size, check_shared_encoder, move_to
+from ..decoding.helper import check_block_size, check_shared_encoder
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error
-from .base import ParallelGenerator
+from .drafted import DraftedGenerator
 
 
 class BlockDrafter(ModelDrafter):
@@ -56,62 +53,27 @@ class BlockDrafter(ModelDrafter):
         self.scorer.reorder(stay)
 
 
-class GadGenerator(ParallelGenerator):
-    """``--decoding gad`` and ``gad_pp``.
-
-    Args:
-        models: the verifier, or an ensemble of them.
-        tgt_dict: the target dictionary.
-        config: the options of decoding.
-        drafter: a BlockNatModel; it is moved to the verifier's dtype and device.
-        kwargs: see ParallelGenerator.
-
-    Raises:
-        UsageError: the drafter does not fit the verifier, or options do not fit them.
-    """
+class GadGenerator(DraftedGenerator):
+    """``--decoding gad`` and ``gad_pp``; the drafter is a BlockNatModel. See DraftedGenerator."""
 
     def __init__(
         self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
     ) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
-        drafter.eval()  # returns None for a model that is prepared for inference
-        self.drafter = self.helper = drafter
-        self.draft_scorer = BlockScorer(drafter, self.engine)
+        super().__init__(models, tgt_dict, config, drafter, **kwargs)
         check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")
-        self.projection = DraftProjection(
-            self.draft_scorer.model, config.drafter_shortlist, tgt_dict
-        )
+
+    def make_draft_scorer(self, drafter: Any) -> BlockScorer:
+        """Return the drafter's scorer."""
+        return BlockScorer(drafter, self.engine)
+
+    def shares_encoder(self, models: Sequence[Any], drafter: Any) -> bool:
+        """Return whether the drafter was trained on the verifier's encoder."""
         if drafter.shares_encoder:
-            check_shared_encoder(models, drafter, config.drafter_path)
-
-    def acceptance(self) -> ExactMatch:
-        """Return GAD's rule, equation 5, or GAD++'s, equations 6 and 7.
-
-        With beta 1 or tau 0 only a top-1 token is accepted. ExactMatch then selects, among tokens
-        that tie for the top 1, the one that greedy search chooses.
-        """
-        if self.lossless:
-            return ExactMatch()
-        return TopKMargin(self.config.accept_topk, self.config.accept_margin)
+            check_shared_encoder(models, drafter, self.config.drafter_path)
+        return bool(drafter.shares_encoder)
 
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
-        move_to(self.model.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
-        sizes = BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
-        return BlockDrafter(self.draft_scorer, self.projection, rules, sizes)
-
-    def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
-        """Also share the drafter's scorer; see MethodGenerator.join."""
-        super().join(scorers, record_tokens)
-        self.draft_scorer = self._one_of(scorers, "draft_scorer", self.draft_scorer)
-
-    def _encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder, and the drafter's encoder if it has its own."""
-        self.scorer.encode(net_input)
-        if self.drafter.shares_encoder:
-            assert isinstance(self.scorer, ChunkScorer)  # no ensemble: see check_shared_encoder
-            self.draft_scorer.start(self.scorer.encoder_out)
-        else:
-            self.draft_scorer.encode(net_input)
+        return BlockDrafter(self.draft_scorer, self.projection, rules, self.block_sizes(rows))

@@ -20,7 +20,7 @@ from . import model_checks as models_are
 from . import variants
 
 #: Kinds of checkpoints for ``--path`` and ``--drafter-path``.
-TRANSFORMER, BLOCK_NAT, HEADS, BLOCK_NAT_OR_HEADS = "transformer", "block_nat", "heads", "either"
+TRANSFORMER, BLOCK_NAT, HEADS, ANY = "transformer", "block_nat", "heads", "any"
 
 #: Decoded by fairseq's own search; with ``auto``, only for a model without its own method.
 STOCK_DECODINGS = {
@@ -158,7 +158,7 @@ def _draft_and_bonus(block: int) -> tuple[int, int | None]:
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
-    """Return whether GAD++ accepts the verifier's own token only: with beta 1 or tau 0."""
+    """Return whether only the verifier's own token is accepted: with beta 1 or tau 0."""
     return config.accept_topk == 1 or config.accept_margin == 0
 
 
@@ -234,6 +234,20 @@ _ENTRIES = (
         candidates=variants.relaxed_drafts,
     ),
     Method(
+        name="assisted",
+        summary="a small Transformer drafts token by token, the Transformer of --path verifies",
+        generator="assisted.AssistedGenerator",
+        reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin"),
+        defaults={"block_size": 6, "accept_topk": 1},
+        needs={"drafter_path": "a checkpoint of --arch shallow_decoder, or any Transformer"},
+        exact_if=_top_one_only,
+        exact_words="without --accept-topk, or with --accept-margin 0",
+        drafter=TRANSFORMER,
+        flops=flops.assisting,
+        exact_variants=variants.assisted_blocks,
+        candidates=variants.assists,
+    ),
+    Method(
         name="nat",
         summary="the block_nat model of --path alone, block by block",
         generator="nat.NatGenerator",
@@ -306,7 +320,7 @@ _ENTRIES = (
         exact_if=lambda config: config.latency_budget_ms is None,
         exact_words="without --latency-budget-ms",
         beam_with="latency_budget_ms",
-        drafter=BLOCK_NAT_OR_HEADS,
+        drafter=ANY,
         flops=None,
         is_given_builder=True,
     ),

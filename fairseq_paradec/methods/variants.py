@@ -64,6 +64,12 @@ def drafted_blocks(joined: bool, block: int) -> Settings:
     return [{"block_size": size} for size in DRAFTED_BLOCK_SIZES]
 
 
+def assisted_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``assisted``; see ``defaults``."""
+    blocks: Settings = [{"block_size": size} for size in (1, *BLOCK_SIZES)]
+    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.5}]
+
+
 def trained_blocks(joined: bool, block: int) -> Settings:
     """Return the settings of ``blockwise``: every block size with heads; see ``defaults``."""
     return [{"block_size": size} for size in range(1, block + 1)]
@@ -101,6 +107,14 @@ def drafts(block: int, vocabulary: int) -> Settings:
     if vocabulary > 2 * SHORTLIST:
         settings.append(whole | {"adaptive_block": True, "drafter_shortlist": SHORTLIST})
     return settings
+
+
+def assists(block: int, vocabulary: int) -> Settings:
+    """Return the candidates of ``assisted``; see ``plain``."""
+    sizes: Settings = [{"block_size": size} for size in (4, 6, 8)]
+    if vocabulary > 2 * SHORTLIST:
+        sizes.append({"drafter_shortlist": SHORTLIST})
+    return sizes
 
 
 def relaxed_drafts(block: int, vocabulary: int) -> Settings:

@@ -7,13 +7,21 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fairseq import checkpoint_utils, utils
+from fairseq.models.transformer import TransformerModelBase
 
 from ..compat.loading import load_beside, named
 from ..errors import option_error
-from ..methods.model_checks import one_set_of_heads
-from ..methods.registry import BLOCK_NAT, BLOCK_NAT_OR_HEADS, HEADS
-from ..models.block_nat import BlockNatModel
+from ..methods.model_checks import has_heads, is_block_nat, one_set_of_heads
+from ..methods.registry import ANY, BLOCK_NAT, HEADS, TRANSFORMER
 from ..models.heads import PREFIX, load_heads
+from ..target_order import TargetOrder, order_of
+
+# What a method's drafter has to be, in words.
+_WANTED = {
+    BLOCK_NAT: "a checkpoint of --arch block_nat",
+    TRANSFORMER: "one Transformer for text that writes a word per step, from left to right, as of "
+    "--arch shallow_decoder or transformer",
+}
 
 
 class Drafters:
@@ -26,7 +34,7 @@ class Drafters:
     def __init__(self, task: Any) -> None:
         self.task = task
         # By path, dtype and device: a generator must not convert another generator's drafter.
-        self.block_models: dict[tuple[str, Any, Any], BlockNatModel] = {}
+        self.models: dict[tuple[str, Any, Any], Any] = {}
         # By base model and path: heads read the states of one base.
         self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
@@ -35,13 +43,13 @@ class Drafters:
 
         Args:
             path: its checkpoint.
-            kind: ``BLOCK_NAT``, ``HEADS`` or ``BLOCK_NAT_OR_HEADS``.
+            kind: ``BLOCK_NAT``, ``HEADS``, ``TRANSFORMER`` or ``ANY``.
             models: the verifiers.
 
         Raises:
             UsageError: the drafter is of another kind, or belongs to other data or models.
         """
-        if kind == BLOCK_NAT_OR_HEADS:
+        if kind == ANY:
             kind = self._kind(path, models)
         if kind == HEADS:
             loaded = self.heads.setdefault(models[0], {})
@@ -50,11 +58,16 @@ class Drafters:
             return loaded[path]
         like = next(models[0].parameters())
         key = (path, like.dtype, like.device)
-        if key not in self.block_models:
+        if key not in self.models:
             drafter = self._read(path).to(dtype=like.dtype, device=like.device)
             drafter.make_generation_fast_()  # so that a scorer gathers its weights only once
-            self.block_models[key] = drafter
-        drafter = self.block_models[key]
+            self.models[key] = drafter
+        drafter = self.models[key]
+        if not _fits(drafter, kind):
+            raise option_error(
+                "--drafter-path", path,
+                f"{_WANTED[kind]}; this holds a {type(drafter).__name__}",
+            )  # fmt: skip
         own = self.task.max_positions()
         needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
         positions = drafter.encoder.max_positions()
@@ -67,41 +80,29 @@ class Drafters:
         return drafter
 
     def _kind(self, path: str, models: Sequence[Any]) -> str:
-        """Return the kind of a checkpoint: ``BLOCK_NAT`` or ``HEADS``.
+        """Return the kind of a checkpoint: ``BLOCK_NAT``, ``HEADS`` or ``TRANSFORMER``.
 
         Raises:
-            UsageError: it is of neither kind, or its heads do not fit these models.
+            UsageError: its heads do not fit these models.
         """
-        kind = BLOCK_NAT
-        if path in self.heads.get(models[0], {}):
-            kind = HEADS
-        elif not any(path == known for known, *_ in self.block_models):
+        known = [model for (name, *_), model in self.models.items() if name == path]
+        if known:
+            return BLOCK_NAT if is_block_nat(known) else TRANSFORMER
+        if path not in self.heads.get(models[0], {}):
             with named("--drafter-path"):
                 weights = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
-            if any(name.startswith(PREFIX) for name in weights):
-                kind = HEADS
-            elif "decoder.mask_vector" not in weights:
-                raise option_error(
-                    "--drafter-path", path,
-                    "a checkpoint of --arch block_nat, or heads of --arch blockwise_transformer; "
-                    "this holds another model",
-                )  # fmt: skip
-        if kind == HEADS:
-            one_set_of_heads("blockwise", models, path)
-        return kind
+            if not any(name.startswith(PREFIX) for name in weights):
+                return BLOCK_NAT if "decoder.mask_vector" in weights else TRANSFORMER
+        one_set_of_heads("blockwise", models, path)
+        return HEADS
 
-    def _read(self, path: str) -> BlockNatModel:
+    def _read(self, path: str) -> Any:
         """Read a drafter's checkpoint.
 
         Raises:
             UsageError: it is missing, or does not fit this task's languages and dictionaries.
         """
         model, cfg = load_beside(path, "--drafter-path", self.task)
-        if not isinstance(model, BlockNatModel):
-            raise option_error(
-                "--drafter-path", path,
-                f"a checkpoint of --arch block_nat; this holds a {type(model).__name__}",
-            )  # fmt: skip
         trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
         wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
         if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
@@ -110,3 +111,12 @@ class Drafters:
                 f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
             )  # fmt: skip
         return model
+
+
+def _fits(drafter: Any, kind: str) -> bool:
+    """Return whether a model is of a kind: ``BLOCK_NAT`` or ``TRANSFORMER``."""
+    if kind == BLOCK_NAT:
+        return is_block_nat([drafter])
+    other = is_block_nat([drafter]) or has_heads([drafter])
+    plain = order_of(drafter) == TargetOrder() and not hasattr(drafter, "image_sizes")
+    return isinstance(drafter, TransformerModelBase) and plain and not other

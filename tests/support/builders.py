@@ -285,11 +285,11 @@ def exact_gelu(model: TransformerModelBase) -> None:
             layer.activation_fn = torch.nn.functional.gelu
 
 
-def lend(task: Any, model: torch.nn.Module, drafter: BlockNatModel) -> str:
+def lend(task: Any, model: torch.nn.Module, drafter: torch.nn.Module) -> str:
     """Let `task` have this drafter loaded, for decoding with `model`: what --drafter-path is."""
     path = f"drafter {id(drafter)} in memory"
     like = next(model.parameters())
-    task.drafters.block_models[path, like.dtype, like.device] = drafter
+    task.drafters.models[path, like.dtype, like.device] = drafter
     return path
 
 

@@ -16,7 +16,7 @@ import torch
 from fairseq import utils
 from reference.greedy import stock_greedy
 
-from support import blockwise, exact, gad, multiword
+from support import assisted, blockwise, exact, gad, multiword
 from support.builders import (
     VARIANTS,
     Limits,
@@ -86,6 +86,14 @@ CASES = [
     case("gad_pp", "gad", "causal", exact=False, block_size=5, accept_topk=20, accept_margin=3.0),
     case("gad_pp", "gad", "noisy", exact=False, block_size=5, accept_topk=3, accept_margin=1.0),
     case("gad_pp", "gad", "noisy", block_size=5, accept_topk=1, accept_margin=1.0),
+    case("assisted", "assisted", "itself", block_size=5),
+    case("assisted", "assisted", "noisy"),
+    case("assisted", "assisted", "noisy", block_size=4, adaptive_block=True),
+    case("assisted", "assisted", "noisy", block_size=9, draft_confidence=0.3),
+    case("assisted", "assisted", "other", block_size=3),
+    case("assisted", "assisted", "never_ends", block_size=50),
+    case("assisted", "assisted", "ends_at_once", block_size=3),
+    case("assisted", "assisted", "noisy", exact=False, accept_topk=4, accept_margin=2.0),
     case("nat", "nat", "causal", exact=False, block_size=5),
     case("nat", "nat", "bidirectional-copy-shared", exact=False, block_size=2),
     case("blockwise", "blockwise", "per_head"),
@@ -240,6 +248,9 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
         given = gad.pair(row["variant"], kind, dtype)
         drafter = placed(given.drafter, device, dtype)
         given = gad.Pair(task, tuple(models), drafter, lend(task, models[0], drafter))
+    if chosen.family == "assisted":
+        given = placed(assisted.drafter(row["variant"], chosen.drafter, dtype), device, dtype)
+        flags["drafter_path"] = lend(task, models[0], given)
     setting = Setting(chosen, task, models, flags, sample, limits, prefixes, [], given)
     if chosen.family not in ("nat", "multiword"):
         setting.exact = stock(setting)

@@ -15,7 +15,7 @@ from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig
 from ..base import MethodGenerator
 from ..model_checks import is_block_nat
-from ..registry import BLOCK_NAT, HEADS, METHODS
+from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from .candidates import GREEDY, LOSSLESS, Drafter, candidates
 from .choose import LATER_LIMITS, Trial
 from .profile import Bin
@@ -34,7 +34,7 @@ class MeasuringGenerator(MethodGenerator):
         config: the options of decoding.
         build: makes the generator of a candidate's config, on the same models and with the same
             limits; with ``decoding`` "beam", fairseq's own search.
-        drafter: the BlockNatModel or BlockHeads of ``--drafter-path``.
+        drafter: the model or BlockHeads of ``--drafter-path``.
         kwargs: see MethodGenerator.
 
     Raises:
@@ -53,13 +53,14 @@ class MeasuringGenerator(MethodGenerator):
         super().__init__(models, tgt_dict, config, **kwargs)
         self.timer: Callable[[], float] = time.perf_counter
         own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
-        is_model = is_block_nat([drafter])
+        is_model = hasattr(drafter, "decoder")
         self.helper = drafter
         self.drafter = drafter if is_model else None
         self.heads = own_heads if is_model or drafter is None else drafter
         drafters = {}
         if self.drafter is not None:
-            drafters[BLOCK_NAT] = Drafter(self.drafter.block_size, config.drafter_path)
+            kind = BLOCK_NAT if is_block_nat([drafter]) else TRANSFORMER
+            drafters[kind] = Drafter(getattr(drafter, "block_size", 0), config.drafter_path)
         if self.heads is not None:
             path = None if is_model else config.drafter_path
             drafters[HEADS] = Drafter(self.heads.block_size, path)

@@ -1,0 +1,86 @@
+"""Base of the methods whose drafts come from a second model."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..decoding.acceptance import ExactMatch, TopKMargin
+from ..decoding.drafting import BlockSizes
+from ..decoding.engine.chunk import ChunkScorer
+from ..decoding.engine.projection import DraftProjection
+from ..decoding.helper import move_to
+from ..decoding.row import Row
+from .base import ParallelGenerator
+
+
+class DraftedGenerator(ParallelGenerator):
+    """A verifier and a drafter, which may have the verifier's encoder.
+
+    Args:
+        models: the verifier, or an ensemble of them.
+        tgt_dict: the target dictionary.
+        config: the options of decoding.
+        drafter: the model that drafts; it is moved to the verifier's dtype and device.
+        kwargs: see ParallelGenerator.
+
+    Attributes:
+        on_verifiers_encoder: whether the verifier's encoder serves the drafter too.
+
+    Raises:
+        UsageError: the drafter does not fit the verifier, or options do not fit them.
+    """
+
+    def __init__(
+        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(models, tgt_dict, config, **kwargs)
+        drafter.eval()  # returns None for a model that is prepared for inference
+        self.drafter = self.helper = drafter
+        self.draft_scorer = self.make_draft_scorer(drafter)
+        self.projection = DraftProjection(
+            self.draft_scorer.model, config.drafter_shortlist, tgt_dict
+        )
+        self.on_verifiers_encoder = self.shares_encoder(models, drafter)
+
+    @abc.abstractmethod
+    def make_draft_scorer(self, drafter: Any) -> Any:
+        """Return the drafter's scorer."""
+
+    @abc.abstractmethod
+    def shares_encoder(self, models: Sequence[Any], drafter: Any) -> bool:
+        """Return whether the verifier's encoder serves the drafter; refuse a wrong one."""
+
+    def acceptance(self) -> ExactMatch:
+        """Return the exact rule, or the relaxed one of GAD++ (Xia et al. 2022, section 4).
+
+        With beta 1 or tau 0 only a top-1 token is accepted. ExactMatch then selects, among tokens
+        that tie for the top 1, the one that greedy search chooses.
+        """
+        if self.lossless:
+            return ExactMatch()
+        return TopKMargin(self.config.accept_topk, self.config.accept_margin)
+
+    def block_sizes(self, rows: Sequence[Row]) -> BlockSizes:
+        """Return the rows' block sizes; also give the drafter the verifier's dtype and device."""
+        move_to(self.model.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
+        return BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
+
+    def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
+        """Also share the drafter's scorer; see MethodGenerator.join."""
+        super().join(scorers, record_tokens)
+        self.draft_scorer = self._one_of(
+            scorers, type(self.draft_scorer).__name__, self.draft_scorer
+        )
+
+    def _encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder, and the drafter's encoder if it has its own."""
+        self.scorer.encode(net_input)
+        if self.on_verifiers_encoder:
+            assert isinstance(self.scorer, ChunkScorer)  # no ensemble
+            self.draft_scorer.start(self.scorer.encoder_out)
+        else:
+            self.draft_scorer.encode(net_input)

@@ -1,0 +1,55 @@
+"""Speculative decoding on one sentence, as Leviathan et al. 2023 have it for greedy search. Slow.
+
+No cache, no batch: every drafted token takes a full forward of the drafter over all before it, and
+every pass one of the verifier.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .gad import Pass, Result, Verify, passes
+from .greedy import Rules
+
+
+def assisted(
+    verify: Verify,
+    draft: Verify,
+    rules: Rules,
+    block_size: int,
+    draft_confidence: float = 0.0,
+    accept_topk: int = 1,
+    accept_margin: float = 0.0,
+    adaptive_block: bool = False,
+) -> Result:
+    """Decode; `draft` is the drafter's log-probabilities, like `verify`."""
+    result = Result()
+    y, size = result.tokens, block_size
+    while rules.eos not in y:
+        start = len(y)
+        drafted: list[int] = []
+        sure = 1.0
+        while len(drafted) < size and start + len(drafted) < rules.max_len:
+            position = start + len(drafted)
+            scores = rules.apply(draft([*y, *drafted])[-1], position)
+            drafted.append(int(scores.argmax()))
+            sure *= math.exp(float(scores.max()))
+            if drafted[-1] == rules.eos or sure < draft_confidence:
+                break
+        log_probs = verify([*y, *drafted])
+        accepted = 0
+        for token in drafted:
+            scores = rules.apply(log_probs[len(y)], len(y))
+            if not passes(scores, token, accept_topk, accept_margin):
+                break
+            accepted += 1
+            result.scores.append(float(scores[token]))
+            y.append(token)
+        if rules.eos not in y:
+            scores = rules.apply(log_probs[len(y)], len(y))
+            result.scores.append(float(scores.max()))
+            y.append(int(scores.argmax()))
+        result.passes.append(Pass(start, tuple(drafted), accepted))
+        if adaptive_block:
+            size = min(block_size, accepted + 2)
+    return result

@@ -1,0 +1,52 @@
+"""Drafters that are Transformers, for --decoding assisted, and its slow twin."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from reference import assisted as paper
+from reference import gad
+from reference.greedy import rules_for
+
+from support.builders import built, tiny_model
+
+#: What a drafter is: the verifier itself, the same with noise in its weights, another model, one
+#: that says `</s>` at once, one that never does.
+KINDS = ("itself", "noisy", "other", "ends_at_once", "never_ends")
+
+
+@functools.cache
+def drafter(variant: str, kind: str, dtype: torch.dtype) -> Any:
+    """A drafter for the verifier of one of VARIANTS: leave it as it is."""
+    task, model = built(variant, dtype)
+    if kind == "itself":
+        return model
+    if kind == "noisy":
+        model = copy.deepcopy(model)
+        lots = torch.Generator().manual_seed(3)
+        for weight in model.decoder.parameters():
+            noise = torch.randn(weight.shape, generator=lots, dtype=torch.float64)
+            weight.data += 0.1 * weight.std() * noise.to(dtype) if weight.numel() > 1 else 0
+        return model
+    model = tiny_model(task, seed=9, decoder_layers=1).to(dtype)
+    if kind != "other":
+        norm = model.decoder.layers[-1].final_layer_norm
+        norm.weight.data[0], norm.bias.data[0] = 0, 1  # a state's first number is 1
+        sign = 1 if kind == "ends_at_once" else -1
+        model.decoder.output_projection.weight.data[2, 0] = sign * 1e4
+    return model
+
+
+def twin(setting: Any, source: Sequence[int], prefix: Sequence[int]) -> Any:
+    """What the algorithm makes of one sentence of a conformance.Setting."""
+    flags, words = dict(setting.case.flags), setting.task.target_dictionary
+    del flags["decoding"]
+    limits = setting.limits.reference()
+    rules = rules_for(words, setting.models, len(source), prefix=prefix, **limits)
+    models = (setting.models, [setting.given])
+    verify, draft = (gad.verifier(each, source, rules) for each in models)
+    return paper.assisted(verify, draft, rules, **{"block_size": 6} | flags)
