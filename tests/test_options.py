@@ -27,7 +27,7 @@ GOOD = {
     "jacobi_stop": "unchanged", "hybrid_length": 7, "drafter_path": "drafter.pt", "accept_topk": 4,
     "accept_margin": 2.5, "accept_distance": 2, "min_block": 2, "adaptive_block": True,
     "drafter_shortlist": 100, "speed_profile": "profile.json", "latency_budget_ms": 20.0,
-    "deduplicate_ngrams": 2,
+    "deduplicate_ngrams": 2, "draft_confidence": 0.4,
 }  # fmt: skip
 ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}
@@ -46,7 +46,10 @@ def needed(decoding, drafter="drafter.pt", name=None):
     """The flags without which a method cannot run, or not with the flag of this name."""
     if name == "adaptive_block" and decoding in ("pgj", "hgj"):
         return SLIDING
-    return {"drafter_path": drafter} if decoding in ("gad", "gad_pp") else {}
+    needs = decoding in METHODS and METHODS[decoding].needs
+    flags = {"drafter_path": drafter} if needs else {}
+    relaxes = decoding == "assisted" and name == "accept_margin"
+    return flags | ({"accept_topk": 3} if relaxes else {})
 
 
 def test_every_method_is_registered_offered_and_described():
@@ -146,6 +149,8 @@ def test_auto_refuses_what_is_only_of_a_method(name):
         ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
         ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
         ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
+        ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
+        ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
         ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
         ("nat", {"audit": True}, "--audit True nat"),
         ("beam", {"audit": True}, "--audit"),
@@ -184,7 +189,8 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     for name, value in FAIRSEQS.items():
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/test_multiword_beam.py
-        options = needed(decoding, lend(task, model, drafter)) | {name: value}
+        helper = model if decoding == "assisted" else drafter
+        options = needed(decoding, lend(task, model, helper)) | {name: value}
         with pytest.raises(UsageError, match=f"{flag(name)}: got"):
             args = argparse.Namespace(decoding=decoding, **options)
             task.build_generator([own.get(decoding, model)], args)

@@ -80,6 +80,11 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
         raise option_error(
             "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
         )
+    loosens = "accept_margin" in given and method.default("accept_topk") == 1
+    if loosens and given.get("accept_topk", 1) == 1:
+        raise option_error(
+            "--accept-margin", given["accept_margin"], "it with --accept-topk, from 2 up"
+        )
     for name, wanted in method.needs.items():
         if not given.get(name):
             raise option_error(
