@@ -33,7 +33,8 @@ options:
                         a drafter, with settings of its own (Xia et al. 2022; tiny 60 epochs, iwslt
                         50,000 updates, others 300,000). It takes the sizes of the verifier that
                         -- --encoder-from FILE names, and block_nat_fast, of 2 decoder layers, its
-                        encoder, too. Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
+                        encoder, too. shallow_decoder, of one decoder layer on that encoder, drafts
+                        for --decoding assisted (tiny 2,500 updates). Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
                         sa_transformer, transformer_r2l (Zhang et al. 2020, trained like any model),
                         double_token, double_token_l2r and double_token_r2l (Imamura and Sumita
                         2020; base and big with their settings, 200,000 updates). With _tiny,
@@ -141,8 +142,10 @@ gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())')
 . "$root/scripts/train_settings.sh"
 encoder_from=$(value_of --encoder-from '')
 [ -z "$encoder_from" ] || need_file "$encoder_from" "$encoder_of (--encoder-from)"
-[ "$arch" != block_nat_fast ] || [ -n "$encoder_from" ] ||
+[[ $arch != block_nat_fast && $arch != shallow_decoder ]] || [ -n "$encoder_from" ] ||
     fail "--encoder-from is missing after --: the verifier whose encoder $arch shares"
+verifier= # whose sizes the model has
+[[ $arch != block_nat* && $arch != shallow_decoder ]] || verifier=$encoder_from
 base_path=$(value_of --base-path '')
 [ -z "$base_path" ] || need_file "$base_path" "base (--base-path)"
 average=${average:-$last}
@@ -170,7 +173,7 @@ add --arch "$arch"
 [ -z "$image" ] || add --task image_super_resolution
 if [ -n "$own_size" ]; then
     : # the architecture's name says it
-elif [ -z "$base_path" ] && [[ -z $encoder_from || $arch != block_nat* ]]; then # else that model's
+elif [ -z "$base_path$verifier" ]; then # else that model's
     for side in encoder decoder; do
         layers=${size[0]}
         [ "$side" = encoder ] || layers=${size[1]}

@@ -68,8 +68,6 @@ need_choice --draft-on "$draft_on" own-greedy teacher references
 arch=${arch:-block_nat}
 [[ $arch == block_nat* ]] ||
     fail "--arch: got '$arch'; allowed: a drafter's (block_nat, block_nat_fast, ...)"
-subsets=("$data"/valid.*-*.*.idx)
-[ -f "${subsets[0]}" ] || fail "DATA: got '$data', which has no validation set (valid.*.idx)"
 taught= # is there anything to be learned from a teacher?
 [ -n "$verifier" ] && [ "$draft_on" != teacher ] || taught=1
 if [ -n "$teacher" ]; then
@@ -77,12 +75,8 @@ if [ -n "$teacher" ]; then
         "allowed: with --draft-on teacher, or without --verifier"
     need_teacher
 fi
-if [ -n "$verifier" ]; then
-    need_no_colon --verifier "$verifier"
-    need_file "$verifier" "verifier (--verifier)"
-fi
+need_validation_and_verifier
 need_python fairseq torch tqdm
-case $verifier in -*) verifier=./$verifier ;; esac
 open_save_dir
 
 # ---- the steps: each records what is finished, and its settings ---------------------------------
@@ -109,26 +103,8 @@ else
     verifier=$save_dir/verifier/model.pt
 fi
 note "[4/5] drafter: $save_dir/drafter, on $draft_on"
-case $draft_on in
-    own-greedy)
-        drafts=$save_dir/greedy
-        distill "$data" "$save_dir/greedy.train" --path "$verifier" --beam 1
-        distill "$save_dir/greedy.train" "$drafts" --path "$verifier" --beam 1 --subset valid
-        ;;
-    teacher) drafts=$save_dir/distilled ;;
-    references) drafts=$data ;;
-esac
-long=()
-[ -z "$epochs" ] || long=(--epochs "$epochs")
-[ -z "$updates" ] || long=(--updates "$updates")
-train "$drafts" "$save_dir/drafter" --arch "$arch" "${long[@]}" \
-    -- --encoder-from "$verifier" "${more[@]}"
+train_drafter
 note "[5/5] acceptance: $save_dir/acceptance.json"
-use_threads
-run "${paradec[@]}" acceptance "$data" "--path=$verifier" \
-    "--drafter-path=$save_dir/drafter/model.pt" --decoding gad --decoding gad_pp \
-    --accept-topk 3 --accept-margin 1.0 --subset valid --device "$device" "${try_out[@]}" \
-    "--title=Acceptance: $arch, $preset, on $draft_on" "--out=$save_dir/acceptance.json"
-[ -n "$temporary" ] || note "done: $verifier and $save_dir/drafter/model.pt"
+count_accepted --decoding gad --decoding gad_pp --accept-topk 3 --accept-margin 1.0
 exit 0
 }

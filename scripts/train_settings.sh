@@ -90,6 +90,20 @@ elif [[ $arch == image_transformer* ]]; then # Stern et al. 2018 and Parmar et a
     esac
     training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --dropout 0.1 "${training[@]}"
         --criterion label_smoothed_cross_entropy)
+elif [ "$arch" = shallow_decoder ]; then # a drafter that writes token by token
+    smoothing=0
+    case $preset in
+        tiny | small) # tuned for tiny on Multi30k's validation set: too small to be regularised
+            length=(updates 2500) batch=3000
+            training=(--lr 0.0015 --warmup-updates 100 --dropout 0)
+            ;;
+        iwslt | base | deep-shallow | big) # not tuned
+            length=(updates 20000) batch=25000
+            training=(--lr 0.0007 --warmup-updates 1000 --dropout 0.1)
+            ;;
+    esac
+    training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
+        --criterion label_smoothed_cross_entropy)
 elif [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
     case $preset in

@@ -1,5 +1,5 @@
-"""scripts/train_gad.sh, train_blockwise.sh and train_reordered.sh, with steps that only write down
-what they are told; and one of them with real steps."""
+"""scripts/train_gad.sh, _assisted.sh, _blockwise.sh and _reordered.sh, with steps that only write
+down what they are told; and one of them with real steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.training import ENV, SCRIPTS, cut_short
 
 from fairseq_paradec.cli import average
 
-RECIPES = ("gad", "blockwise", "reordered")
+RECIPES = ("gad", "assisted", "blockwise", "reordered")
 
 
 # Each makes what the real one makes last.
@@ -119,7 +119,7 @@ def words(text):
     return " ".join(f"[{word}]" for word in shlex.split(text))
 
 
-SHOWN = "path drafter-path arch encoder-from base-path beam subset".split()
+SHOWN = "path drafter-path arch decoder-layers encoder-from base-path beam subset".split()
 
 
 def short(step):
@@ -138,23 +138,24 @@ TAUGHT = "distill data>out/data.en-de path="
 REPORT = "acceptance data>out/acceptance.json path="
 QUALITY = "evaluate data>out/quality.json path="
 SHRINK = "shrink --heads-only --max-mb 10000 -- out/model/model.pt out/heads.pt"
+SHALLOW = "shallow_decoder decoder-layers"
 HEADED = "arch=blockwise_transformer base-path"
 
 
-def drafted(data, verifier):
+def drafted(data, verifier, arch="block_nat"):
     """A drafter and its report."""
     return [
-        f"train {data}>out/drafter arch=block_nat encoder-from={verifier}",
+        f"train {data}>out/drafter arch={arch} encoder-from={verifier}",
         f"{REPORT}{verifier} drafter-path=out/drafter subset=valid",
     ]
 
 
-def greedy(verifier):
+def greedy(verifier, *arch):
     """What a verifier says, and a drafter of it."""
     return [
         f"distill data>out/greedy.train path={verifier} beam=1",
         f"distill out/greedy.train>out/greedy path={verifier} beam=1 subset=valid",
-        *drafted("out/greedy", verifier),
+        *drafted("out/greedy", verifier, *arch),
     ]
 
 
@@ -168,6 +169,11 @@ STEPS = [
         "distill data>out/distilled path=teacher.pt:base.pt", "train out/distilled>out/verifier",
         *drafted("out/distilled", "out/verifier"),
     ]),
+    ("assisted", "", ["train data>out/verifier", *greedy("out/verifier", f"{SHALLOW}=1")]),
+    (
+        "assisted", "--verifier BASE --layers 2 --draft-on references",
+        drafted("data", "base.pt", f"{SHALLOW}=2"),
+    ),
     ("blockwise", "--setting regular", [
         "train data>out/base", f"train data>out/model {HEADED}=out/base", SHRINK,
         f"{REPORT}out/base drafter-path=out/heads.pt subset=valid",
@@ -253,7 +259,8 @@ def test_a_try_out_leaves_nothing_and_a_step_that_fails_ends_it(tmp_path, script
     assert not list((tmp_path / "tmp").iterdir())
     recipe.record.unlink()
     where = [recipe.data, "--save-dir", recipe.folder / "out"]
-    result = recipe.run(*where, FAIL=f"out/{'base' if 'block' in script else 'teacher'}")
+    first = {"blockwise": "base", "assisted": "verifier"}.get(script, "teacher")
+    result = recipe.run(*where, FAIL=f"out/{first}")
     assert result.returncode == 3 and len(recipe.record.read_text().splitlines()) == 1
     assert result.stderr.endswith(f"train_{script}: stopped by an error in train.sh\n")
 
@@ -287,6 +294,11 @@ MISTAKES = {
         ("DATA --teacher BASE:/none.pt", "missing teacher (--teacher): /none.pt"),
         ("DATA --teacher BASE --verifier BASE", "of which nothing would be learned"),
         ("DATA '--fast[$(touch x)]'", "unknown option: --fast[$(touch x)]"),
+    ],
+    "assisted": [
+        ("DATA --layers 0", "--layers: got '0'; allowed: a whole number from 1 up"),
+        ("DATA --draft-on teacher", "--draft-on: got 'teacher'; allowed: own-greedy references"),
+        ("DATA --verifier /none.pt", "missing verifier (--verifier): /none.pt"),
     ],
     "blockwise": [
         ("EMPTY", "which has no training set (train.*.idx)"),

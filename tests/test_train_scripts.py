@@ -103,6 +103,10 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
         # several prefixes need an attention that allows them
         (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 !encoder-layers"),
         (f"{FAST} --drafter-attention bidirectional", "prefixes-per-sentence=1"),
+        (
+            "--preset tiny --arch shallow_decoder -- --encoder-from V",
+            "max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers",
+        ),
         # a size in the name is the size; an encoder needs the preset's
         ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
         ("--preset tiny --arch ibdecoder -- --encoder-from V", "encoder-embed-dim=128"),
