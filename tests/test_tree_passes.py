@@ -11,8 +11,11 @@ from support.builders import batch, task_for, tiny_model
 from support.forward import difference
 
 from fairseq_paradec.decoding.engine.masks import Tree
+from fairseq_paradec.decoding.engine.projection import DraftProjection
 from fairseq_paradec.decoding.engine.scorers import build_scorer
 from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.decoding.row import Row
+from fairseq_paradec.decoding.token_rules import TokenRules
 
 pytestmark = pytest.mark.usefixtures("no_gradients", "uncompiled")
 
@@ -34,6 +37,8 @@ def scorer_of(kind: str) -> tuple[Any, Any]:
     models = [tiny_model(task, variant, dtype, s, max_target_positions=99) for s in seeds]
     for model in models:
         model._is_generation_fast = True
+        outputs = model.decoder.output_projection.weight.data
+        outputs[20:30] = outputs[10:20]  # for equal scores
     return task, build_scorer(models, engine)
 
 
@@ -124,3 +129,36 @@ def test_a_node_is_as_on_its_path(kind: str) -> None:
         order = rng.sample(range(len(rows)), len(rows))
         scorer.reorder(order)
         rows, lines = [rows[b] for b in order], [lines[b] for b in order]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("kind", ["torch", "native", "native int8", "ensemble", "shortlist"])
+def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
+    """Every limit, position by position; equal scores; forced tokens leave one candidate."""
+    short = 20 if kind == "shortlist" else None
+    task, scorer = scorer_of("native" if short else kind)
+    torch.manual_seed(count)
+    scorer.encode(batch(task, [9, 4, 6])["net_input"])
+    hidden = scorer.step(torch.randint(4, 30, (3, 24)))
+    starts, depths = [0, 3, 6], torch.randint(0, 9, (3, 24), dtype=torch.int32)
+    prefixes = ([], [], []) if short else ([7, 25], [4, 5, 6, 7], [])
+    rows = [Row(0, [], n, p) for n, p in zip((30, 7, 9), prefixes, strict=True)]
+    rules = TokenRules(
+        1, 3, 2, 2, 5, 0.5, 1.1, max(map(len, prefixes)), torch.device("cpu"), (6, 17)
+    )  # fmt: skip
+    draws = DraftProjection(scorer.model, short, task.target_dictionary) if short else scorer
+    given = (scorer.projection, hidden) if short else (hidden,)
+    want = scorer.log_probs(hidden, 1.1)[..., :short]
+    want = want.log_softmax(dim=-1) if short else want
+    chosen = draws.choose(*given, rules, rows, starts=starts, depths=depths)
+    tokens, scores = draws.candidates(*given, rules, rows, count, starts, depths)
+    for b, row in enumerate(rows):
+        for j in range(24):
+            one = want[b : b + 1, j : j + 1]
+            rules.restrict(one, [row], [starts[b] + int(depths[b, j])])
+    best, order = want.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(chosen.tokens, order[..., 0])
+    torch.testing.assert_close(scores, best[..., :count], atol=1e-5, rtol=0)
+    allowed = scores > -torch.inf
+    assert torch.equal(tokens[allowed], order[..., :count][allowed])
+    assert count == 1 or not bool(allowed.all())

@@ -19,11 +19,12 @@ struct Choices {
     const uint8_t* limits;  // N
     const int64_t* forced;  // N, the only token allowed; <pad>: any
     const int64_t* drafted;
-    int64_t* best;          // N
-    float* score;           // N, the best token's log-probability, or its unnormalised score
+    int64_t* best;          // N x count, the best tokens, the best first
+    float* score;           // N x count, their log-probabilities, or unnormalised scores
     float* drafted_score;
     int64_t* drafted_rank;  // N, the number of tokens that score higher than the drafted one
     int normalised;         // whether scores are log-probabilities
+    int count;              // tokens of `best`
 };
 
 // The index of the first largest of `count` scores (whole vectors). With `odd` some may be NaN: as in
@@ -88,8 +89,6 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (!(limits & NOT_SUPPRESSED)) {
         for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
     }
-    to.best[i] = first_largest(y, width, offset != offset);
-    to.score[i] = y[to.best[i]] - offset;
     if (to.drafted != nullptr) {
         const int64_t token = to.drafted[i];
         const float score = token < count ? y[token] : -INFINITY;
@@ -99,6 +98,11 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
         for (int j = 0; j < LANES; ++j) higher -= lower[j];
         to.drafted_score[i] = score - offset;
         to.drafted_rank[i] = higher;
+    }
+    for (int n = i * to.count; n < (i + 1) * to.count; ++n) {
+        float* best = y + (to.best[n] = first_largest(y, width, offset != offset));
+        to.score[n] = *best - offset;
+        *best = -INFINITY;
     }
 }
 

@@ -94,6 +94,7 @@ class TokenRules:
         rows: Sequence[Row],
         draft: Tensor | None = None,
         starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Apply the rules and choose greedily at every position of a chunk.
 
@@ -103,8 +104,10 @@ class TokenRules:
             draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
             starts: B; chunk position j of row b predicts position ``starts[b] + j``. None: the
                 first follows the row's tokens.
+            depths: B×R; of a tree, chunk position j of row b predicts position
+                ``starts[b] + depths[b, j]``.
         """
-        self.restrict(scores, rows, starts_of(rows) if starts is None else starts)
+        self.restrict(scores, rows, starts_of(rows) if starts is None else starts, depths)
         best, choices = scores.max(dim=-1)
         if draft is None:
             return Scored(choices, best)
@@ -112,30 +115,70 @@ class TokenRules:
         drafted = part.gather(2, draft[:, :, None])  # B×K×1
         return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(dim=2))
 
-    def limits(self, rows: Sequence[Row], starts: list[int], width: int) -> Limits:
+    def candidates(
+        self,
+        scores: Tensor,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Apply the rules and return the best tokens at every position of a chunk.
+
+        Args:
+            scores: B×R×V; see ``choose``.
+            rows: see ``choose``.
+            count: N, at most V.
+            starts: see ``choose``.
+            depths: see ``choose``.
+
+        Returns:
+            B×R×N tokens and their scores, the best first; of equal ones the token with the lower
+            number. Where fewer tokens are allowed, the last scores are -inf.
+        """
+        self.restrict(scores, rows, starts_of(rows) if starts is None else starts, depths)
+        best, tokens = scores.topk(min(count + 1, scores.size(-1)), dim=-1)
+        # Of equal scores topk returns any: this is rare, and a sort takes far longer.
+        equal = best[..., 1:].eq(best[..., :-1]) & best[..., 1:].isfinite()
+        if bool(equal.any()):
+            best, tokens = scores.sort(dim=-1, descending=True, stable=True)
+        return tokens[..., :count], best[..., :count]
+
+    def limits(
+        self, rows: Sequence[Row], starts: list[int], width: int, depths: Tensor | None = None
+    ) -> Limits:
         """Return the limits at the positions of a chunk.
 
         Args:
             rows: B rows, for their limits and prefixes.
             starts: B; chunk position j of row b predicts position ``starts[b] + j``.
             width: R.
+            depths: B×R; see ``choose``.
         """
         early = last = forced = free = None
         positions = None
+        reach = width if depths is None else int(depths.max()) + 1
         if min(starts) < max(self.min_len, self.forced_len):
-            positions = self._positions(starts, width)
+            positions = self._positions(starts, width, depths)
             if self.min_len > 0:
                 early = (positions < self.min_len) & (positions >= self.forced_len)
             if self.forced_len > 0:
                 forced = self._forced(positions, rows)
                 free = positions < self.forced_len if self.suppressed else None
-        if any(start + width > row.limit for start, row in zip(starts, rows, strict=True)):
-            positions = self._positions(starts, width) if positions is None else positions
+        if any(start + reach > row.limit for start, row in zip(starts, rows, strict=True)):
+            if positions is None:
+                positions = self._positions(starts, width, depths)
             ends = torch.tensor([row.limit for row in rows], device=self.device)
             last = positions >= ends[:, None]
         return Limits(early, last, forced, free)
 
-    def restrict(self, log_probs: Tensor, rows: Sequence[Row], starts: list[int]) -> None:
+    def restrict(
+        self,
+        log_probs: Tensor,
+        rows: Sequence[Row],
+        starts: list[int],
+        depths: Tensor | None = None,
+    ) -> None:
         """Apply the rules at every position of a chunk.
 
         As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
@@ -146,8 +189,9 @@ class TokenRules:
                 forbidden tokens become -inf.
             rows: see ``limits``.
             starts: see ``limits``.
+            depths: see ``limits``.
         """
-        early, last, forced, free = self.limits(rows, starts, log_probs.size(1))
+        early, last, forced, free = self.limits(rows, starts, log_probs.size(1), depths)
         log_probs[:, :, self.pad] = -math.inf
         if self.unk_penalty != 0:
             log_probs[:, :, self.unk] -= self.unk_penalty
@@ -164,10 +208,11 @@ class TokenRules:
         if self.suppressed:
             self._suppress(log_probs, free)
 
-    def _positions(self, starts: list[int], width: int) -> Tensor:
+    def _positions(self, starts: list[int], width: int, depths: Tensor | None) -> Tensor:
         """Return the target position that each chunk position predicts, B×R."""
         first = torch.tensor(starts, device=self.device)
-        return first[:, None] + torch.arange(width, device=self.device)
+        steps = torch.arange(width, device=self.device) if depths is None else depths
+        return first[:, None] + steps
 
     def _forced(self, positions: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return each position's prefix token, or ``<pad>`` where a row has none, B×R."""

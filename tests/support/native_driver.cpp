@@ -52,10 +52,11 @@ int main() {
         paradec_map_free(source_map);
         for (int width : {between(1, 3), between(1, 2 * BLOCK + 3), 1}) {
             const int count = rows * width;
-            std::vector<int64_t> tokens(count), drafted(count), best(count), rank(count), forced(count, 1);
+            const int most = turn % 7 == 3 ? 5 : 1;
+            std::vector<int64_t> tokens(count), drafted(count), best(count * most), rank(count), forced(count, 1);
             std::vector<int32_t> seen(count), counts(rows), bases(rows), depths(count);
             std::vector<uint8_t> mask((size_t)width * slots, 1), limits(count), sees((size_t)count * slots);
-            std::vector<float> states((size_t)count * padded(dim)), score(count), drafted_score(count);
+            std::vector<float> states((size_t)count * padded(dim)), score(count * most), drafted_score(count);
             for (int i = 0; i < count; ++i) {
                 tokens[i] = between(0, words - 1);
                 drafted[i] = between(0, words + 3);
@@ -84,7 +85,7 @@ int main() {
             const int64_t suppressed[2] = {4, words + 2};
             const Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2};
             Choices choices{};
-            choices.best = best.data(), choices.score = score.data(), choices.normalised = turn % 2;
+            choices.best = best.data(), choices.score = score.data(), choices.normalised = turn % 2, choices.count = most;
             if (turn % 3) choices.limits = limits.data(), choices.forced = forced.data();
             if (turn % 5) choices.drafted = drafted.data(), choices.drafted_score = drafted_score.data(), choices.drafted_rank = rank.data();
             if (paradec_choose(map, &rules, &choices, states.data(), padded(dim), count, threads) != 0) return 1;

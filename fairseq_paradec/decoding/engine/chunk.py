@@ -230,10 +230,29 @@ class ChunkScorer:
         return self.projection.log_probs(hidden, temperature)
 
     def choose(
-        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+        self,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
-        return self.projection.choose(hidden, rules, rows, draft)
+        return self.projection.choose(hidden, rules, rows, draft, starts, depths)
+
+    def candidates(
+        self,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best next tokens at every position; see Projection.candidates."""
+        hidden = self.projection.read(hidden)
+        return self.projection.candidates(hidden, rules, rows, count, starts, depths)
 
     def heads(self, given: Any) -> Any:
         """Return prediction heads for the outputs of ``step``, in the form of its passes.

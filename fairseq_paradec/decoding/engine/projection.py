@@ -44,9 +44,15 @@ class Projection(NamedTuple):
         Returns:
             ...×V, in fp32 (fp64 for an fp64 model); the caller may write to it.
         """
+        return self._log_probs(self.read(hidden), temperature)
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Return what the projection reads: of a model with heads, that of the next token's."""
+        return hidden if self.first is None else self.first(hidden)
+
+    def _log_probs(self, hidden: Tensor, temperature: float) -> Tensor:
+        """Return log-probabilities for what the projection reads; see ``log_probs``."""
         dtype = _score_dtype(hidden)
-        if self.first is not None:
-            hidden = self.first(hidden)
         if self.adaptive_softmax is not None:
             scores = self.adaptive_softmax.get_log_prob(hidden / temperature, target=None)
             return scores.to(dtype)
@@ -56,7 +62,13 @@ class Projection(NamedTuple):
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
     def choose(
-        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+        self,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the next token at every position; see ``TokenRules.choose``.
 
@@ -65,12 +77,14 @@ class Projection(NamedTuple):
             rules: which tokens are allowed.
             rows: B rows.
             draft: B×K drafted tokens, or None.
+            starts: B, or None.
+            depths: B×R, or None.
         """
+        hidden = self.read(hidden)
         if isinstance(self.linear, NativeMap):
-            if self.first is not None:
-                hidden = self.first(hidden)
-            return native_choose(self.linear, hidden, rules, rows, draft)
-        return rules.choose(self.log_probs(hidden, rules.temperature), rows, draft)
+            return native_choose(self.linear, hidden, rules, rows, draft, starts, depths)
+        scores = self._log_probs(hidden, rules.temperature)
+        return rules.choose(scores, rows, draft, starts, depths)
 
     def draft(
         self,
@@ -79,26 +93,57 @@ class Projection(NamedTuple):
         rows: Sequence[Row],
         starts: list[int] | None = None,
         normalised: bool = False,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the best token at every position.
 
         Args:
-            hidden: B×K×D.
+            hidden: B×K×D, what the projection reads.
             rules: which tokens are allowed.
             rows: B rows.
             starts: B; see ``TokenRules.choose``.
             normalised: whether scores are log-probabilities.
+            depths: B×K; see ``TokenRules.choose``.
         """
         if isinstance(self.linear, NativeMap):
             return native_choose(
-                self.linear, hidden, rules, rows, starts=starts, normalised=normalised
+                self.linear, hidden, rules, rows, None, starts, depths, normalised=normalised
             )
         if normalised or self.adaptive_softmax is not None:
-            scores = self.log_probs(hidden, rules.temperature)
+            scores = self._log_probs(hidden, rules.temperature)
         else:
             scores = self.linear(hidden) / rules.temperature
             scores = scores.to(_score_dtype(scores))
-        return rules.choose(scores, rows, starts=starts)
+        return rules.choose(scores, rows, None, starts, depths)
+
+    def candidates(
+        self,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best tokens at every position; see ``TokenRules.candidates``.
+
+        Args:
+            hidden: B×K×D, what the projection reads.
+            rules: which tokens are allowed.
+            rows: B rows.
+            count: N.
+            starts: B, or None.
+            depths: B×K, or None.
+
+        Returns:
+            B×K×N tokens and log-probabilities.
+        """
+        if isinstance(self.linear, NativeMap):
+            return native_choose(
+                self.linear, hidden, rules, rows, None, starts, depths, count=count
+            )[:2]  # fmt: skip
+        scores = self._log_probs(hidden, rules.temperature)
+        return rules.candidates(scores, rows, count, starts, depths)
 
 
 def gather_projection(model: Any, form: Form) -> Projection:
@@ -157,20 +202,43 @@ class DraftProjection:
         rows: Sequence[Row],
         starts: list[int] | None = None,
         normalised: bool = False,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Draft the best token at every position; see ``Projection.draft``.
 
         Args:
             projection: the model's projection, as its scorer last gathered it.
             hidden: B×K×D.
-            rules: which tokens are allowed; all tokens are scored if a prefix is forced, for it may
-                lie outside the shortlist.
+            rules: which tokens are allowed.
             rows: B rows.
             starts: B; see ``TokenRules.choose``.
             normalised: whether scores are log-probabilities, of the shortlist if there is one.
+            depths: B×K; see ``TokenRules.choose``.
+        """
+        part = self._part_of(projection, rules)
+        return part.draft(hidden, rules, rows, starts, normalised, depths)
+
+    def candidates(
+        self,
+        projection: Projection,
+        hidden: Tensor,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draft the best tokens at every position; see ``choose`` and ``Projection.candidates``."""
+        part = self._part_of(projection, rules)
+        return part.candidates(hidden, rules, rows, count, starts, depths)
+
+    def _part_of(self, projection: Projection, rules: TokenRules) -> Projection:
+        """Return the projection to the shortlist.
+
+        It is the whole one if a prefix is forced, for that may lie outside the shortlist.
         """
         if self.size is None or rules.forced_len > 0:
-            return projection.draft(hidden, rules, rows, starts, normalised)
+            return projection
         if projection is not self._whole:
             module = self._decoder.output_projection
             bias = None if module.bias is None else module.bias[: self.size].detach()
@@ -181,7 +249,8 @@ class DraftProjection:
             else:
                 linear = make_map(weight, bias, projection.form)
             self._whole, self._part = projection, projection._replace(linear=linear)
-        return self._part.draft(hidden, rules, rows, starts, normalised)
+        part: Projection = self._part
+        return part
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:

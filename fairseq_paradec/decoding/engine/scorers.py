@@ -41,9 +41,27 @@ class Scorer(Protocol):
         ...
 
     def choose(
-        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+        self,
+        hidden: Any,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
+        ...
+
+    def candidates(
+        self,
+        hidden: Any,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best next tokens at every position; see Projection.candidates."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -120,9 +138,25 @@ class EnsembleScorer:
         rules: TokenRules,
         rows: Sequence[Row],
         draft: Tensor | None = None,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the next token at every position; see ``TokenRules.choose``."""
-        return rules.choose(self.log_probs(hidden, rules.temperature), rows, draft)
+        scores = self.log_probs(hidden, rules.temperature)
+        return rules.choose(scores, rows, draft, starts, depths)
+
+    def candidates(
+        self,
+        hidden: list[Tensor],
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best next tokens at every position; see ``TokenRules.candidates``."""
+        scores = self.log_probs(hidden, rules.temperature)
+        return rules.candidates(scores, rows, count, starts, depths)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

@@ -95,7 +95,7 @@ class Choices(ctypes.Structure):
     _fields_ = [
         ("limits", c_void_p), ("forced", c_void_p), ("drafted", c_void_p), ("best", c_void_p),
         ("score", c_void_p), ("drafted_score", c_void_p), ("drafted_rank", c_void_p),
-        ("normalised", c_int),
+        ("normalised", c_int), ("count", c_int),
     ]  # fmt: skip
 
 

@@ -305,7 +305,9 @@ def native_choose(
     rows: Sequence[Row],
     draft: Tensor | None = None,
     starts: list[int] | None = None,
+    depths: Tensor | None = None,
     normalised: bool = True,
+    count: int | None = None,
 ) -> Scored:
     """Project hidden states and choose at every position; see ``TokenRules.choose``.
 
@@ -316,14 +318,17 @@ def native_choose(
         rows: B rows.
         draft: B×K drafted tokens, or None.
         starts: B; see ``TokenRules.choose``.
+        depths: B×R; see ``TokenRules.choose``.
         normalised: return log-probabilities; else the scores as they are.
+        count: return so many of the best tokens, B×R×N; see ``TokenRules.candidates``.
     """
     batch, width, dim = hidden.shape
-    limits = rules.limits(rows, starts_of(rows) if starts is None else starts, width)
+    limits = rules.limits(rows, starts_of(rows) if starts is None else starts, width, depths)
     hidden = hidden.contiguous()
-    tokens = torch.empty(batch, width, dtype=torch.long)
-    scores = torch.empty(batch, width)
+    shape = (batch, width) if count is None else (batch, width, count)
+    tokens, scores = torch.empty(shape, dtype=torch.long), torch.empty(shape)
     to = Choices(best=tokens.data_ptr(), score=scores.data_ptr(), normalised=normalised)
+    to.count = count or 1
     bits, forced = _bits(limits), limits.forced
     to.limits, to.forced = address_of(bits), address_of(forced)
     drafted = drafted_scores = ranks = None
@@ -342,8 +347,8 @@ def native_choose(
     )  # fmt: skip
     if draft is None or drafted_scores is None or ranks is None:
         return Scored(tokens, scores)
-    count = draft.size(1)
-    return Scored(tokens, scores, drafted_scores[:, :count], ranks[:, :count])
+    last = draft.size(1)
+    return Scored(tokens, scores, drafted_scores[:, :last], ranks[:, :last])
 
 
 def _rules(rules: TokenRules) -> Rules:
