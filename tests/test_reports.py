@@ -9,7 +9,10 @@ from unittest import mock
 
 import pytest
 import torch
+from reference.block_nat import block_logits
+from reference.blockwise import Network, heads_of
 from reference.greedy import full_log_probs
+from support import assisted
 from support.builders import (
     Limits,
     batch,
@@ -48,20 +51,26 @@ def read(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def drafter_of(decoding, task):
+    if decoding == "assisted":
+        return assisted.drafter("share_all", "noisy", torch.float64)
+    return tiny_drafter(task, seed=2)
+
+
 def run(tmp_path, **flags):
     """Decode a ragged batch of three with both reports; the hypotheses and the two files."""
     task, model = built("share_all")
     sample, decoding = batch(task, LENGTHS), flags["decoding"]
     stats, trace = tmp_path / "stats.jsonl", tmp_path / "trace.jsonl"
     flags |= {"stats_file": str(stats), "trace_file": str(trace)}
-    if decoding in ("gad", "gad_pp"):
-        flags["drafter_path"] = lend(task, model, tiny_drafter(task, seed=2))
+    if decoding in ("assisted", "gad", "gad_pp"):
+        flags["drafter_path"] = lend(task, model, drafter_of(decoding, task))
     if decoding == "nat":
         model = tiny_drafter(task, seed=2)
     if decoding == "double_token_beam":
         model = tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
     if decoding == "blockwise":
-        model = tiny_blockwise(task, dtype=torch.float32, seed=3)
+        model = tiny_blockwise(task, dtype=torch.float32, seed=3, train_first_head=True)
     hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
 
@@ -76,7 +85,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE | ({"chosen"} if decoding == "auto_fast" else set())
         assert set(long) == set(short) | {"trace"}
-        assert all(set(p) == PASS | more for p in long["trace"])
+        assert all(set(p) - {"draft_confidences"} == PASS | more for p in long["trace"])
         count = len(hypo["tokens"])
         wanted = {
             "schema": SCHEMA, "version": SCHEMA_VERSION, "audit": None, "num_tokens": count,
@@ -211,6 +220,35 @@ def test_the_runner_up_of_a_tie_is_the_other_token(choice):
     choices = torch.tensor([[choice]])
     details = PassDetails(log_probs, scored(log_probs, choices, choices))
     assert details.of_row(0, [choice], [choice]).runner_up == [1 - choice]
+
+
+@pytest.mark.parametrize("decoding", ["assisted", "gad", "blockwise"])
+def test_a_trace_has_the_drafters_own_probabilities(tmp_path, decoding):
+    """Against the drafter's slow forward over each draft; a trace changes no draft."""
+    task, model, sample, hypos, _, traces = run(tmp_path, decoding=decoding, block_size=4)
+    words, flags = task.target_dictionary, {}
+    if decoding == "blockwise":
+        drafter = model.block_heads
+    else:
+        drafter = drafter_of(decoding, task)
+        flags = {"drafter_path": lend(task, model, drafter)}
+    plain = decode(task, [model], sample, Limits(), decoding=decoding, block_size=4, **flags)
+    assert [one["steps"] for one in plain] == [one["steps"] for one in hypos]
+    for source, trace in zip(source_rows(sample), traces, strict=True):
+        output = [words.index(word) for word in trace["output"]]
+        for one in filter(lambda one: one["draft"], trace["trace"]):
+            before, draft = output[: one["start"]], [words.index(word) for word in one["draft"]]
+            if decoding == "assisted":
+                table = full_log_probs(drafter, source, [*before, *draft])[one["start"] :]
+            elif decoding == "gad":
+                table = block_logits(drafter, source, before, [None] * 4, "prefix_causal")
+                table = table.log_softmax(dim=-1)
+            else:
+                network = Network(model, heads_of(drafter, "relu"), source)
+                state = network.states(before)[-2]
+                table = [network.log_probs(state, head, 1.0) for head in (1, 2, 3)]
+            wanted = [float(row[token].exp()) for row, token in zip(table, draft, strict=False)]
+            assert one["draft_confidences"] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_reports_of_one_process_go_on(tmp_path, caplog):

@@ -65,6 +65,8 @@ def check_told(told, one):
         assert float(share) == pytest.approx(math.exp(fact.log_prob), rel=1e-3, abs=1e-4)
         assert tip.get("runner_up") == fact.runner_up
         assert tip.get("rank") == (None if fact.rank is None else str(fact.rank))
+        sure = fact.confidence
+        assert tip.get("confidence") == (None if sure is None else f"{sure:.4f}")
 
 
 WAYS = {

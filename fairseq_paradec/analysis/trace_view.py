@@ -60,6 +60,7 @@ class Cell:
         runner_up: only of the verifier's own: its second choice; None if there was none.
         runner_up_log_prob: of ``runner_up``.
         direction: only of reordered models: as in ``TargetOrder.direction_name``.
+        confidence: only of drafts: the drafter's own probability of the token.
     """
 
     token: str
@@ -70,6 +71,7 @@ class Cell:
     runner_up: str | None = None
     runner_up_log_prob: float | None = None
     direction: str | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Origin:
         runner_up_log_prob: of ``runner_up``.
         rank: of an accepted draft: the number of tokens that the verifier scores strictly higher.
         direction: of reordered models: as in ``Cell``.
+        confidence: of an accepted draft: as in ``Cell``.
     """
 
     pass_number: int
@@ -94,6 +97,7 @@ class Origin:
     runner_up_log_prob: float | None
     rank: int | None
     direction: str | None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -267,7 +271,7 @@ def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
     elif own is not None:
         other = own.runner_up, own.runner_up_log_prob
         log_prob = own.log_prob if log_prob is None else log_prob
-    return Origin(number, draft.state, log_prob, *other, draft.rank, None)
+    return Origin(number, draft.state, log_prob, *other, draft.rank, None, draft.confidence)
 
 
 def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
@@ -372,10 +376,14 @@ def _draft_cells(
             state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
         cells.append(
             Cell(
-                token, state, entry["start"] + i, _log_prob(entry, "draft_log_probs", i),
+                token,
+                state,
+                entry["start"] + i,
+                _log_prob(entry, "draft_log_probs", i),
                 _known(entry, "draft_ranks", i, int),
+                confidence=_share(entry, "draft_confidences", i),
             )
-        )  # fmt: skip
+        )
     return cells
 
 
@@ -423,6 +431,12 @@ def _log_prob(entry: dict[str, Any], key: str, i: int) -> float | None:
         return -math.inf
     value = _known(entry, key, i, (int, float))
     return float(value) if value is not None and abs(value) < LARGEST else None
+
+
+def _share(entry: dict[str, Any], key: str, i: int) -> float | None:
+    """Return a probability; None if it is missing or none."""
+    value = _known(entry, key, i, (int, float))
+    return float(value) if value is not None and 0 <= value <= 1 else None
 
 
 def _known(entry: dict[str, Any], key: str, i: int, kind: Any) -> Any:

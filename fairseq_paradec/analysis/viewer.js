@@ -693,9 +693,11 @@ function ofOrigin(panel, position) {
 
 function facts(columns, i) {
   const other = at(columns, "runner_up", i);
+  const sure = at(columns, "confidence", i);
   return {
     probability: chance(at(columns, "log_prob", i)),
     rank: at(columns, "rank", i),
+    confidence: sure === null ? null : sure.toFixed(4),
     runner_up: other === null ? null : word(other),
     runner_up_probability: other === null ? null : chance(at(columns, "runner_up_log_prob", i)),
   };
@@ -742,7 +744,7 @@ function ofMatrix(cursor, panel, position, pass) {
 }
 
 const LABELS = { position: "position", pass: "pass", by: "how", probability: "probability",
-  rank: "tokens that score higher", runner_up: "runner-up", runner_up_probability: "its probability",
+  rank: "tokens that score higher", confidence: "drafter's probability", runner_up: "runner-up", runner_up_probability: "its probability",
   waited: "waited for" };
 
 // All of it in one line, for what has no description by the tip.

@@ -171,6 +171,7 @@ def _columns(tokens: Sequence[Origin | Cell], words: Words) -> dict[str, list[An
             "runner_up": words.numbers(one.runner_up for one in tokens),
             "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in tokens],
             "direction": [_direction(one.direction) for one in tokens],
+            "confidence": [_number(one.confidence) for one in tokens],
         }
     )
 

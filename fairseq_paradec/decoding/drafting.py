@@ -57,15 +57,22 @@ class ModelDrafter(Drafter):
         projection: the draft projection, of all tokens or of a shortlist.
         rules: which tokens are allowed at a position.
         sizes: the number of drafted tokens of each row.
+        traced: also give the drafted tokens' probabilities, for a trace.
     """
 
     def __init__(
-        self, scorer: Any, projection: DraftProjection, rules: TokenRules, sizes: BlockSizes
+        self,
+        scorer: Any,
+        projection: DraftProjection,
+        rules: TokenRules,
+        sizes: BlockSizes,
+        traced: bool = False,
     ) -> None:
         self.scorer = scorer
         self.projection = projection
         self.rules = rules
         self.sizes = sizes
+        self.traced = traced
 
     @abc.abstractmethod
     def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
@@ -82,7 +89,9 @@ class ModelDrafter(Drafter):
         if max(counts) == 0:
             return no_draft(len(rows))
         hidden = self.hidden(rows, max(counts))
-        scored = self.projection.choose(self.scorer.projection, hidden, self.rules, rows)
+        scored = self.projection.choose(
+            self.scorer.projection, hidden, self.rules, rows, normalised=self.traced
+        )
         if bool(torch.isnan(scored.scores).any()):
             raise self.nan_error()
         drafts = []
@@ -91,7 +100,12 @@ class ModelDrafter(Drafter):
             eos = self.rules.eos
             drafts.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
         # One more position is scored than drafted, for the bonus token, unless </s> is drafted.
-        return Proposal(drafts, [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts])
+        confidences = None
+        if self.traced:
+            shares = scored.scores.exp().tolist()
+            confidences = [row[: len(d)] for row, d in zip(shares, drafts, strict=True)]
+        counts = [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts]
+        return Proposal(drafts, counts, confidences)
 
     def observe(self, verdict: Verdict) -> None:
         """Adapt the blocks."""

@@ -27,10 +27,12 @@ class Proposal(NamedTuple):
         num_scored: B, the number of scored positions of each row, at least 1. The first predicts
             the next token. With n drafted tokens it is n, or n+1 to also predict the token after
             the last drafted one (the bonus token).
+        confidences: B lists of the drafter's probabilities of its tokens; None if not known.
     """
 
     tokens: list[list[int]]
     num_scored: list[int]
+    confidences: list[list[float]] | None = None
 
 
 class Verdict(NamedTuple):
@@ -117,7 +119,7 @@ def draft_and_verify(
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens that follow the committed ones.
-        drafts, num_scored = proposal = drafter.propose(live)
+        drafts, num_scored, confidences = proposal = drafter.propose(live)
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
         draft = None
@@ -127,7 +129,7 @@ def draft_and_verify(
         if record_tokens:
             log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
             scored = rules.choose(log_probs, live, draft)
-            details = PassDetails(log_probs, scored)
+            details = PassDetails(log_probs, scored, confidences)
         else:
             scored = scorer.choose(hidden, rules, live, draft)
         # 3. Accept.

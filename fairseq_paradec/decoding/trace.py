@@ -41,6 +41,7 @@ class PassTokens:
         runner_up_log_probs: their log-probabilities.
         draft_log_probs: the verifier's log-probabilities of the drafted tokens.
         draft_ranks: the numbers of tokens that the verifier scores higher than the drafted ones.
+        draft_confidences: the drafter's probabilities of the drafted tokens; None if not known.
     """
 
     draft: list[int]
@@ -50,6 +51,7 @@ class PassTokens:
     runner_up_log_probs: list[float | None]
     draft_log_probs: list[float]
     draft_ranks: list[int]
+    draft_confidences: list[float] | None = None
 
 
 @dataclass
@@ -94,6 +96,8 @@ class PassRecord:
                 "draft_log_probs": _finite(self.tokens.draft_log_probs),
                 "draft_ranks": self.tokens.draft_ranks,
             }
+            if self.tokens.draft_confidences:
+                entry["draft_confidences"] = self.tokens.draft_confidences
         return entry
 
 
@@ -103,9 +107,12 @@ class PassDetails:
     Args:
         log_probs: B×R×V the verifier's log-probabilities, with forbidden tokens at -inf.
         scored: its choices, and its scores of the draft.
+        confidences: B lists of the drafter's probabilities of the draft; None if not known.
     """
 
-    def __init__(self, log_probs: Tensor, scored: Scored) -> None:
+    def __init__(
+        self, log_probs: Tensor, scored: Scored, confidences: list[list[float]] | None = None
+    ) -> None:
         assert scored.draft_scores is not None and scored.draft_ranks is not None
         top = log_probs.topk(2)
         self.scores = scored.scores.tolist()
@@ -113,6 +120,7 @@ class PassDetails:
         self.top_scores = top.values.tolist()
         self.draft_scores = scored.draft_scores.tolist()
         self.draft_ranks = scored.draft_ranks.tolist()
+        self.confidences = confidences
 
     def of_row(self, b: int, draft: list[int], verifier: list[int]) -> PassTokens:
         """Return the tokens of row b, without padding."""
@@ -126,6 +134,7 @@ class PassDetails:
         return PassTokens(
             draft, verifier, self.scores[b][: len(verifier)], runner_up, runner_up_log_probs,
             self.draft_scores[b][: len(draft)], self.draft_ranks[b][: len(draft)],
+            None if self.confidences is None else self.confidences[b],
         )  # fmt: skip
 
 

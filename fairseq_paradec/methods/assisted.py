@@ -45,6 +45,7 @@ class AssistantDrafter(Drafter):
         rules: which tokens are allowed at a position.
         sizes: the largest number of drafted tokens of each row.
         confidence: a draft ends once the drafter's probability of it is below this; 0: never.
+        traced: also give the drafted tokens' probabilities, for a trace.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class AssistantDrafter(Drafter):
         rules: TokenRules,
         sizes: BlockSizes,
         confidence: float,
+        traced: bool = False,
     ) -> None:
         self.scorer = scorer
         self.projection = projection
         self.rules = rules
         self.sizes = sizes
         self.least = math.log(confidence) if confidence > 0 else -math.inf
+        self.traced = traced
         self.read = [0] * len(sizes.sizes)  # of each row, how many committed inputs were cached
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
@@ -75,7 +78,7 @@ class AssistantDrafter(Drafter):
             return no_draft(len(rows))
         hidden = self._read(rows)  # B×1×D
         drafts: list[list[int]] = [[] for _ in rows]
-        sure = [0.0] * len(rows)
+        sure: list[list[float]] = [[] for _ in rows]  # log-probabilities, or scores
         starts = starts_of(rows)
         live = [b for b, count in enumerate(counts) if count > 0]
         while True:
@@ -83,8 +86,8 @@ class AssistantDrafter(Drafter):
             tokens, scores = scored.tokens[:, 0].tolist(), scored.scores[:, 0].tolist()
             for b in live:
                 drafts[b].append(tokens[b])
-                sure[b] += scores[b]
-            live = [b for b in live if self._goes_on(drafts[b], counts[b], sure[b])]
+                sure[b].append(scores[b])
+            live = [b for b in live if self._goes_on(drafts[b], counts[b], sum(sure[b]))]
             if not live:
                 break
             hidden = self.scorer.step(scored.tokens)
@@ -93,7 +96,9 @@ class AssistantDrafter(Drafter):
                 lengths[b] += 1
             self.scorer.keep(lengths)
             starts = [start + 1 for start in starts]
-        return Proposal(drafts, [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts])
+        counts = [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts]
+        confidences = [list(map(math.exp, row)) for row in sure] if self.traced else None
+        return Proposal(drafts, counts, confidences)
 
     def _goes_on(self, draft: list[int], count: int, sure: float) -> bool:
         """Return whether another token is drafted."""
@@ -102,8 +107,9 @@ class AssistantDrafter(Drafter):
     def _choose(self, hidden: Tensor, rows: Sequence[Row], starts: list[int]) -> Any:
         """Choose the drafter's next token for each row."""
         scored = self.projection.choose(
-            self.scorer.projection, hidden, self.rules, rows, starts, self.least > -math.inf
-        )
+            self.scorer.projection, hidden, self.rules, rows, starts,
+            normalised=self.traced or self.least > -math.inf,
+        )  # fmt: skip
         if bool(torch.isnan(scored.scores).any()):
             raise nan_error("--drafter-path", [self.scorer.model])
         return scored
@@ -158,4 +164,5 @@ class AssistedGenerator(DraftedGenerator):
             rules,
             self.block_sizes(rows),
             self.config.draft_confidence,
+            self.record_tokens,
         )

@@ -112,4 +112,4 @@ class BlockwiseGenerator(ParallelGenerator):
         move_to(self.model.models, self.heads, self.heads.bias)
         heads = self.scorer.heads(self.heads)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
-        return HeadsDrafter(self.scorer, heads, self.projection, rules, sizes)
+        return HeadsDrafter(self.scorer, heads, self.projection, rules, sizes, self.record_tokens)

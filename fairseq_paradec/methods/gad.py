@@ -76,4 +76,6 @@ class GadGenerator(DraftedGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
-        return BlockDrafter(self.draft_scorer, self.projection, rules, self.block_sizes(rows))
+        return BlockDrafter(
+            self.draft_scorer, self.projection, rules, self.block_sizes(rows), self.record_tokens
+        )
