@@ -189,11 +189,33 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     for name, value in FAIRSEQS.items():
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/test_multiword_beam.py
+        if METHODS[decoding].samples and name == "sampling":
+            continue  # tests/test_sampling.py
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
         with pytest.raises(UsageError, match=f"{flag(name)}: got"):
             args = argparse.Namespace(decoding=decoding, **options)
             task.build_generator([own.get(decoding, model)], args)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
+        ({"audit": True}, "--audit: got True; allowed: False with --sampling: its output is not"),
+        ({"accept_topk": 2}, "--accept-topk: got 2; allowed: 1 with --sampling"),
+        ({"sampling": False, "sampling_topk": 3}, "--sampling-topk requires --sampling"),
+        ({"diversity_rate": 0.5}, "--diversity-rate: got 0.5"),
+        ({"nbest": 2}, "--nbest: got 2"),
+        ({"beam": 4}, "--beam: got 4"),
+    ],
+)
+def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):
+    task, model = built("default")
+    path = lend(task, model, tiny_drafter(task) if "decoding" in flags else model)
+    args = {"decoding": "assisted", "sampling": True, "drafter_path": path} | flags
+    with pytest.raises((UsageError, AssertionError), match=words):
+        task.build_generator([model], argparse.Namespace(**args))
 
 
 def test_idle_values_are_no_wish_and_fairseqs_own_search_is_untouched():

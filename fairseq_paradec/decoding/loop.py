@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .acceptance import ExactMatch
 from .row import Row
+from .sampling import Sampling
 from .token_rules import Scored, TokenRules
 from .trace import PassDetails, PassRecord
 
@@ -28,11 +29,14 @@ class Proposal(NamedTuple):
             the next token. With n drafted tokens it is n, or n+1 to also predict the token after
             the last drafted one (the bonus token).
         confidences: B lists of the drafter's probabilities of its tokens; None if not known.
+        probs: B×K×N, over the first N tokens, the distributions that the tokens were drawn from,
+            all 0 after a shorter draft; None: no token was drawn.
     """
 
     tokens: list[list[int]]
     num_scored: list[int]
     confidences: list[list[float]] | None = None
+    probs: Tensor | None = None
 
 
 class Verdict(NamedTuple):
@@ -105,6 +109,7 @@ def draft_and_verify(
     acceptance: ExactMatch,
     rules: TokenRules,
     record_tokens: bool = False,
+    sampling: Sampling | None = None,
 ) -> None:
     """Decode all rows to their end; writes their tokens, scores and pass records.
 
@@ -115,21 +120,27 @@ def draft_and_verify(
         acceptance: counts the accepted and committed tokens.
         rules: which tokens are allowed at a position (limits, forced tokens), and the first input.
         record_tokens: keep each pass's tokens and log-probabilities, for a trace.
+        sampling: draws the verifier's choices; the drafter draws too. None: the best tokens.
     """
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens that follow the committed ones.
-        drafts, num_scored, confidences = proposal = drafter.propose(live)
+        proposal = drafter.propose(live)
+        drafts, num_scored = proposal.tokens, proposal.num_scored
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
         draft = None
-        if record_tokens or not acceptance.exact:
+        if record_tokens or sampling is not None or not acceptance.exact:
             draft = _rectangle(drafts, rules.pad, rules.device)  # B×K
         details = None
-        if record_tokens:
+        if record_tokens or sampling is not None:
             log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
             scored = rules.choose(log_probs, live, draft)
-            details = PassDetails(log_probs, scored, confidences)
+            if sampling is not None:
+                assert draft is not None
+                scored = sampling.choose(log_probs, scored, draft, proposal.probs)
+            if record_tokens:
+                details = PassDetails(log_probs, scored, proposal.confidences)
         else:
             scored = scorer.choose(hidden, rules, live, draft)
         # 3. Accept.

@@ -9,6 +9,7 @@ on a deep encoder: Kasai et al. 2021.
 | M_p, the target model                | the model of ``--path``                              |
 | gamma                                | ``block_size``, at most                              |
 | Algorithm 1, greedy (section 3.2)    | ``AssistantDrafter``, the loop, rule ExactMatch      |
+| Algorithm 1, sampling                | the same with ``decoding/sampling.py``               |
 
 Beyond the papers: a draft ends where it no longer pays (``draft_confidence``), and a drafter on the
 verifier's encoder needs no encoder pass.
@@ -29,13 +30,14 @@ from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import check_shared_encoder, same_encoder
 from ..decoding.loop import Drafter, Proposal, Verdict, no_draft
 from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules, starts_of
+from ..decoding.sampling import Sampling, draw
+from ..decoding.token_rules import Scored, TokenRules, starts_of
 from ..errors import nan_error
 from .drafted import DraftedGenerator
 
 
 class AssistantDrafter(Drafter):
-    """Drafts each token greedily, given the drafts before it.
+    """Drafts each token greedily, or draws it, given the drafts before it.
 
     The pass that begins a draft also reads what the verifier committed since the last one.
 
@@ -46,6 +48,7 @@ class AssistantDrafter(Drafter):
         sizes: the largest number of drafted tokens of each row.
         confidence: a draft ends once the drafter's probability of it is below this; 0: never.
         traced: also give the drafted tokens' probabilities, for a trace.
+        sampling: draws the tokens; None: the best ones.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class AssistantDrafter(Drafter):
         sizes: BlockSizes,
         confidence: float,
         traced: bool = False,
+        sampling: Sampling | None = None,
     ) -> None:
         self.scorer = scorer
         self.projection = projection
@@ -63,6 +67,7 @@ class AssistantDrafter(Drafter):
         self.sizes = sizes
         self.least = math.log(confidence) if confidence > 0 else -math.inf
         self.traced = traced
+        self.sampling = sampling
         self.read = [0] * len(sizes.sizes)  # of each row, how many committed inputs were cached
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
@@ -78,11 +83,14 @@ class AssistantDrafter(Drafter):
             return no_draft(len(rows))
         hidden = self._read(rows)  # B×1×D
         drafts: list[list[int]] = [[] for _ in rows]
+        drawn_from: list[Tensor] = []  # B×1×N each
         sure: list[list[float]] = [[] for _ in rows]  # log-probabilities, or scores
         starts = starts_of(rows)
         live = [b for b, count in enumerate(counts) if count > 0]
         while True:
-            scored = self._choose(hidden, rows, starts)
+            scored, probs = self._choose(hidden, rows, starts)
+            if probs is not None:
+                drawn_from.append(_only(probs, live))
             tokens, scores = scored.tokens[:, 0].tolist(), scored.scores[:, 0].tolist()
             for b in live:
                 drafts[b].append(tokens[b])
@@ -98,21 +106,32 @@ class AssistantDrafter(Drafter):
             starts = [start + 1 for start in starts]
         counts = [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts]
         confidences = [list(map(math.exp, row)) for row in sure] if self.traced else None
-        return Proposal(drafts, counts, confidences)
+        probs = torch.cat(drawn_from, dim=1) if drawn_from else None
+        return Proposal(drafts, counts, confidences, probs)
 
     def _goes_on(self, draft: list[int], count: int, sure: float) -> bool:
         """Return whether another token is drafted."""
         return len(draft) < count and draft[-1] != self.rules.eos and sure >= self.least
 
-    def _choose(self, hidden: Tensor, rows: Sequence[Row], starts: list[int]) -> Any:
-        """Choose the drafter's next token for each row."""
-        scored = self.projection.choose(
-            self.scorer.projection, hidden, self.rules, rows, starts,
-            normalised=self.traced or self.least > -math.inf,
-        )  # fmt: skip
+    def _choose(
+        self, hidden: Tensor, rows: Sequence[Row], starts: list[int]
+    ) -> tuple[Scored, Tensor | None]:
+        """Choose the drafter's next token for each row; return it and what it was drawn from."""
+        probs = None
+        if self.sampling is None:
+            scored = self.projection.choose(
+                self.scorer.projection, hidden, self.rules, rows, starts,
+                normalised=self.traced or self.least > -math.inf,
+            )  # fmt: skip
+        else:
+            log_probs = self.projection.log_probs(self.scorer.projection, hidden, self.rules)
+            self.rules.restrict(log_probs, rows, starts)
+            probs = self.sampling.probs(log_probs)  # B×1×N
+            tokens = draw(probs)
+            scored = Scored(tokens, probs.gather(2, tokens[:, :, None]).squeeze(2).log())
         if bool(torch.isnan(scored.scores).any()):
             raise nan_error("--drafter-path", [self.scorer.model])
-        return scored
+        return scored, probs
 
     def _read(self, rows: Sequence[Row]) -> Tensor:
         """Read the committed tokens that are not cached: -> B×1×D, the states after the last."""
@@ -165,4 +184,12 @@ class AssistedGenerator(DraftedGenerator):
             self.block_sizes(rows),
             self.config.draft_confidence,
             self.record_tokens,
+            self.sampling,
         )
+
+
+def _only(probs: Tensor, live: Sequence[int]) -> Tensor:
+    """Return the distributions of these rows, and 0 for the others: B×1×N."""
+    kept = torch.zeros_like(probs)
+    kept[live] = probs[live]
+    return kept

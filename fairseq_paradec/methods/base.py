@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from fairseq import search
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.row import Row
+from ..decoding.sampling import Sampling
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
 from ..options import DecodingConfig
@@ -67,6 +69,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
                 "tokens_to_suppress", tgt_dict[self.eos], "other tokens: with it each output ends"
             )
         self.config = config
+        self.sampling: Sampling | None = None
+        if isinstance(self.search, search.Sampling):
+            self.sampling = Sampling(self.search.sampling_topk, self.search.sampling_topp)
         self.src_dict = src_dict
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
@@ -88,6 +93,8 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
     @property
     def lossless(self) -> bool:
         """Whether the method guarantees the output of greedy search in fp32."""
+        if self.sampling is not None:
+            return False
         left_to_right = order_of(self.model.models[0]) == TargetOrder()
         method = METHODS[self.config.decoding]
         return method.is_lossless(self.config, self.beam_size, left_to_right)
@@ -264,7 +271,9 @@ class ParallelGenerator(MethodGenerator):
         """Encode and run the loop."""
         self._encode(net_input)
         accept = self.acceptance()
-        draft_and_verify(self.scorer, rows, prepared, accept, rules, self.record_tokens)
+        draft_and_verify(
+            self.scorer, rows, prepared, accept, rules, self.record_tokens, self.sampling
+        )
         return self._hypotheses(rows, rules)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:

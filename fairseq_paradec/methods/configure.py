@@ -114,10 +114,12 @@ def check_auto(given: Mapping[str, Any]) -> None:
             )  # fmt: skip
 
 
+_SAMPLERS = [name for name, method in METHODS.items() if method.samples]
+
 # fairseq's generation options that a greedy method does not support, and their default values.
 _REFUSED = {
     "nbest": (1, "one output per sentence (--nbest 1)"),
-    "sampling": (False, "no sampling"),
+    "sampling": (False, f"no sampling, or --decoding {', '.join(_SAMPLERS)}"),
     "constraints": (None, "no constraints"),
     "lm_path": (None, "no language model"),
     "no_repeat_ngram_size": (0, "0"),
@@ -148,13 +150,15 @@ def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) ->
     for name, (idle, allowed) in _REFUSED.items():
         value = options.get(name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
-        if name == "nbest" and method.beam:
+        if (name == "nbest" and method.beam) or (name == "sampling" and method.samples):
             continue
         if not off and value != idle:
             raise UsageError(
                 f"{flag(name)}: got {value!r}, which --decoding {method.name} cannot honour; "
                 f"allowed: {allowed}, or --decoding beam"
             )
+    if options.get("sampling"):
+        _check_sampling(config)
     # fairseq's default is 5, so a beam of 5 may mean that --beam was not given.
     beam = options.get("beam")
     if method.reads_beam(config):
@@ -168,3 +172,14 @@ def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) ->
     temperature = options.get("temperature")
     if temperature is not None and not temperature > 0:
         raise option_error("--temperature", temperature, "a number above 0")
+
+
+def _check_sampling(config: DecodingConfig) -> None:
+    """Refuse options that contradict sampling."""
+    for name, allowed, why in (
+        ("accept_topk", 1, "its output has the verifier's distribution"),
+        ("audit", False, "its output is not greedy's"),
+    ):
+        given = getattr(config, name)
+        if given != allowed:
+            raise option_error(flag(name), given, f"{allowed} with --sampling: {why}")

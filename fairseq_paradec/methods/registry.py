@@ -54,6 +54,7 @@ class Method:
         exact_words: the same in words, for the docs.
         beam: whether it reads fairseq's ``--beam``; other methods are greedy.
         beam_with: an option with which it reads ``--beam`` too.
+        samples: whether it can sample: whether it reads fairseq's ``--sampling``.
         audited: whether its output can be compared with greedy search's.
         model: the kind of checkpoint of ``--path``.
         models: the same in words, for the docs.
@@ -81,6 +82,7 @@ class Method:
     exact_words: str = "yes"
     beam: bool = False
     beam_with: str | None = None
+    samples: bool = False
     audited: bool = True
     model: str = TRANSFORMER
     models: str = "any Transformer"
@@ -242,6 +244,7 @@ _ENTRIES = (
         needs={"drafter_path": "a checkpoint of --arch shallow_decoder, or any Transformer"},
         exact_if=_top_one_only,
         exact_words="without --accept-topk, or with --accept-margin 0",
+        samples=True,
         drafter=TRANSFORMER,
         flops=flops.assisting,
         exact_variants=variants.assisted_blocks,

@@ -232,6 +232,10 @@ class DraftProjection:
         part = self._part_of(projection, rules)
         return part.candidates(hidden, rules, rows, count, starts, depths)
 
+    def log_probs(self, projection: Projection, hidden: Tensor, rules: TokenRules) -> Tensor:
+        """Return log-probabilities of the next token, ...×V, or ...×N of a shortlist."""
+        return self._part_of(projection, rules).log_probs(hidden, rules.temperature)
+
     def _part_of(self, projection: Projection, rules: TokenRules) -> Projection:
         """Return the projection to the shortlist.
 

@@ -1,0 +1,121 @@
+"""Sampling from the verifier's distribution, with drafts that a drafter sampled.
+
+Sources: Leviathan, Kalman and Matias 2023, Algorithm 1; Chen et al. 2023, Algorithm 2. p is the
+verifier's distribution at a position, q the drafter's. A token x that was drawn from q is accepted
+with probability min(1, p(x) / q(x)); a rejected one is replaced by a draw from norm(max(0, p - q)).
+Either way the result is a draw from p.
+
+The loop needs no other rule for this than ExactMatch: at each position the verifier's choice is the
+accepted draft or its replacement, which differs from the draft because p < q there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .token_rules import Scored
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The distribution of fairseq's ``--sampling`` (``search.Sampling``), and draws from it.
+
+    Attributes:
+        topk: fairseq's ``--sampling-topk``: the number of tokens to draw from; up to 0: all.
+        topp: fairseq's ``--sampling-topp``: draw from the fewest tokens, the likeliest first, whose
+            probabilities add up to this; up to 0: from all. As in fairseq, topk is then not read.
+    """
+
+    topk: int = -1
+    topp: float = -1.0
+
+    def probs(self, log_probs: Tensor) -> Tensor:
+        """Truncate and normalise distributions.
+
+        As in fairseq, forbidden tokens have left their share of topp to none.
+
+        Args:
+            log_probs: B×R×V, -inf for forbidden tokens.
+
+        Returns:
+            B×R×V, of sum 1.
+        """
+        if self.topp > 0:
+            sorted_probs, tokens = log_probs.exp().sort(dim=-1, descending=True)
+            before = (sorted_probs.cumsum(dim=-1) < self.topp).sum(dim=-1, keepdim=True)
+            is_kept = torch.arange(log_probs.size(-1), device=log_probs.device) <= before
+            is_kept = torch.zeros_like(is_kept).scatter(-1, tokens, is_kept)
+        elif self.topk > 0:
+            tokens = log_probs.topk(min(self.topk, log_probs.size(-1)), dim=-1).indices
+            is_kept = torch.zeros_like(log_probs, dtype=torch.bool).scatter(-1, tokens, True)
+        else:
+            return log_probs.softmax(dim=-1)
+        return log_probs.masked_fill(~is_kept, -math.inf).softmax(dim=-1)
+
+    def choose(
+        self, log_probs: Tensor, scored: Scored, draft: Tensor, draft_probs: Tensor | None
+    ) -> Scored:
+        """Draw the verifier's choice at every position of a chunk.
+
+        Args:
+            log_probs: B×R×V, the verifier's, -inf for forbidden tokens.
+            scored: its scores of the draft.
+            draft: B×K drafted tokens, K <= R.
+            draft_probs: B×K×N over the first N tokens, what they were drawn from; all 0 where a
+                row has no draft. None: no row has a draft.
+
+        Returns:
+            ``scored`` with the drawn tokens and, as fairseq's scores, their log-probabilities
+            before truncation.
+        """
+        probs = self.probs(log_probs)
+        if draft_probs is None:
+            tokens = draw(probs)
+        else:
+            more = probs.size(1) - draft.size(1)
+            wide = (0, probs.size(2) - draft_probs.size(2), 0, more)
+            tokens = redraw(probs, F.pad(draft_probs, wide), F.pad(draft, (0, more)))
+        tokens = torch.where(scored.scores.isnan(), scored.tokens, tokens)  # ends at the limit
+        scores = log_probs.gather(2, tokens[:, :, None]).squeeze(2)
+        return scored._replace(tokens=tokens, scores=scores)
+
+
+def draw(weights: Tensor) -> Tensor:
+    """Draw a token by each distribution, ...×V -> ..., with torch's random numbers.
+
+    The distributions need not be normalised. Of exponential clocks with these rates, the first to
+    ring is drawn (as in ``torch.multinomial``, which however refuses NaN).
+    """
+    return (weights / torch.empty_like(weights).exponential_()).argmax(dim=-1)
+
+
+def redraw(probs: Tensor, draft_probs: Tensor, draft: Tensor) -> Tensor:
+    """Accept drafted tokens or replace them: B×R draws from ``probs``.
+
+    Args:
+        probs: B×R×V, p.
+        draft_probs: B×R×V, q; all 0 where nothing is drafted.
+        draft: B×R tokens that were drawn from q; any where nothing is drafted.
+    """
+    p, q = (each.gather(2, draft[:, :, None]).squeeze(2) for each in (probs, draft_probs))
+    is_accepted = torch.rand_like(p) < acceptance(p, q)
+    return torch.where(is_accepted, draft, draw(residual(probs, draft_probs)))
+
+
+def acceptance(p: Tensor, q: Tensor) -> Tensor:
+    """Return the probability that a token drawn from q is accepted; 0 where q is 0."""
+    return torch.where(q > 0, p / q, 0.0).clamp(max=1.0)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """Return what a rejected token's replacement is drawn from, ...×V, not normalised.
+
+    Where p equals q no token is rejected, but for rounding; it is then p.
+    """
+    rest = (p - q).clamp(min=0.0)
+    return torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)
