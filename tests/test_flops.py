@@ -7,7 +7,9 @@ a linear map and attention are then counted. Sizes are uneven, so that no mistak
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -118,6 +120,17 @@ def drafted(task, attention="prefix_causal", **extra):
     return model, needed, {"drafter_path": builders.lend(task, model, drafter), "block_size": 6}
 
 
+def assisted(task, **sizes):
+    """A drafter of other sizes; or the verifier with other weights in its decoder."""
+    model = builders.tiny_model(task, **UNEVEN)
+    drafter = builders.tiny_model(task, **sizes) if sizes else copy.deepcopy(model)
+    for weight in () if sizes else drafter.decoder.parameters():
+        weight.data += 0.02 * weight.data.roll(1, -1)
+    own = shape_of(drafter, shares_encoder=not sizes)
+    path = builders.lend(task, model, drafter)
+    return model, {"shape": shape_of(model), "drafter": own}, {"drafter_path": path}
+
+
 def drafter_alone(task):
     model = tiny_drafter(task, **DRAFTER)
     return model, {"shape": shape_of(model, caches_prefix=True)}, {}
@@ -154,6 +167,9 @@ PER_HEAD = {"head_layer": "per_head", "train_first_head": False}
         (drafted, {"decoding": "gad_pp", "accept_margin": 9.0} | RELAXED),
         (partial(drafted, attention="bidirectional", soft_copy=True, decoder_output_dim=14),
          {"decoding": "gad"}),
+        (assisted, {"decoding": "assisted", "draft_confidence": 0.02}),
+        (partial(assisted, **DRAFTER, decoder_layers=1, decoder_output_dim=14),
+         {"decoding": "assisted", "accept_margin": 9.0} | RELAXED),
         (drafter_alone, {"decoding": "nat", "block_size": 5}),
         (partial(headed, variant="output_dim", head_layer="dense", train_first_head=True),
          {"decoding": "blockwise", "block_size": 4} | RELAXED),
@@ -221,12 +237,15 @@ def check_update(task, model, criterion, told):
         assert counted(forward) == pytest.approx((told(log) * ROWS).forward, rel=1e-12)
 
 
-@pytest.mark.parametrize("step", [1, 4])
-def test_training_a_translator_is_what_torch_counts(step):
+@pytest.mark.parametrize(("step", "shared"), [(1, False), (4, False), (1, True)])
+def test_training_a_translator_is_what_torch_counts(step, shared):
+    """Also on an encoder that does not learn, as a shallow decoder is trained."""
     task = tiny_task(size=WORDS)
     make = partial(reordered, arch="ibdecoder_sa_tiny", step=4) if step == 4 else plain
     model, needed, _ = make(task)
-    wanted = training_flops.transformer_update(needed["shape"], SOURCE, TARGET)
+    model.encoder.requires_grad_(not shared)
+    shape = replace(needed["shape"], shares_encoder=shared)
+    wanted = training_flops.transformer_update(shape, SOURCE, TARGET)
     check_update(
         task, model, LabelSmoothedCrossEntropyCriterion(task, False, 0.1), lambda _: wanted
     )
@@ -286,21 +305,22 @@ def table(capsys, folder, *arguments):
 
 
 def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
-    """A sentence by each of three methods; and what it refuses."""
+    """A sentence by each of four methods; and what it refuses."""
     task, model, given = demo()
     model.make_generation_fast_()
     paths, operations, rows = {}, {}, []
     heads, path = DEMO / "heads.pt", ["--path", DEMO / "model.pt"]
-    for name, drafter in {"greedy": None, "gad": DEMO_DRAFTER, "blockwise": heads}.items():
+    helpers = {"gad": DEMO_DRAFTER, "blockwise": heads, "assisted": path[1]}
+    for name, drafter in ({"greedy": None} | helpers).items():
         paths[name] = tmp_path / f"{name}.jsonl"
         flags = {"decoding": name, "trace_file": str(paths[name]), "engine": "torch"}
         flags |= {} if drafter is None else {"drafter_path": str(drafter)}
         sample, limits = builders.collate(task, given[:1]), Limits(max_len_b=200)
         operations[name] = counted(partial(decode, task, [model], sample, limits, **flags))
-    for names, drafter in ((("greedy", "gad"), DEMO_DRAFTER), (("blockwise",), heads)):
-        files = [paths[name] for name in names]
+    for name, drafter in helpers.items():
+        files = [paths[name] for name in (["greedy", name] if name == "gad" else [name])]
         rows += table(capsys, tmp_path, "flops", *files, *path, "--drafter-path", drafter)
-    assert [row["trace"] for row in rows] == ["greedy", "gad", "blockwise"]
+    assert [row["trace"] for row in rows] == ["greedy", *helpers]
     for row in rows:
         assert row["sentences"] == 1 and row["decoding"] == row["trace"]
         assert row["GFLOP"] == pytest.approx(operations[row["trace"]] / 1e9, abs=5.1e-5)
@@ -312,6 +332,10 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
     for arguments, words in (
         (["flops", paths["gad"], *path], "--drafter-path: got None; allowed: a block_nat"),
         (["flops", paths["blockwise"], *path], "allowed: blockwise heads, for"),
+        (
+            ["flops", paths["assisted"], *path, "--drafter-path", DEMO_DRAFTER],
+            "--drafter-path: got 'a block_nat model'; allowed: a Transformer, for",
+        ),
         (["flops", paths["gad"], "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'"),
         (["training-flops", heads, "--data", DEMO, "--subset", "test"], "heads with their base"),
     ):

@@ -43,18 +43,32 @@ def _learn(forward: float, gradients: int = 2) -> Update:
     return Update(forward, gradients * forward)
 
 
+def _reading(shape: Shape, source: int, copied: float = 0) -> Update:
+    """Count the encoder, and what the decoder makes of its output for all target tokens.
+
+    Args:
+        shape: of the model; a shared encoder does not learn, so its output needs no gradient.
+        source: S.
+        copied: the operations of the soft copy.
+    """
+    read, keys = encoder(shape, source), source_keys(shape, source) + copied
+    if shape.shares_encoder:
+        return Update(read) + _learn(keys, 1)
+    return _learn(read + keys)
+
+
 def transformer_update(shape: Shape, source: int, target: int) -> Update:
     """Count an update of a Transformer, or of a reordered one.
 
     Args:
-        shape: of the model.
+        shape: of the model; a shared encoder does not learn.
         source: S.
         target: T, ``</s>`` counted; inputs fill whole steps.
     """
     z = shape.tokens_per_step
     tokens = -(-target // z) * z
     pieces = decoder_pass(shape, tokens, tokens, source, tokens)
-    return _learn(encoder(shape, source) + source_keys(shape, source) + sum(pieces.values()))
+    return _reading(shape, source) + _learn(sum(pieces.values()))
 
 
 def block_positions(target: int, size: int) -> float:
@@ -86,19 +100,14 @@ def drafter_update(
     scored = expected if scored is None else scored
     tokens = target + prefixes * block
     pieces = decoder_pass(shape, tokens, tokens, source, scored)
-    keys = source_keys(shape, source)
     copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
     # Only states of the blocks are resized for the vocabulary.
     cut = product(target, shape.decoder.dim, shape.output)
     cut = cut if shape.decoder.dim != shape.output else 0
-    read = encoder(shape, source)
-    # The output of a frozen encoder needs no gradient.
-    gradients = 1 if shape.shares_encoder else 2
-    found = Update(read) if shape.shares_encoder else _learn(read)
-    found += _learn(keys + copied, gradients) + _learn(sum(pieces.values()) - copied - cut)
+    found = _reading(shape, source, copied) + _learn(sum(pieces.values()) - copied - cut)
     if glancing:
         guess = decoder_pass(shape, tokens, tokens, source, expected)
-        found += Update(keys + sum(guess.values()) - cut)
+        found += Update(source_keys(shape, source) + sum(guess.values()) - cut)
     return found
 
 

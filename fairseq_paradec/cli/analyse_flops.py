@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..analysis import flops, training_flops
@@ -38,6 +39,7 @@ class Checkpoint:
         heads: for blockwise decoding, or None.
         model: the model's options.
         criterion: the loss's options.
+        encoder: the encoder's weights by name.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Checkpoint:
     heads: Heads | None
     model: Mapping[str, Any]
     criterion: Mapping[str, Any]
+    encoder: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_checkpoint(flag: str, path: str) -> Checkpoint:
@@ -84,7 +87,8 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
         shape = flops.read_shape(sizes, **settings)
     except UsageError as error:
         raise UsageError(f"{flag}: got {path!r}, {error}") from error
-    return Checkpoint(kind, shape, heads, model, criterion)
+    read = {name: w for name, w in state["model"].items() if name.startswith("encoder.")}
+    return Checkpoint(kind, shape, heads, model, criterion, read)
 
 
 def _options(part: Any) -> dict[str, Any]:
@@ -155,7 +159,17 @@ class Models:
         if drafter.shape.vocabulary != base.vocabulary:
             given = f"a drafter with {drafter.shape.vocabulary} target tokens"
             raise option_error("--drafter-path", given, f"{base.vocabulary}, as --path")
+        if kind == TRANSFORMER and self._one_encoder:
+            return replace(drafter.shape, shares_encoder=True)
         return drafter.shape
+
+    @functools.cached_property
+    def _one_encoder(self) -> bool:
+        """Whether the drafter's encoder is the base's, so that it does not run."""
+        from ..decoding.helper import same_weights
+
+        assert self.drafter is not None
+        return same_weights(self.drafter.encoder, self.base.encoder)
 
     def _heads(self, base: Shape, made_by: str) -> Heads:
         """Return the shape of the heads, the base's own or the drafter's.
@@ -353,7 +367,7 @@ def declare(command: Callable[..., Any]) -> None:
     add = command("flops", decoding, "FLOPs of decoding, by part", plugin=True)
     add("trace", nargs="+", metavar="TRACE", help=TRACED)
     add("--path", required=True, metavar="M", help="the checkpoint of the traces")
-    add("--drafter-path", metavar="D", help="the drafter of gad and gad_pp, or blockwise heads")
+    add("--drafter-path", metavar="D", help="the drafter, or blockwise heads")
     add("--beam", type=number, metavar="N", help="the beam of multiword_beam, double_token_beam")
 
     add = command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,11 +30,15 @@ def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
 
 
 def same_encoder(model: Any, drafter: Any) -> bool:
-    """Return whether the encoders of two models compute the same.
+    """Return whether the encoders of two models compute the same."""
+    return same_weights(drafter.encoder.state_dict(), model.encoder.state_dict())
+
+
+def same_weights(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether two sets of weights are the same, by name.
 
     The tolerance admits copies in other precisions.
     """
-    own, other = drafter.encoder.state_dict(), model.encoder.state_dict()
     return own.keys() == other.keys() and all(
         own[k].shape == other[k].shape
         and torch.allclose(own[k].float().cpu(), other[k].float().cpu(), rtol=1e-2, atol=1e-3)
