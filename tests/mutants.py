@@ -52,6 +52,7 @@ LOCAL, BLOCK = "decoding/engine/local.py", "decoding/engine/block.py"
 ENSEMBLE, PROJECTION = "decoding/engine/scorers.py", "decoding/engine/projection.py"
 GATHER, BEAM = "decoding/engine/gather.py", "decoding/written.py"
 PASSES, NATIVE = "decoding/engine/native/passes.py", ("test_native.py", *TABLE)
+TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES = "decoding/guesses.py"
@@ -178,6 +179,15 @@ MUTANTS = [
       *NATIVE),
     m("native", PASSES, "len(copies), max(self.lengths),", "len(copies), min(self.lengths) - 1,",
       *NATIVE),
+    # trees
+    m("tree", MASKS, "tree.sees.scatter(2, own[:, :, None], True)", "tree.sees", *TREES),
+    m("tree", "decoding/engine/compiled_pass.py", "            or isinstance(mask, Tree)\n", "",
+      *TREES),
+    m("tree", "csrc/stack.h", "slot == token.place) path[extra++]", "false) path[extra++]", *TREES),
+    m("tree", "csrc/layers.h", "std::fill(scores + count, scores + last, -INFINITY);", "", *TREES),
+    m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
+    m("tree", "csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
+    m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores
     m("score", ENSEMBLE, "return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))",
       "return each.mean(dim=0)"),

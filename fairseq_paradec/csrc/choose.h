@@ -27,15 +27,20 @@ struct Choices {
     int count;              // tokens of `best`
 };
 
+// The largest of `count` scores (whole vectors).
+inline float peak_of_all(const float* scores, int count) {
+    vfloat top = load(scores);
+    for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
+    return largest(top);
+}
+
 // The index of the first largest of `count` scores (whole vectors). With `odd` some may be NaN: as in
 // torch, the first NaN is the largest.
 inline int64_t first_largest(const float* scores, int count, bool odd) {
     for (int i = 0; odd && i < count; ++i) {
         if (scores[i] != scores[i]) return i;
     }
-    vfloat top = load(scores);
-    for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
-    const float best = largest(top);
+    const float best = peak_of_all(scores, count);
     for (int i = 0; i < count; i += LANES) {
         const vint same = load(scores + i) == splat(best);
         for (int j = 0; j < LANES; ++j) {
@@ -47,9 +52,8 @@ inline int64_t first_largest(const float* scores, int count, bool odd) {
 
 // The log of the sum of e^score; NaN if a score is NaN.
 inline float log_sum(const float* scores, int count) {
-    vfloat top = load(scores), total{};
-    for (int i = LANES; i < count; i += LANES) top = larger(load(scores + i), top);
-    const float peak = largest(top);
+    const float peak = peak_of_all(scores, count);
+    vfloat total{};
     for (int i = 0; i < count; i += LANES) total += exp(load(scores + i) - peak);
     return peak + std::log(sum(total));
 }
@@ -64,6 +68,26 @@ inline float nan_among(const float* scores, int count) {
     int any = 0;
     for (int j = 0; j < LANES; ++j) any |= odd[j];
     return any ? NAN : 0;
+}
+
+// Find the largest of `width` scores one after the other; each becomes -inf. They are searched in parts
+// whose largest is known.
+inline void find_few(float* y, int width, int count, float offset, int64_t* best, float* score) {
+    constexpr int PARTS = 64;
+    const int size = padded((width + PARTS - 1) / PARTS), parts = (width + size - 1) / size;
+    float tops[PARTS];
+    const auto look = [&](int part) {
+        tops[part] = peak_of_all(y + part * size, std::min(size, width - part * size));
+    };
+    for (int part = 0; part < parts; ++part) look(part);
+    for (int n = 0; n < count; ++n) {
+        const int part = (int)(std::max_element(tops, tops + parts) - tops), first = part * size;
+        const int64_t found = first + first_largest(y + first, std::min(size, width - first), false);
+        best[n] = found;
+        score[n] = y[found] - offset;
+        y[found] = -INFINITY;
+        look(part);
+    }
 }
 
 // Choose at one position; y: `width` scores, -inf after the vocabulary's `count`.
@@ -99,11 +123,13 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
         to.drafted_score[i] = score - offset;
         to.drafted_rank[i] = higher;
     }
-    for (int n = i * to.count; n < (i + 1) * to.count; ++n) {
-        float* best = y + (to.best[n] = first_largest(y, width, offset != offset));
-        to.score[n] = *best - offset;
-        *best = -INFINITY;
+    if (to.count > 1) {
+        const size_t at = (size_t)i * to.count;
+        find_few(y, width, to.count, offset, to.best + at, to.score + at);
+        return;
     }
+    to.best[i] = first_largest(y, width, offset != offset);
+    to.score[i] = y[to.best[i]] - offset;
 }
 
 // Project N hidden states, rows of `stride` numbers, and choose at each.

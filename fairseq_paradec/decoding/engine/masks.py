@@ -36,8 +36,8 @@ class Tree(NamedTuple):
 
     Attributes:
         bases: B, the first slot of each row's tree; all its tokens see the slots before it.
-        sees: B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j]; later
-            slots than M are not seen. M reaches at least to the end of each row's chunk.
+        sees: B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and
+            its own. M reaches at least to the end of each row's chunk; later slots are not seen.
         depths: B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``.
     """
 
@@ -122,7 +122,6 @@ def _tree(cache: Cache, place: Place, tree: Tree) -> Tensor:
     bases = torch.tensor(tree.bases, device=device)[:, None]
     own = torch.tensor(cache.lengths, device=device)[:, None] - bases
     own = own + torch.arange(width, device=device)
-    # A token that sees nothing would be NaN, and so would all that see it with a weight of 0.
     sees = tree.sees.scatter(2, own[:, :, None], True)
     slots = torch.arange(place.end, device=device) - bases  # B×T: in the tree
     inside = slots.clamp(0, size - 1)[:, None].expand(-1, width, -1)
