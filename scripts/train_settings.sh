@@ -95,7 +95,7 @@ elif [ "$arch" = shallow_decoder ]; then # a drafter that writes token by token
     case $preset in
         tiny | small) # tuned for tiny on Multi30k's validation set: too small to be regularised
             length=(updates 2500) batch=3000
-            training=(--lr 0.0015 --warmup-updates 100 --dropout 0)
+            training=(--lr 0.005 --warmup-updates 200 --dropout 0)
             ;;
         iwslt | base | deep-shallow | big) # not tuned
             length=(updates 20000) batch=25000
