@@ -55,7 +55,7 @@ PASSES, NATIVE = "decoding/engine/native/passes.py", ("test_native.py", *TABLE)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
-GUESSES = "decoding/guesses.py"
+GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
@@ -142,6 +142,14 @@ MUTANTS = [
     m("acceptance", ACCEPT, ".abs() <= self.limit", ".abs() < self.limit", "test_blockwise.py"),
     m("acceptance", ACCEPT, "return self.rule.accept(draft, scored).maximum(forced)",
       "return self.rule.accept(draft, scored).minimum(forced)"),
+    m("acceptance", SAMPLING, "draw(residual(probs, draft_probs))", "draw(probs)",
+      "test_sampling.py"),
+    m("acceptance", SAMPLING, "rand_like(p) < acceptance(p, q)", "rand_like(p) < p",
+      "test_sampling.py"),
+    m("acceptance", SAMPLING, "device=log_probs.device) <= before",
+      "device=log_probs.device) < before", "test_sampling.py"),
+    m("acceptance", "methods/assisted.py", "drawn_from.append(_only(probs, live))",
+      "drawn_from.append(probs)", "test_sampling.py"),
     m("acceptance", LOOP, "is_drafted = index < num_accepted[:, None]",
       "is_drafted = index <= num_accepted[:, None]"),
     m("acceptance", LOOP, "        if drafted != chosen:\n            break\n",
