@@ -56,6 +56,7 @@ TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
+GROWN, ASSISTED = "decoding/trees.py", "methods/assisted.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
@@ -73,9 +74,9 @@ MUTANTS = [
     m("commit", ROW, "return self.limit + 1 - len(self.tokens)",
       "return self.limit - len(self.tokens)"),
     # rollback, rows that leave
-    m("rollback", LOOP, "scorer.keep([len(row.tokens) for row in live])",
+    m("rollback", LOOP, "scorer.keep(starts_of(live))",
       "scorer.keep([len(row.tokens) - 1 for row in live])"),
-    m("rollback", LOOP, "scorer.keep([len(row.tokens) for row in live])",
+    m("rollback", LOOP, "scorer.keep(starts_of(live))",
       "scorer.keep([max(len(row.tokens) for row in live)] * len(live))"),
     m("rollback", LOOP, "                drafter.drop(stay)\n", "                pass\n"),
     m("rollback", CACHE, "self.lengths = [self.lengths[i] for i in index]",
@@ -132,12 +133,22 @@ MUTANTS = [
     m("limit", RULES, "tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]",
       "tokens = tokens[: bisect.bisect_right(self.suppressed, log_probs.size(2))]",
       "test_token_rules.py", "test_shortlist.py"),
+    # trees
+    m("tree", GROWN, "starts = [base + 1 for base in self.mask.bases]",
+      "starts = [base for base in self.mask.bases]"),
+    m("tree", GROWN, "depth.append(depth[parent + 1] + 1)", "depth.append(node + 1)"),
+    m("tree", GROWN, "if at + 1 < depth and token != eos:", "if at + 1 < depth:"),
+    m("tree", GROWN, "if passes[node] and parent in paths:", "if passes[node]:"),
+    m("tree", GROWN, "tokens[i] == choices[parent + 1]", "tokens[i] == choices[i]"),
+    m("tree", ASSISTED, "key=len, default=[])", "key=len, default=[0])"),
+    m("tree", ASSISTED, "kept.append([start + slot for slot in read])",
+      "kept.append([start + at for at, _ in enumerate(read)])"),
     # acceptance
     m("acceptance", ACCEPT, "return passes.to(torch.long).cumprod(dim=1).sum(dim=1)",
       "return passes.to(torch.long).sum(dim=1)"),
     m("acceptance", ACCEPT, "(higher < self.topk) & near", "(higher <= self.topk) & near"),
     m("acceptance", ACCEPT, "- drafted <= self.margin", "- drafted < self.margin - 0.25"),
-    m("acceptance", ACCEPT, "& near & (drafted > -math.inf))", "& near)", "test_gad.py",
+    m("acceptance", ACCEPT, "& near & (drafted > -math.inf)", "& near", "test_gad.py",
       "test_blockwise.py", *TABLE),
     m("acceptance", ACCEPT, ".abs() <= self.limit", ".abs() < self.limit", "test_blockwise.py"),
     m("acceptance", ACCEPT, "return self.rule.accept(draft, scored).maximum(forced)",

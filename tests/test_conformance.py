@@ -13,7 +13,7 @@ import pytest
 import torch
 from reference.greedy import rules_for
 from reference.jacobi import reference, sentence
-from support import adaptive, assisted, blockwise, exact, gad, multiword
+from support import adaptive, assisted, blockwise, exact, gad, multiword, trees
 from support.builders import source_rows
 from support.conformance import CASES, FACTORS, Setting, allowed, generator_of, row_name, setting_of
 from support.pairwise import Row, pairwise
@@ -43,7 +43,10 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
         return result.tokens, None, result.num_passes, None
     if family == "told":
         return None
-    if family == "assisted":
+    if "draft_tree" in flags:
+        result = trees.twin(setting, source, prefix)
+        passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
+    elif family == "assisted":
         result = assisted.twin(setting, source, prefix)
         passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
     elif adapts:

@@ -27,7 +27,7 @@ GOOD = {
     "jacobi_stop": "unchanged", "hybrid_length": 7, "drafter_path": "drafter.pt", "accept_topk": 4,
     "accept_margin": 2.5, "accept_distance": 2, "min_block": 2, "adaptive_block": True,
     "drafter_shortlist": 100, "speed_profile": "profile.json", "latency_budget_ms": 20.0,
-    "deduplicate_ngrams": 2, "draft_confidence": 0.4,
+    "deduplicate_ngrams": 2, "draft_confidence": 0.4, "draft_tree": 24,
 }  # fmt: skip
 ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}
@@ -150,6 +150,7 @@ def test_auto_refuses_what_is_only_of_a_method(name):
         ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
         ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
         ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
+        ("blockwise", {"min_block": 2, "draft_tree": 4}, "--draft-tree 4 --min-block"),
         ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
         ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
         ("nat", {"audit": True}, "--audit True nat"),

@@ -301,8 +301,14 @@ def verifying(
         beam: number of hypotheses.
     """
     source = len(record["source"])
-    passes = (_pass(shape, len(e["verifier"]), e["start"], source) for e in record["trace"])
+    passes = (_pass(shape, _scored(e), e["start"], source) for e in record["trace"])
     return sum(passes, _read(shape, source))
+
+
+def _scored(entry: Mapping[str, Any]) -> int:
+    """Return the number of tokens of the verifier's pass."""
+    nodes = entry.get("num_nodes")
+    return len(entry["verifier"]) if nodes is None else 1 + nodes
 
 
 def drafting(
@@ -420,13 +426,14 @@ def _looking_ahead(record: Mapping[str, Any], shape: Shape, heads: Heads) -> flo
 
 
 def _proposed(record: Mapping[str, Any], most: int) -> list[int]:
-    """Return for each pass the number of drafted tokens before ``</s>`` cut the draft."""
+    """Return for each pass the number of drafted tokens before ``</s>`` or a tree cut the draft."""
     size, adaptive = record["flags"]["block_size"], record["flags"].get("adaptive_block")
     block, found = size, []
     for entry in record["trace"]:
         draft = entry["draft"]
         whole = min(most, block)
-        found.append(whole if draft and draft[-1] == EOS else len(draft))
+        cut = "num_nodes" in entry or (draft and draft[-1] == EOS)
+        found.append(whole if cut else len(draft))
         if adaptive and draft:
             block = min(size, entry["num_accepted"] + 2)
     return found

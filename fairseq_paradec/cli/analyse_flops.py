@@ -126,6 +126,8 @@ class Models:
         method = METHODS[name]
         if record.get("source") is None:
             raise option_error("TRACE", path, f"{TRACED}, with sources")
+        if name == "assisted" and record["flags"].get("draft_tree") is not None:
+            raise option_error("TRACE", f"{path} with --draft-tree", "assisted without it")
         made_by = f"for {path} by {name}"
         drafts = method.model == registry.BLOCK_NAT
         if shape is None or (self.base.kind == BLOCK_NAT) != drafts:

@@ -28,7 +28,12 @@ class ExactMatch:
     @property
     def exact(self) -> bool:
         """Whether the rule accepts the verifier's own choices only."""
-        return type(self).accept is ExactMatch.accept
+        own = type(self)
+        return own.accept is ExactMatch.accept and own.passes is ExactMatch.passes
+
+    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+        """Return which tokens pass by themselves, whatever is before them, B×K; see ``accept``."""
+        return draft.eq(scored.tokens[:, : draft.size(1)])
 
     def accept(self, draft: Tensor, scored: Scored) -> Tensor:
         """Count the accepted tokens of each row.
@@ -40,7 +45,7 @@ class ExactMatch:
         Returns:
             B: num_accepted, the number of accepted tokens.
         """
-        return _leading(draft.eq(scored.tokens[:, : draft.size(1)]))
+        return _leading(self.passes(draft, scored))
 
     def commit(self, num_accepted: int, num_drafted: int, num_scored: int) -> int:
         """Return the number of scored positions whose tokens are final."""
@@ -82,12 +87,12 @@ class TopKMargin(ExactMatch):
         self.topk = topk
         self.margin = margin
 
-    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
-        """Count the accepted tokens of each row; see ExactMatch."""
+    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+        """Return which tokens pass by themselves; see ExactMatch."""
         drafted, higher = scored.draft_scores, scored.draft_ranks
         assert drafted is not None and higher is not None
         near = scored.scores[:, : draft.size(1)] - drafted <= self.margin
-        return _leading((higher < self.topk) & near & (drafted > -math.inf))
+        return (higher < self.topk) & near & (drafted > -math.inf)
 
 
 class Distance(ExactMatch):
@@ -105,13 +110,13 @@ class Distance(ExactMatch):
         self.limit = limit
         self.numbers = numbers
 
-    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
-        """Count the accepted tokens of each row; see ExactMatch."""
+    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+        """Return which tokens pass by themselves; see ExactMatch."""
         choice = scored.tokens[:, : draft.size(1)]
         self.numbers = self.numbers.to(draft.device)
         near = (self.numbers[draft] - self.numbers[choice]).abs() <= self.limit
         assert scored.draft_scores is not None
-        return _leading(draft.eq(choice) | (near & (scored.draft_scores > -math.inf)))
+        return draft.eq(choice) | (near & (scored.draft_scores > -math.inf))
 
 
 class AtLeast(ExactMatch):

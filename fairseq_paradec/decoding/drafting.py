@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .engine.projection import DraftProjection
-from .loop import Drafter, Proposal, Verdict, no_draft
+from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
 from .row import Row
 from .token_rules import TokenRules
+from .trees import CHOICES, Nodes, likeliest
 
 
 class BlockSizes:
@@ -49,6 +50,12 @@ class BlockSizes:
         self.sizes = [self.sizes[b] for b in stay]
 
 
+def propose_trees(nodes: list[Nodes]) -> Proposal:
+    """Return the proposal of each row's tree; all of its nodes are scored."""
+    tokens, parents, shares = map(list, zip(*nodes, strict=True))
+    return Proposal(tokens, [1 + len(row) for row in tokens], shares, parents=parents)
+
+
 class ModelDrafter(Drafter):
     """Drafts the best token of a model's states at each of the next positions.
 
@@ -56,8 +63,9 @@ class ModelDrafter(Drafter):
         scorer: of the model whose projection is used.
         projection: the draft projection, of all tokens or of a shortlist.
         rules: which tokens are allowed at a position.
-        sizes: the number of drafted tokens of each row.
+        sizes: the number of drafted tokens of each row; of a tree, its depth.
         traced: also give the drafted tokens' probabilities, for a trace.
+        most_nodes: draft trees of at most this many nodes; None: no trees.
     """
 
     def __init__(
@@ -67,12 +75,14 @@ class ModelDrafter(Drafter):
         rules: TokenRules,
         sizes: BlockSizes,
         traced: bool = False,
+        most_nodes: int | None = None,
     ) -> None:
         self.scorer = scorer
         self.projection = projection
         self.rules = rules
         self.sizes = sizes
         self.traced = traced
+        self.most_nodes = most_nodes
 
     @abc.abstractmethod
     def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
@@ -89,6 +99,8 @@ class ModelDrafter(Drafter):
         if max(counts) == 0:
             return no_draft(len(rows))
         hidden = self.hidden(rows, max(counts))
+        if self.most_nodes is not None:
+            return self._trees(hidden, rows, counts, self.most_nodes)
         scored = self.projection.choose(
             self.scorer.projection, hidden, self.rules, rows, normalised=self.traced
         )
@@ -99,13 +111,21 @@ class ModelDrafter(Drafter):
             draft = draft[:count]
             eos = self.rules.eos
             drafts.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
-        # One more position is scored than drafted, for the bonus token, unless </s> is drafted.
         confidences = None
         if self.traced:
             shares = scored.scores.exp().tolist()
             confidences = [row[: len(d)] for row, d in zip(shares, drafts, strict=True)]
-        counts = [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts]
-        return Proposal(drafts, counts, confidences)
+        return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences)
+
+    def _trees(self, hidden: Tensor, rows: Sequence[Row], counts: list[int], most: int) -> Proposal:
+        """Draft the likeliest paths of each row, as trees of at most ``most`` nodes."""
+        tokens, log_probs = self.projection.candidates(
+            self.scorer.projection, hidden, self.rules, rows, CHOICES
+        )
+        if bool(torch.isnan(log_probs).any()):
+            raise self.nan_error()
+        offered = zip(tokens.tolist(), log_probs.tolist(), counts, strict=True)
+        return propose_trees([likeliest(*one, most, self.rules.eos) for one in offered])
 
     def observe(self, verdict: Verdict) -> None:
         """Adapt the blocks."""

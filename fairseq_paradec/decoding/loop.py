@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +16,12 @@ from torch import Tensor
 from .acceptance import ExactMatch
 from .row import Row
 from .sampling import Sampling
-from .token_rules import Scored, TokenRules
+from .token_rules import Scored, TokenRules, starts_of
 from .trace import PassDetails, PassRecord
+from .trees import Nodes, Trees, branches, pick, plant
+
+if TYPE_CHECKING:
+    from .engine.masks import Mask
 
 
 class Proposal(NamedTuple):
@@ -31,12 +35,15 @@ class Proposal(NamedTuple):
         confidences: B lists of the drafter's probabilities of its tokens; None if not known.
         probs: B×K×N, over the first N tokens, the distributions that the tokens were drawn from,
             all 0 after a shorter draft; None: no token was drawn.
+        parents: if the drafted tokens are trees, each token's parent; see ``trees``. All nodes are
+            scored.
     """
 
     tokens: list[list[int]]
     num_scored: list[int]
     confidences: list[list[float]] | None = None
     probs: Tensor | None = None
+    parents: list[list[int]] | None = None
 
 
 class Verdict(NamedTuple):
@@ -46,13 +53,16 @@ class Verdict(NamedTuple):
         choices: B lists of the verifier's own tokens, one per scored position.
         num_accepted: B, the number of accepted drafted tokens.
         num_committed: B, the number of final tokens, before the row is cut at ``</s>``.
-        hidden: the output of the scorer's ``step``, B×R×D for one model.
+        hidden: the output of the scorer's ``step``, B×R×D for one model; of a tree, on the path
+            that was looked at.
+        paths: B, the accepted nodes of trees; None without trees.
     """
 
     choices: list[list[int]]
     num_accepted: list[int]
     num_committed: list[int]
     hidden: Any
+    paths: list[list[int]] | None = None
 
 
 class Drafter(abc.ABC):
@@ -84,7 +94,13 @@ class Verifier(Protocol):
         ...
 
     def choose(
-        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], draft: Tensor | None = None
+        self,
+        hidden: Any,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        draft: Tensor | None = None,
+        starts: list[int] | None = None,
+        depths: Tensor | None = None,
     ) -> Scored:
         """Choose at every position for the output of ``step``; see TokenRules.choose."""
         ...
@@ -96,9 +112,24 @@ class Verifier(Protocol):
         """Pick rows."""
 
 
+class TreeVerifier(Verifier, Protocol):
+    """With those that drafts of trees need."""
+
+    def step(self, tokens: Tensor, mask: Mask = "causal") -> Any:
+        """Run a pass over one chunk, B×R."""
+
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree."""
+
+
 def no_draft(num_rows: int) -> Proposal:
     """Propose no tokens, so that a pass predicts the next token of each row."""
     return Proposal([[] for _ in range(num_rows)], [1] * num_rows)
+
+
+def num_to_score(drafts: list[list[int]], eos: int) -> list[int]:
+    """Return how many positions are scored: with the bonus token's, but behind ``</s>``."""
+    return [len(d) + (not d or d[-1] != eos) for d in drafts]
 
 
 @torch.inference_mode()
@@ -114,7 +145,8 @@ def draft_and_verify(
     """Decode all rows to their end; writes their tokens, scores and pass records.
 
     Args:
-        scorer: the verifier; ``encode`` has been called for these rows, in this order.
+        scorer: the verifier; ``encode`` has been called for these rows, in this order. Drafts of
+            trees need a TreeVerifier.
         rows: the sentences, with no committed tokens.
         drafter: proposes tokens.
         acceptance: counts the accepted and committed tokens.
@@ -125,44 +157,38 @@ def draft_and_verify(
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens that follow the committed ones.
-        proposal = drafter.propose(live)
-        drafts, num_scored = proposal.tokens, proposal.num_scored
         # 2. Score: the chunk is the last committed token and the draft, B×R.
-        hidden = scorer.step(_chunk(live, proposal, rules))  # B×R×D
-        draft = None
-        if record_tokens or sampling is not None or not acceptance.exact:
-            draft = _rectangle(drafts, rules.pad, rules.device)  # B×K
-        details = None
-        if record_tokens or sampling is not None:
-            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
-            scored = rules.choose(log_probs, live, draft)
-            if sampling is not None:
-                assert draft is not None
-                scored = sampling.choose(log_probs, scored, draft, proposal.probs)
-            if record_tokens:
-                details = PassDetails(log_probs, scored, proposal.confidences)
-        else:
-            scored = scorer.choose(hidden, rules, live, draft)
+        seen = _score(
+            scorer, live, drafter.propose(live), acceptance, rules, record_tokens, sampling
+        )
+        drafts, num_scored, scored = seen.drafts, seen.num_scored, seen.scored
         # 3. Accept.
         choices = [c[:n] for c, n in zip(scored.tokens.tolist(), num_scored, strict=True)]
         if acceptance.exact:  # the emitted tokens are the verifier's choices
             accepted = list(map(_agreement, drafts, choices))
             final, scores = choices, scored.scores.tolist()
         else:
-            assert draft is not None
-            num_accepted = acceptance.accept(draft, scored)  # B
+            assert seen.draft is not None
+            num_accepted = acceptance.accept(seen.draft, scored)  # B
             accepted = num_accepted.tolist()
-            final, scores = _emitted(draft, scored, num_accepted)
+            final, scores = _emitted(seen.draft, scored, num_accepted)
         # 4. Commit the final tokens, and roll the cache back to them.
         committed = list(map(acceptance.commit, accepted, map(len, drafts), num_scored))
         for b, row in enumerate(live):
             record = PassRecord(len(row.tokens), len(drafts[b]), accepted[b], committed[b])
             row.commit(final[b][: committed[b]], scores[b], rules.eos)
             row.passes.append(record)
-            if details is not None:
-                record.tokens = details.of_row(b, drafts[b], choices[b])
-        drafter.observe(Verdict(choices, accepted, committed, hidden))
-        scorer.keep([len(row.tokens) for row in live])
+            if seen.details is not None:
+                record.tokens = seen.details.of_row(b, drafts[b], choices[b])
+            if seen.trees is not None:
+                record.num_nodes = len(seen.trees.nodes[b].tokens)
+        paths = None
+        if seen.trees is None:
+            scorer.keep(starts_of(live))
+        else:
+            paths = [row[:count] for row, count in zip(seen.branches, accepted, strict=True)]
+            cast(TreeVerifier, scorer).gather(*seen.trees.slots(paths))
+        drafter.observe(Verdict(choices, accepted, committed, seen.hidden, paths))
         # 5. Finished rows leave the batch.
         stay = [b for b, row in enumerate(live) if not row.finished]
         if len(stay) < len(live):
@@ -170,6 +196,77 @@ def draft_and_verify(
             if live:
                 scorer.reorder(stay)
                 drafter.drop(stay)
+
+
+class _Seen(NamedTuple):
+    """A pass as the loop looks at it; of a tree, one path.
+
+    Attributes:
+        drafts: B lists of drafted tokens.
+        num_scored: B, the number of scored positions.
+        hidden: the scorer's states there.
+        scored: the choices there.
+        draft: B×K, the drafted tokens, for a relaxed rule or a trace.
+        details: for a trace.
+        trees: the pass's, if the draft is trees.
+        branches: the path of each tree, as numbers of nodes.
+    """
+
+    drafts: list[list[int]]
+    num_scored: list[int]
+    hidden: Any
+    scored: Scored
+    draft: Tensor | None
+    details: PassDetails | None
+    trees: Trees | None
+    branches: list[list[int]]
+
+
+def _score(
+    scorer: Verifier,
+    rows: Sequence[Row],
+    proposal: Proposal,
+    acceptance: ExactMatch,
+    rules: TokenRules,
+    record_tokens: bool,
+    sampling: Sampling | None,
+) -> _Seen:
+    """Run a pass, and choose at every position that is looked at; see ``draft_and_verify``."""
+    drafts, num_scored, confidences, drawn_from, parents = proposal
+    chunk = _chunk(rows, proposal, rules)
+    whole = record_tokens or sampling is not None or not acceptance.exact
+    trees, scored, log_probs = None, None, None
+    paths: list[list[int]] = []
+    if parents is None:
+        hidden = scorer.step(chunk)  # B×R×D
+        if record_tokens or sampling is not None:
+            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
+    else:
+        assert confidences is not None
+        nodes = list(map(Nodes, drafts, parents, confidences))
+        trees = plant(nodes, starts_of(rows), rules.device)
+        hidden = cast(TreeVerifier, scorer).step(chunk, trees.mask)
+        paths, where, scored, log_probs = branches(
+            scorer, hidden, rules, rows, trees, acceptance, whole
+        )
+        drafts = [[d[i] for i in path] for d, path in zip(drafts, paths, strict=True)]
+        both = zip(confidences, paths, strict=True)
+        confidences = [[shares[i] for i in path] for shares, path in both]
+        num_scored = num_to_score(drafts, rules.eos)
+        hidden = pick(hidden, where) if isinstance(hidden, Tensor) else None
+    draft = _rectangle(drafts, rules.pad, rules.device) if whole else None  # B×K
+    if log_probs is not None:
+        scored = rules.choose(log_probs, rows, draft)
+        if sampling is not None:
+            assert draft is not None
+            scored = sampling.choose(log_probs, scored, draft, drawn_from)
+    elif scored is None:
+        scored = scorer.choose(hidden, rules, rows, draft)
+    details = None
+    if record_tokens:
+        assert log_probs is not None
+        details = PassDetails(log_probs, scored, confidences)
+    return _Seen(drafts, num_scored, hidden, scored, draft, details, trees, paths)
 
 
 def _chunk(rows: Sequence[Row], proposal: Proposal, rules: TokenRules) -> Tensor:

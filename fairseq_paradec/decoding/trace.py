@@ -67,6 +67,8 @@ class PassRecord:
         positions: the committed predictions' positions in the output, for a model with another
             target order; ``start`` then counts the tokens written before. None: from ``start`` on.
         directions: with ``positions``, for a trace: the direction that wrote each of them.
+        num_nodes: the number of nodes of a draft tree; the other numbers are of one path. None: the
+            draft is no tree.
     """
 
     start: int
@@ -76,6 +78,7 @@ class PassRecord:
     tokens: PassTokens | None = None
     positions: list[int] | None = None
     directions: list[str] | None = None
+    num_nodes: int | None = None
 
     def as_json(self, word: Callable[[int], str]) -> dict[str, Any]:
         """Return one entry of the trace, with token numbers spelled by ``word``."""
@@ -84,6 +87,8 @@ class PassRecord:
             "num_accepted": self.num_accepted,
             "num_committed": self.num_committed,
         }
+        if self.num_nodes is not None:
+            entry["num_nodes"] = self.num_nodes
         if self.positions is not None:
             entry |= {"positions": self.positions, "directions": self.directions}
         if self.tokens is not None:

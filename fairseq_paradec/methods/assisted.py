@@ -11,8 +11,8 @@ on a deep encoder: Kasai et al. 2021.
 | Algorithm 1, greedy (section 3.2)    | ``AssistantDrafter``, the loop, rule ExactMatch      |
 | Algorithm 1, sampling                | the same with ``decoding/sampling.py``               |
 
-Beyond the papers: a draft ends where it no longer pays (``draft_confidence``), and a drafter on the
-verifier's encoder needs no encoder pass.
+A draft may be a tree (``draft_tree``; Miao et al. 2024). Beyond the papers: a draft ends where it
+no longer pays (``draft_confidence``), and a drafter on the verifier's encoder encodes nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..decoding.drafting import BlockSizes
+from ..decoding.drafting import BlockSizes, propose_trees
 from ..decoding.engine.chunk import ChunkScorer
+from ..decoding.engine.masks import Tree
 from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import check_shared_encoder, same_encoder
-from ..decoding.loop import Drafter, Proposal, Verdict, no_draft
+from ..decoding.loop import Drafter, Proposal, Verdict, no_draft, num_to_score
 from ..decoding.row import Row
 from ..decoding.sampling import Sampling, draw
 from ..decoding.token_rules import Scored, TokenRules, starts_of
+from ..decoding.trees import CHOICES, Growth
 from ..errors import nan_error
 from .drafted import DraftedGenerator
 
@@ -75,10 +77,7 @@ class AssistantDrafter(Drafter):
 
         A pass is over all rows; those whose drafts have ended read filling.
         """
-        # At a row's last position only </s> is allowed, so it is not drafted.
-        last = self.scorer.decoder.max_positions()
-        rooms = [min(row.room - 1, last - len(row.tokens)) for row in rows]
-        counts = [min(room, self.sizes[b]) for b, room in enumerate(rooms)]
+        counts = self._counts(rows)
         if max(counts) <= 0:
             return no_draft(len(rows))
         hidden = self._read(rows)  # B×1×D
@@ -104,10 +103,16 @@ class AssistantDrafter(Drafter):
                 lengths[b] += 1
             self.scorer.keep(lengths)
             starts = [start + 1 for start in starts]
-        counts = [len(d) + (not d or d[-1] != self.rules.eos) for d in drafts]
         confidences = [list(map(math.exp, row)) for row in sure] if self.traced else None
         probs = torch.cat(drawn_from, dim=1) if drawn_from else None
-        return Proposal(drafts, counts, confidences, probs)
+        return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences, probs)
+
+    def _counts(self, rows: Sequence[Row]) -> list[int]:
+        """Return how many tokens in a row may be drafted for each row."""
+        # At a row's last position only </s> is allowed, so it is not drafted.
+        last = self.scorer.decoder.max_positions()
+        rooms = [min(row.room - 1, last - len(row.tokens)) for row in rows]
+        return [min(room, self.sizes[b]) for b, room in enumerate(rooms)]
 
     def _goes_on(self, draft: list[int], count: int, sure: float) -> bool:
         """Return whether another token is drafted."""
@@ -159,6 +164,75 @@ class AssistantDrafter(Drafter):
         self.read = [self.read[b] for b in stay]
 
 
+class TreeAssistant(AssistantDrafter):
+    """Drafts trees: of each level's nodes the likeliest are read in one pass.
+
+    Args:
+        most_nodes: of a tree.
+        args: see AssistantDrafter.
+    """
+
+    def __init__(self, most_nodes: int, *args: Any) -> None:
+        super().__init__(*args)
+        self.most_nodes = most_nodes
+        self.trees: list[Growth] = []
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Draft the likeliest paths of each row, of at most its block size."""
+        counts = self._counts(rows)
+        self.trees = []
+        if max(counts) <= 0:
+            return no_draft(len(rows))
+        hidden = self._read(rows)  # B×1×D
+        device, starts = self.rules.device, starts_of(rows)
+        self.trees = [Growth(self.most_nodes, n, self.least, self.rules.eos) for n in counts]
+        level = 0
+        while True:
+            depths = torch.full(hidden.shape[:2], level, dtype=torch.int32, device=device)
+            tokens, log_probs = self.projection.candidates(
+                self.scorer.projection, hidden, self.rules, rows, CHOICES, starts, depths
+            )
+            if bool(torch.isnan(log_probs).any()):
+                raise nan_error("--drafter-path", [self.scorer.model])
+            for tree, *offered in zip(self.trees, tokens.tolist(), log_probs.tolist(), strict=True):
+                tree.offer(*offered)
+            width = max(len(tree.front) for tree in self.trees)
+            if width == 0:
+                break
+            hidden = self._read_fronts(width, level)
+            level += 1
+        return propose_trees([tree.cut() for tree in self.trees])
+
+    def _read_fronts(self, width: int, level: int) -> Tensor:
+        """Read the front of each tree: -> B×F×D."""
+        cached, device = self.scorer.cache.lengths, self.rules.device
+        size = max(n - read for n, read in zip(cached, self.read, strict=True)) + width
+        chunk, sees = [], []
+        for tree, n, read in zip(self.trees, cached, self.read, strict=True):
+            paths = tree.reads(n - read)
+            blank = width - len(paths)
+            chunk.append([*(tree.tokens[i] for i in tree.front), *[self.rules.pad] * blank])
+            seen = [[slot in path for slot in range(size)] for path in paths]
+            sees.append(seen + [[False] * size] * blank)
+        depths = torch.full((len(cached), width), level, dtype=torch.int32, device=device)
+        tree_mask = Tree(self.read, torch.tensor(sees, device=device), depths)
+        hidden = self.scorer.step(torch.tensor(chunk, device=device), tree_mask)
+        fronts = [len(tree.front) for tree in self.trees]
+        self.scorer.keep([n + more for n, more in zip(cached, fronts, strict=True)])
+        return hidden
+
+    def observe(self, verdict: Verdict) -> None:
+        """Keep the accepted path, as far as it was read, and adapt the blocks."""
+        if verdict.paths is None:
+            return super().observe(verdict)
+        self.sizes.observe(verdict.num_accepted)
+        kept: list[list[int]] = []
+        for tree, path, start in zip(self.trees, verdict.paths, self.read, strict=True):
+            read = max((tree.read[node] for node in path), key=len, default=[])
+            kept.append([start + slot for slot in read])
+        self.scorer.gather(self.read, kept)
+
+
 class AssistedGenerator(DraftedGenerator):
     """``--decoding assisted``; the drafter is any Transformer with the verifier's dictionaries."""
 
@@ -177,7 +251,7 @@ class AssistedGenerator(DraftedGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
-        return AssistantDrafter(
+        given = (
             self.draft_scorer,
             self.projection,
             rules,
@@ -186,6 +260,8 @@ class AssistedGenerator(DraftedGenerator):
             self.record_tokens,
             self.sampling,
         )
+        most = self.config.draft_tree
+        return AssistantDrafter(*given) if most is None else TreeAssistant(most, *given)
 
 
 def _only(probs: Tensor, live: Sequence[int]) -> Tensor:

@@ -85,6 +85,10 @@ class BlockwiseGenerator(ParallelGenerator):
             raise option_error(
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
+        if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
+            raise option_error(
+                "--draft-tree", config.draft_tree, "nothing with a model whose attention is local"
+            )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
         limit = config.accept_distance
@@ -112,4 +116,12 @@ class BlockwiseGenerator(ParallelGenerator):
         move_to(self.model.models, self.heads, self.heads.bias)
         heads = self.scorer.heads(self.heads)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
-        return HeadsDrafter(self.scorer, heads, self.projection, rules, sizes, self.record_tokens)
+        return HeadsDrafter(
+            self.scorer,
+            heads,
+            self.projection,
+            rules,
+            sizes,
+            self.record_tokens,
+            self.config.draft_tree,
+        )

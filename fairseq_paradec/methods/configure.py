@@ -85,6 +85,8 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
         raise option_error(
             "--accept-margin", given["accept_margin"], "it with --accept-topk, from 2 up"
         )
+    if given.get("min_block", 1) > 1 and "draft_tree" in given:
+        raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
     for name, wanted in method.needs.items():
         if not given.get(name):
             raise option_error(
@@ -179,6 +181,7 @@ def _check_sampling(config: DecodingConfig) -> None:
     for name, allowed, why in (
         ("accept_topk", 1, "its output has the verifier's distribution"),
         ("audit", False, "its output is not greedy's"),
+        ("draft_tree", None, "a tree is not drawn"),
     ):
         given = getattr(config, name)
         if given != allowed:

@@ -77,5 +77,10 @@ class GadGenerator(DraftedGenerator):
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
         return BlockDrafter(
-            self.draft_scorer, self.projection, rules, self.block_sizes(rows), self.record_tokens
+            self.draft_scorer,
+            self.projection,
+            rules,
+            self.block_sizes(rows),
+            self.record_tokens,
+            self.config.draft_tree,
         )
