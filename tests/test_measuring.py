@@ -61,15 +61,17 @@ def test_calls_inside_calls_are_counted_once():
 def test_the_table(tmp_path, capsys):
     out = tmp_path / "modules.json"
     command = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "greedy", "--decoder",
-               "quick=pgj --block-size 3", "--sentences", "3", "--rounds", "2", "--busy",
-               "--out", str(out)]  # fmt: skip
+               "quick=pgj --block-size 3", "--decoder",
+               f"both=assisted --drafter-path {DEMO / 'model.pt'}", "--sentences", "3", "--rounds",
+               "2", "--busy", "--out", str(out)]  # fmt: skip
     assert paradec(["modules", *command]) == 0
-    greedy, quick = json.loads(out.read_text())["rows"]
-    assert (greedy["decoder"], quick["decoder"]) == ("greedy", "quick")
-    for row in (greedy, quick):
+    greedy, quick, both = rows = json.loads(out.read_text())["rows"]
+    assert [row["decoder"] for row in rows] == ["greedy", "quick", "both"]
+    for row in rows:
         parts = [row[f"{column}, ms"] for column in (*modules.PARTS, "rest")]
         assert row["all, ms"] == pytest.approx(sum(parts), abs=0.05)
-        assert row["decoder, ms"] > 0 and row["drafter's decoder, ms"] == 0
+        assert row["decoder, ms"] > 0 and (row["drafter's decoder, ms"] > 0) == (row is both)
+    assert greedy["parameters"] < both["parameters"] < 2 * greedy["parameters"]  # one encoder
     assert paradec(["modules", *command, "--decoder", "beam"]) == 2
     assert "--decoder: got 'beam'" in capsys.readouterr().err
 

@@ -172,6 +172,8 @@ def made(**changes):
             one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
             one("drafter's encoder", None, 0.5, 10**5, 1),
             one("drafter", 4, 2.0, 10**6, 1),
+            one("token drafter's encoder", None, 0.25, 10**5, 1),
+            one("token drafter", 1, 1.0, 10**6, 1),
         ],
         "searches": [
             search("fairseq beam 5", 10.0, 5.0),
@@ -217,6 +219,7 @@ def test_an_estimate_by_hand():
             ("gad 9", 4.0, 10, 9),
         )
     ]  # fmt: skip
+    systems.append(systems[3] | {"label": "assisted", "passes": 5.0, "chunk": 4, "steps": 3})
     given = {"file": "x.json", "systems": systems, "left_out": ["`pj`: unknown"],
              "block_size": 4, "assumed": ["gad"]}  # fmt: skip
     document = made(acceptance=given)
@@ -235,6 +238,7 @@ def test_an_estimate_by_hand():
         "greedy": 3 + 14 * (4 + 0.5),
         "pgj": 3 + 12 * (5.5 + 0.5),  # between the chunks of 1 and 5
         "gad": 3 + 0.5 + 5 * (2 + 6 + 0.5),
+        "assisted": 3 + 0.25 + 5 * (3 * 1 + 5.5 + 0.5),
     }
     assert rows["gad"]["speed of fairseq beam 5's"] == "3.37x"  # 155 / 46
     assert rows["gad"]["speed of fairseq greedy's"] == "2.54x"  # 117 / 46
@@ -256,9 +260,12 @@ def test_acceptance_is_read_from_a_benchmark():
     assert found["left_out"] == ["`drafter alone`: another model"]
     for command, said in {
         "hgj --hybrid-length 4 --block-size 8": "its passes differ (--hybrid-length)",
+        "assisted --draft-confidence 0.5": "its passes differ (--draft-confidence)",
         "beam --beam 4": "not known",
     }.items():
         assert said in estimate.what_passes_need(command, 10)
+    needed = estimate.what_passes_need("assisted --drafter-path d.pt", 10)
+    assert (needed["chunk"], needed["masks"], needed["steps"]) == (7, None, 6)
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +285,9 @@ def test_the_document(document):
     bf16 = [one for one in document["passes"] if one["engine"] == "native-bf16"]
     named = [(one["part"], one["chunk"]) for one in bf16]
     assert named == [("encoder", None), ("decoder", 1), ("decoder", 5),
-                     ("drafter's encoder", None), ("drafter", 4), ("heads", 4)]  # fmt: skip
+                     ("drafter's encoder", None), ("drafter", 4),
+                     ("token drafter's encoder", None), ("token drafter", 1),
+                     ("heads", 4)]  # fmt: skip
     assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
         ("fairseq", 21), ("fairseq", 21), ("torch", 21), ("native-bf16", 21),
         ("ctranslate2", 20), ("ctranslate2-int8", 20),
@@ -325,11 +334,15 @@ def test_the_results_page_refuses_others(document, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_its_drafter(capsys):
+@pytest.mark.parametrize(
+    ("drafter", "measured"),
+    [("drafter", "drafter, 4 masks"), ("model", "token drafter, 1 token"), ("heads", "heads, ")],
+)
+def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:], "--batch", "2"]
-    assert paradec(["passes", *argv, "--drafter-path", str(DEMO / "drafter.pt")]) == 0
+    assert paradec(["passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
     printed = capsys.readouterr().out
-    assert "vocabulary 7944" in printed and "drafter, 4 masks" in printed
+    assert "vocabulary 7944" in printed and f"| {measured}" in printed
 
 
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):

@@ -181,6 +181,8 @@ def _pass_table(document: Row) -> Row:
         "position. A drafter's: new tokens and masks, and a token for every mask. Heads: from one "
         "state of each sentence to a token for every head.",
     ]
+    if any(one["part"] == "token drafter" for one in document["passes"]):
+        notes.append("Token drafter: of assisted decoding; a pass for each token of a draft.")
     if any(floor(document, p["engine"], p["pieces"]).computing is None for p in document["passes"]):
         notes.append("Where a peak could not be measured, the floor is by reading alone.")
     return {"title": "Passes", "notes": notes, "rows": rows}
@@ -192,6 +194,8 @@ def pass_name(one: Row) -> str:
         return f"decoder, {one['chunk']} token{'s' if one['chunk'] > 1 else ''}"
     if one["part"] == "drafter":
         return f"drafter, {one['chunk']} masks"
+    if one["part"] == "token drafter":
+        return "token drafter, 1 token"
     if one["part"] == "heads":
         return f"heads, {one['chunk']} tokens"
     return str(one["part"])
@@ -309,7 +313,7 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
     Args:
         document: with the passes of this machine.
         engine: runs the passes.
-        system: of ``acceptance``: passes per sentence, chunk and masks of a pass.
+        system: of ``acceptance``: passes per sentence, chunk of a pass, masks or steps.
 
     Returns:
         None where a pass was not measured.
@@ -325,6 +329,12 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
             return None
         cycle, least = cycle + drafting, least + drafting_floor
         parts.append("drafter's encoder")
+    if "steps" in system:
+        step, step_floor = _between(document, "token drafter", engine, 1)
+        if step is None:
+            return None
+        cycle, least = cycle + system["steps"] * step, least + system["steps"] * step_floor
+        parts.append("token drafter's encoder")
     before = [one for one in once if one["part"] in parts]
     seconds = sum(middle(one["seconds"]) for one in before)
     floors = sum(floor(document, engine, one["pieces"]).seconds for one in before)
@@ -366,6 +376,11 @@ def _estimate_table(document: Row) -> Row:
         "× time a token. Batching and detokenising are in neither. The loop is that of greedy.",
         *(f"Not estimated: {left}." for left in (*given["left_out"], *missing)),
     ]
+    if any("steps" in system for system in given["systems"]):
+        notes.append(
+            "assisted: k passes of the token drafter, as if no draft ended earlier; the loop "
+            "around them is not counted."
+        )
     if given["assumed"]:
         names = ", ".join(f"`{name}`" for name in given["assumed"])
         notes.append(f"k = {given['block_size']} is assumed of {names}: the file does not say it.")

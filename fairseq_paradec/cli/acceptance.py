@@ -36,8 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--drafter-path",
         action="append",
-        help="the checkpoint of the drafter (gad, gad_pp, nat), or heads trained on --path "
-        "(blockwise)",
+        help="the checkpoint of the drafter (gad, gad_pp, nat; assisted), or heads trained on "
+        "--path (blockwise)",
     )
     add(
         "--decoding",
@@ -46,14 +46,30 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help=f"{', '.join(methods)} (default: gad and gad_pp)",
     )
-    add("--block-size", type=number, action="append", help="(default: as the drafter was trained)")
+    add(
+        "--block-size",
+        type=number,
+        action="append",
+        help="(default: as the drafter was trained; assisted: 6)",
+    )
+    add(
+        "--draft-confidence",
+        type=float,
+        action="append",
+        help="assisted's probability at which a draft ends (default: 0, never)",
+    )
     add(
         "--accept-topk",
         type=number,
         action="append",
-        help="gad_pp's beta (default: 3); blockwise's k best tokens (default: 1)",
+        help="gad_pp's beta (default: 3); blockwise's and assisted's k best tokens (default: 1)",
     )
-    add("--accept-margin", type=float, action="append", help="gad_pp's tau (default: 1.0)")
+    add(
+        "--accept-margin",
+        type=float,
+        action="append",
+        help="tau of gad_pp and assisted (default: 1.0)",
+    )
     add("--accept-distance", type=int, action="append", help="blockwise's epsilon, for numbers")
     add("--min-block", type=number, action="append", help="blockwise's l (default: 1)")
     add(

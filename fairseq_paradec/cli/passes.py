@@ -28,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="instead of --path: random weights of this size",
     )
     add("--vocabulary", type=number, default=7944, help="with --arch-size (default: 7944)")
-    add("--drafter-path", help="with --path: a drafter of it; --arch-size has one of its own")
+    add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
     add(
         "--engines", default="native,torch", metavar="LIST",
         help="what computes passes, with commas: native, native-bf16, native-int8, torch, "

@@ -16,7 +16,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the model")
-    add("--drafter-path", metavar="FILE", help="its drafter: gad is measured, too")
+    add("--drafter-path", metavar="FILE", help="a block_nat drafter of it: gad is measured, too")
     add(
         "--decoder", action="append", metavar="SPEC",
         help="[LABEL=]DECODING [flags of fairseq-generate]; may be repeated (default: greedy, and "

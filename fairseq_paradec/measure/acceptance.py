@@ -43,12 +43,13 @@ from .text import holds_images, quality_of
 
 # The flags whose values are combined.
 SWEPT = (
-    "drafter_path", "block_size", "accept_topk", "accept_margin", "accept_distance", "min_block",
+    "drafter_path", "block_size", "draft_confidence", "accept_topk", "accept_margin",
+    "accept_distance", "min_block",
 )  # fmt: skip
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
 # Columns that are dropped if no row has a value in them.
-OPTIONAL = ("model", "drafter", "beta", "tau", "epsilon", "l", BLOCK)
+OPTIONAL = ("model", "drafter", "confidence", "beta", "tau", "epsilon", "l", BLOCK)
 
 END = "</s>"
 
@@ -230,6 +231,7 @@ def row(
         "label": label(options, entry, wanted),
         "drafter": options.get("drafter_path", "-"),
         "k": flags.get("block_size", "-"),
+        "confidence": options.get("draft_confidence", "-"),
         "beta": flags.get("accept_topk", "-"),
         "tau": flags.get("accept_margin", "-"),
         "epsilon": options.get("accept_distance", "-"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from . import rounds
@@ -15,7 +16,7 @@ class Clock:
     """Adds up the seconds spent in the parts of one generator.
 
     Args:
-        generator: the methods of its parts are wrapped; a missing part takes no time.
+        generator: the methods of its parts are wrapped; what is missing takes no time.
         parts: the timed methods.
         device: ``cpu`` or ``cuda``; on ``cuda`` the clock waits for the device.
     """
@@ -26,7 +27,7 @@ class Clock:
         self._inside = False
         for name, (part, methods) in parts.items():
             owner = getattr(generator, part, None)
-            for method in methods if owner is not None else ():
+            for method in filter(partial(hasattr, owner), methods):
                 setattr(owner, method, self._timed(name, getattr(owner, method)))
 
     def restart(self) -> None:

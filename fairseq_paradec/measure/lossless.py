@@ -19,6 +19,9 @@ from .loading import check_inputs, choose
 from .specs import spell
 from .systems import FairseqSystem, Models, decode
 
+# Options that have columns of their own, or are the same in all rows.
+OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacobi_init")
+
 
 def count(
     systems: Mapping[str, FairseqSystem],
@@ -57,9 +60,9 @@ def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
         "window": options.get("jacobi_window", "block" if "block_size" in options else ""),
         "first guess": options.get("jacobi_init", ""),
         "other": " ".join(
-            f"{name.removeprefix('jacobi_')}={options[name]}"
-            for name in ("jacobi_length", "jacobi_stop", "hybrid_length")
-            if name in options
+            f"{name.removeprefix('jacobi_')}={value}"
+            for name, value in options.items()
+            if name not in OWN_COLUMNS
         ),
     }
 

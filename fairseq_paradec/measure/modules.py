@@ -21,7 +21,7 @@ from .systems import FairseqSystem, Models
 PARTS: Parts = {
     "encoder and keys": ("scorer", ("encode",)),
     "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
-    "drafter's decoder": ("draft_scorer", ("fill",)),
+    "drafter's decoder": ("draft_scorer", ("fill", "step")),
     "drafter's vocabulary": ("projection", ("choose",)),
     "decoder": ("scorer", ("step",)),
     "vocabulary": ("scorer", ("choose", "log_probs")),

@@ -87,10 +87,10 @@ def spell(options: Mapping[str, Any]) -> str:
     """Return the specification of a decoder.
 
     Args:
-        options: options by the flags' names, with ``decoding``.
+        options: options by the flags' names, with ``decoding``; a switch is True.
     """
     words = [options["decoding"]]
     for name, value in options.items():
         if name != "decoding":
-            words += ["--" + name.replace("_", "-"), str(value)]
+            words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
     return shlex.join(words)

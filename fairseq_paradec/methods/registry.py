@@ -64,8 +64,9 @@ class Method:
         alone: why no other method can decode the Transformers that it owns; None: others can.
         drafter: the kind of checkpoint of ``--drafter-path``; None: no drafter.
         trained_block: whether its default block size is that of its drafter's training.
-        pass_size: returns, for a block size, the positions that a pass scores and the masks of a
-            drafter's pass, or None; None: passes differ, or this is not known.
+        pass_size: returns, for a block size, ``chunk``, the positions that a pass scores, and of a
+            drafter ``masks`` of its pass, or ``steps``, its passes of one token; None: passes
+            differ, or this is not known.
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
         exact_variants: its settings in ``paradec lossless``; None: none.
         candidates: its settings in ``auto_fast``; None: none.
@@ -91,7 +92,7 @@ class Method:
     alone: str | None = None
     drafter: str | None = None
     trained_block: bool = False
-    pass_size: Callable[[int], tuple[int, int | None]] | None = None
+    pass_size: Callable[[int], dict[str, int]] | None = None
     flops: Callable[..., flops.Count] | None = flops.verifying
     exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
@@ -144,19 +145,24 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _one_token(block: int) -> tuple[int, int | None]:
+def _one_token(block: int) -> dict[str, int]:
     """Return the size of a pass that scores the next token only; see Method.pass_size."""
-    return 1, None
+    return {"chunk": 1}
 
 
-def _block(block: int) -> tuple[int, int | None]:
+def _block(block: int) -> dict[str, int]:
     """Return the size of a pass that scores a block; see Method.pass_size."""
-    return block, None
+    return {"chunk": block}
 
 
-def _draft_and_bonus(block: int) -> tuple[int, int | None]:
+def _draft_and_bonus(block: int) -> dict[str, int]:
     """Return the size of a pass that scores a draft and the token after it."""
-    return block + 1, block
+    return {"chunk": block + 1, "masks": block}
+
+
+def _steps_and_bonus(block: int) -> dict[str, int]:
+    """As ``_draft_and_bonus``, of a draft that was made token by token."""
+    return {"chunk": block + 1, "steps": block}
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
@@ -246,6 +252,7 @@ _ENTRIES = (
         exact_words="without --accept-topk, or with --accept-margin 0",
         samples=True,
         drafter=TRANSFORMER,
+        pass_size=_steps_and_bonus,
         flops=flops.assisting,
         exact_variants=variants.assisted_blocks,
         candidates=variants.assists,

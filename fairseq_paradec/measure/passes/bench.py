@@ -12,6 +12,7 @@ from ...analysis.pass_costs import PLAIN, dtype_of
 from ...decoding.engine.block import BlockScorer
 from ...decoding.engine.chunk import ChunkScorer
 from ...decoding.engine.settings import Engine
+from ...decoding.helper import same_encoder
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
@@ -145,6 +146,8 @@ class Bench:
             self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
         if self.pair.drafter is not None:
             self._add_drafter(name, engine, scorer, prepare)
+        if self.pair.token_drafter is not None:
+            self._add_token_drafter(name, engine, scorer, prepare)
         if self.pair.heads is not None:
             self._add_heads(name, scorer)
 
@@ -158,6 +161,17 @@ class Bench:
 
         return prepare
 
+    def _beginning(self, draft: Any, scorer: Any, shared: bool) -> Call:
+        """Return what gives a drafter the encoded source, by the verifier's encoder if shared."""
+
+        def begin() -> None:
+            if shared:
+                draft.start(scorer.encoder_out)
+            else:
+                draft.encode(self.sample["net_input"])
+
+        return begin
+
     def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
         """Add the drafting passes of an engine, and what comes before them."""
         plan, shared = self.plan, self.pair.drafter.shares_encoder
@@ -165,12 +179,7 @@ class Bench:
         rows = self.target[:, 1:].tolist()  # a drafter needs no start symbol
         cached = [row[: plan.cached] for row in rows]
         prefixes = [row[: plan.cached + NEW_TOKENS] for row in rows]
-
-        def begin() -> None:
-            if shared:
-                draft.start(scorer.encoder_out)
-            else:
-                draft.encode(self.sample["net_input"])
+        begin = self._beginning(draft, scorer, shared)
 
         def prepare_for(masks: int) -> Call:
             def prepare() -> None:
@@ -198,6 +207,26 @@ class Bench:
             counts = decoder_pieces(draft, plan.source, width, seen, masks)
             cell = Cell({"whole": fill_for(masks)}, prepare_for(masks))
             self._add("drafter", name, masks, counts, cell)
+
+    def _add_token_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+        """Add the pass of a drafter for one token, and what comes before."""
+        plan, draft = self.plan, ChunkScorer(self.pair.token_drafter, engine)
+        shared = same_encoder(self.pair.model, self.pair.token_drafter)
+        begin = self._beginning(draft, scorer, shared)
+
+        def prepare() -> None:
+            encode()
+            begin()
+            draft.step(self.target[:, : plan.cached])
+            draft.keep([plan.cached] * plan.batch)
+
+        prepare()
+        counts = encoder_pieces(draft, plan.source, not shared)
+        self._add("token drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
+        tokens = self.target[:, plan.cached : plan.cached + 1]
+        counts = decoder_pieces(draft, plan.source, 1, plan.cached + 1)
+        whole = pass_call(draft, tokens, self.rules, self.rows)
+        self._add("token drafter", name, 1, counts, Cell({"whole": whole}, prepare))
 
     def _add_heads(self, name: str, scorer: Any) -> None:
         """Add the heads of an engine: all of them at once, behind one state of each sentence."""

@@ -19,9 +19,10 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
         block_size: k of a drafter's method whose command does not say it.
 
     Returns:
-        ``file``; ``systems``: ``label``, ``passes`` and ``tokens`` per sentence, ``chunk`` and
-        ``masks`` of a pass, ``search`` of fairseq's; ``left_out``: which are not there, and why;
-        ``block_size``, and ``assumed``: the labels of those for which it was assumed.
+        ``file``; ``systems``: ``label``, ``passes`` and ``tokens`` per sentence, ``chunk`` of a
+        pass, ``masks`` or ``steps`` of drafting, ``search`` of fairseq's; ``left_out``: which are
+        not there, and why; ``block_size``, and ``assumed``: the labels of those for which it was
+        assumed.
 
     Raises:
         UsageError: it is no such file.
@@ -63,7 +64,9 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
     name, *flags = shlex.split(command.replace("=", " "))
     if "--path" in flags:
         return "another model"
-    for flag in ("--adaptive-block", "--hybrid-length", "--drafter-shortlist"):
+    for flag in (
+        "--adaptive-block", "--hybrid-length", "--drafter-shortlist", "--draft-confidence",
+    ):  # fmt: skip
         if flag in flags:
             return f"its passes differ ({flag})"
     needed: dict[str, Any] = {"chunk": 1, "masks": None, "search": None}
@@ -72,10 +75,8 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
         return needed | {"search": "fairseq greedy" if greedy else "fairseq beam 5"}
     method = METHODS.get(name)
     if method is not None and method.pass_size is not None:
-        block = block_size if method.trained_block else 0
+        block = block_size if method.trained_block else method.default("block_size")
         if "--block-size" in flags:
             block = int(flags[flags.index("--block-size") + 1])
-        if block or "block_size" not in method.reads:
-            chunk, masks = method.pass_size(block)
-            return needed | {"chunk": chunk, "masks": masks}
+        return needed | method.pass_size(block)
     return "what its passes consist of is not known here"

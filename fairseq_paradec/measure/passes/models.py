@@ -12,7 +12,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from ...decoding.engine.settings import Engine
 from ...decoding.provenance import NATIVE, TORCH
 from ...errors import option_error
-from ...methods.registry import BLOCK_NAT
+from ...methods.model_checks import is_block_nat
+from ...methods.registry import ANY
 from ...models.heads import BlockHeads
 from ...tasks.flags import ParallelTranslationConfig
 from ...tasks.translation import ParallelTranslationTask
@@ -31,6 +32,7 @@ class Pair(NamedTuple):
         task: with dictionaries.
         model: a Transformer, the verifier.
         drafter: a BlockNatModel, or None.
+        token_drafter: a Transformer that drafts token by token, or None.
         heads: BlockHeads, or None.
         args: the model's options, of random weights; else None.
     """
@@ -38,12 +40,15 @@ class Pair(NamedTuple):
     task: Any
     model: Any
     drafter: Any
+    token_drafter: Any
     heads: Any
     args: Any = None
 
 
 def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
-    """Build a Transformer with random weights, a drafter as ``block_nat_fast`` makes it, and heads.
+    """Build a Transformer with random weights, and helpers of it.
+
+    The drafters are as ``block_nat_fast`` and ``shallow_decoder`` make them.
 
     Args:
         size: a key of SIZES.
@@ -64,17 +69,21 @@ def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
         torch.manual_seed(1)
         args = argparse.Namespace(**settings)
         model = _build("transformer", args, task)
-        drafter_args = argparse.Namespace(
-            encoder_from="the verifier",
-            encoder_copied=True,
-            encoder_settings=dict(vars(args)),
-            max_source_positions=1024,
-            max_target_positions=1024,
-        )
-        drafter = _build("block_nat_fast", drafter_args, task)
+        given = {
+            "encoder_from": "the verifier",
+            "encoder_copied": True,
+            "encoder_settings": dict(vars(args)),
+            "max_source_positions": 1024,
+            "max_target_positions": 1024,
+        }
+        drafters = [
+            _build(arch, argparse.Namespace(**given), task)
+            for arch in ("block_nat_fast", "shallow_decoder")
+        ]
         drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
-    drafter.encoder.load_state_dict(model.encoder.state_dict())
-    return Pair(task, model, drafter, drafts, args)
+    for drafter in drafters:
+        drafter.encoder.load_state_dict(model.encoder.state_dict())
+    return Pair(task, model, drafters[0], drafters[1], drafts, args)
 
 
 def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:
@@ -86,7 +95,7 @@ def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:
 
 
 def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
-    """Load a checkpoint, and a drafter that fits it.
+    """Load a checkpoint, and a drafter or heads that fit it.
 
     Raises:
         UsageError: it is an ensemble, or the drafter does not fit.
@@ -94,10 +103,16 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
     models, task = loading.load(data, path)
     if len(models) > 1:
         raise option_error("--path", path, "one checkpoint")
-    drafter = None
+    heads, drafter, token_drafter = getattr(models[0], "block_heads", None), None, None
     if drafter_path is not None:
-        drafter = task.drafters.load(drafter_path, BLOCK_NAT, models)
-    return Pair(task, models[0], drafter, getattr(models[0], "block_heads", None))
+        found = task.drafters.load(drafter_path, ANY, models)
+        if isinstance(found, BlockHeads):
+            heads = found
+        elif is_block_nat([found]):
+            drafter = found
+        else:
+            token_drafter = found
+    return Pair(task, models[0], drafter, token_drafter, heads)
 
 
 def parse_engine(text: str) -> Engine:

@@ -55,8 +55,9 @@ def _check_positions(args: argparse.Namespace, pair: Pair) -> None:
     longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
     if args.peers:
         longest = max(longest, peer_tokens(args.cached) + 1)
+    for drafter in filter(None, (pair.drafter, pair.token_drafter)):
+        target = min(target, drafter.decoder.max_positions())
     if pair.drafter is not None:
-        target = min(target, pair.drafter.decoder.max_positions())
         longest = max(longest, args.cached + NEW_TOKENS + max(args.block_sizes))
     if args.source_length > source:
         raise option_error("--source-length", args.source_length, f"at most {source}")
@@ -100,7 +101,8 @@ def passes(args: argparse.Namespace) -> int:
         bench = Bench(pair, plan, args.memory_mib, args.matrix)
         busy = bench.run(args.rounds, args.repetitions, args.busy)
     name = args.path or f"{args.arch_size}, random weights"
-    drafter = args.drafter_path or ("none" if pair.drafter is None else "as block_nat_fast")
+    named = args.drafter_path or "as block_nat_fast"
+    drafter = "none" if pair.drafter is None else named
     setting = {
         "model": name,
         "sizes": sizes(pair.model),
@@ -108,6 +110,7 @@ def passes(args: argparse.Namespace) -> int:
         "drafter": drafter,
         "heads": 0 if pair.heads is None else pair.heads.block_size - 1,
         "drafter sizes": "none" if pair.drafter is None else sizes(pair.drafter),
+        "token drafter": "none" if pair.token_drafter is None else sizes(pair.token_drafter),
         "batch": plan.batch,
         "source length": plan.source,
         "cached": plan.cached,
@@ -143,7 +146,8 @@ def notes(setting: Mapping[str, Any], busy: bool) -> list[str]:
     drafter = "" if setting["drafter"] == "none" else f", {setting['drafter sizes']}"
     return [
         f"{setting['model']}: {setting['sizes']}, vocabulary {setting['vocabulary']}. Drafter: "
-        f"{setting['drafter']}{drafter}. Heads: {setting['heads'] or 'none'}.",
+        f"{setting['drafter']}{drafter}; token by token: {setting['token drafter']}. Heads: "
+        f"{setting['heads'] or 'none'}.",
         f"Batch {setting['batch']}, sources of {setting['source length']} tokens, "
         f"{setting['cached']} cached; cpu, {setting['threads']} thread(s). Medians and quartiles "
         f"of {setting['rounds']} interleaved rounds of {setting['repetitions']} after a warm-up; "

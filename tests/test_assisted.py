@@ -1,0 +1,95 @@
+"""assisted beside the other methods: what measures it, and the drafters that are refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.builders import (
+    DEMO,
+    built,
+    demo,
+    lend,
+    save_drafter,
+    tiny_blockwise,
+    tiny_model,
+    tiny_reordered,
+)
+from support.image_models import task_of, tiny_image_model
+from support.losses import build
+
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+
+MODEL = str(DEMO / "model.pt")
+
+
+def rows_of(out: Path, command: str) -> list[dict[str, Any]]:
+    """The rows that a command writes, with the demo's model as its own drafter."""
+    name, *more = command.split()
+    flags = f"--path {MODEL} --drafter-path {MODEL} --decoding assisted".split()
+    assert paradec([name, str(DEMO), *flags, "--out", str(out / "t.json"), *more]) == 0
+    rows: list[dict[str, Any]] = json.loads((out / "t.json").read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def test_commands_that_measure_it(tmp_path: Path) -> None:
+    """Every value of a flag, exact as promised."""
+    swept = "--draft-confidence 0 --draft-confidence 1"
+    rows = rows_of(tmp_path, f"acceptance --subset test --sentences 3 {swept}")
+    assert [(row["decoder"], row["k"], row.get("confidence")) for row in rows] == [
+        ("greedy", "-", "-"), ("assisted", 6, 0.0), ("assisted", 6, 1.0),
+    ]  # fmt: skip
+    assert all(row["label"].startswith("exact") for row in rows)
+    assert rows[1]["passes per sentence"] < rows[2]["passes per sentence"]  # one token a draft
+
+    rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
+    assert [row["block"] for row in rows] == [1, 3, 5, 8, "", ""]
+    assert [row["other"] for row in rows[4:]] == ["adaptive_block=True", "draft_confidence=0.5"]
+    assert all(row["identical"] + row["ties"] == 3 for row in rows)
+
+
+def test_drafters_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    """By flag, with what was given and what is allowed; of another method with its name."""
+    task, model, _ = demo()
+    tiny, small = built("default")
+    shallow = build(task, "shallow_decoder", encoder_from=MODEL)
+    shallow.encoder.layers[0].fc1.bias.data += 1
+    files = {
+        "words": save_drafter(
+            tiny, tiny_model(tiny, dtype=torch.float32), tmp_path / "words.pt", "transformer"
+        ),
+        "elsewhere": save_drafter(task, shallow, tmp_path / "elsewhere.pt", "shallow_decoder"),
+    } | {name: str(DEMO / f"{name}.pt") for name in ("model", "drafter", "heads", "ibdecoder")}
+    files |= {"two": f"{MODEL}:{MODEL}", "none": str(tmp_path / "none.pt")}
+    lent = {
+        "image": tiny_image_model(task_of()), "headed": tiny_blockwise(tiny),
+        "pairs": tiny_reordered(tiny, "double_token"),
+    }  # fmt: skip
+    for decoding, given, words in (
+        ("assisted", "words", "40 symbols|has 7944"),
+        ("assisted", "elsewhere", "this verifier's encoder"),
+        ("assisted", "image", "Transformer for text|ImageTransformer"),
+        ("assisted", "ibdecoder", "left to right|holds a ReorderedTransformer"),
+        ("assisted", "pairs", "left to right|holds a ReorderedTransformer"),
+        ("assisted", "headed", "Transformer for text|BlockwiseTransformer"),
+        ("assisted", "heads", "--decoding blockwise|--path"),
+        ("assisted", "drafter", "holds a BlockNatModel: use --decoding gad or gad_pp"),
+        ("gad", "model", "block_nat; this holds a TransformerModel: use --decoding assisted"),
+        ("gad_pp", "elsewhere", "holds a ShallowDecoderModel: use --decoding assisted"),
+        ("assisted", "two", "one checkpoint|ensemble"),
+        ("assisted", "none", "none.pt|does not exist"),
+        ("auto_fast", "two", "one checkpoint|ensemble"),
+    ):
+        at = (task, model) if given in files else (tiny, small)
+        path = files[given] if given in files else lend(*at, lent[given])
+        flags = argparse.Namespace(decoding=decoding, drafter_path=path)
+        with pytest.raises(UsageError) as error:
+            at[0].build_generator([at[1]], flags)
+        missing = [word for word in f"--drafter-path: got|{words}".split("|")
+                   if word not in str(error.value)]  # fmt: skip
+        assert not missing, f"{given}: {error.value}"
