@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,7 +13,7 @@ from fairseq.models.transformer import TransformerModelBase
 from ..compat.loading import load_beside, named
 from ..errors import option_error
 from ..methods.model_checks import has_heads, is_block_nat, one_set_of_heads
-from ..methods.registry import ANY, BLOCK_NAT, HEADS, TRANSFORMER
+from ..methods.registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from ..models.heads import PREFIX, load_heads
 from ..target_order import TargetOrder, order_of
 
@@ -47,8 +48,10 @@ class Drafters:
             models: the verifiers.
 
         Raises:
-            UsageError: the drafter is of another kind, or belongs to other data or models.
+            UsageError: the drafter is of another kind, an ensemble, or of other data or models.
         """
+        if os.pathsep in path and not os.path.exists(path):
+            raise option_error("--drafter-path", path, "one checkpoint; an ensemble cannot draft")
         if kind == ANY:
             kind = self._kind(path, models)
         if kind == HEADS:
@@ -64,9 +67,12 @@ class Drafters:
             self.models[key] = drafter
         drafter = self.models[key]
         if not _fits(drafter, kind):
+            held = next((one for one in _WANTED if _fits(drafter, one)), None)
+            users = [name for name, method in METHODS.items() if held and method.drafter == held]
+            instead = f": use --decoding {' or '.join(users)}" if users else ""
             raise option_error(
                 "--drafter-path", path,
-                f"{_WANTED[kind]}; this holds a {type(drafter).__name__}",
+                f"{_WANTED[kind]}; this holds a {type(drafter).__name__}{instead}",
             )  # fmt: skip
         own = self.task.max_positions()
         needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
