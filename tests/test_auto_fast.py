@@ -12,7 +12,7 @@ import pytest
 import torch
 from pytest import approx
 from reference.greedy import stock_greedy
-from support import builders
+from support import assisted, builders
 from support.builders import DEMO, DEMO_DRAFTER, HEADS_BLOCK_SIZE, batch, built, lend, tiny_drafter
 from support.commands import PLUGIN, fairseq, succeed
 
@@ -32,6 +32,7 @@ LOOSE = [f"gad_pp --block-size 6 --accept-topk {rule}" for rule in ("3 --accept-
          "5 --accept-margin 3.0")]  # fmt: skip
 OWN = [f"blockwise --block-size {size}" for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2,
        f"{HEADS_BLOCK_SIZE} --adaptive-block")]  # fmt: skip
+ASSISTED = [f"assisted --block-size {size}" for size in (4, 6, 8)]
 FIRST = Bin(1, 8)
 SIX = (3, 7, 5, 9, 2, 4)  # a batch of another bin
 
@@ -113,6 +114,7 @@ def test_candidates_follow_models_and_drafters():
         ([headed, headed], {}, HGJ),
         ([model], {"drafter_path": heads}, [*HGJ, *OWN]),
         ([headed], {"drafter_path": own_drafter}, [*HGJ, *GAD, *OWN]),
+        ([model], {"drafter_path": lend(task, model, model)}, [*HGJ, *ASSISTED]),
     ):
         generator = build(task, models, **flags)
         assert list(generator.candidates) == ["greedy", *wanted]
@@ -221,7 +223,10 @@ def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, m
     assert len({id(one.scorer) for one in ones}) == 1, "weights are gathered once for all"
 
 
-@pytest.mark.parametrize(("variant", "best"), [("learned_positions", "hgj"), ("default", "own")])
+@pytest.mark.parametrize(
+    ("variant", "best"),
+    [("learned_positions", "hgj"), ("default", "own"), ("prenorm", "assisted")],
+)
 def test_each_bin_has_its_choice_and_fairseqs_output(variant, best, caplog):
     """With heads beside the model, outputs begin with given tokens."""
     path, prefix = None, None
@@ -229,6 +234,8 @@ def test_each_bin_has_its_choice_and_fairseqs_output(variant, best, caplog):
     if best == "own":
         path = builders.lend_heads(task, model, builders.tiny_blockwise(task).block_heads)
         best, prefix = "blockwise", torch.tensor([[7, 9]])
+    if best == "assisted":
+        path = lend(task, model, assisted.drafter(variant, "noisy", torch.float64))
 
     def costs(label, sentences):
         return 1.0 if label.startswith(best if sentences > 1 else "greedy") else 1.7
