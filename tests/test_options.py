@@ -191,7 +191,7 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/test_multiword_beam.py
         if METHODS[decoding].samples and name == "sampling":
-            continue  # tests/test_sampling.py
+            continue
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
         with pytest.raises(UsageError, match=f"{flag(name)}: got"):
@@ -206,9 +206,6 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         ({"audit": True}, "--audit: got True; allowed: False with --sampling: its output is not"),
         ({"accept_topk": 2}, "--accept-topk: got 2; allowed: 1 with --sampling"),
         ({"sampling": False, "sampling_topk": 3}, "--sampling-topk requires --sampling"),
-        ({"diversity_rate": 0.5}, "--diversity-rate: got 0.5"),
-        ({"nbest": 2}, "--nbest: got 2"),
-        ({"beam": 4}, "--beam: got 4"),
     ],
 )
 def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):

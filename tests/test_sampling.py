@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq import options
 from reference import gad
 from reference.greedy import rules_for
 from reference.sampling import joint, law
 from support.assisted import drafter
-from support.builders import Limits, built, collate, lend, sources
+from support.builders import DEMO, Limits, built, collate, lend, sources
 from support.chance import assert_drawn
 from support.exact import watched
 
-from fairseq_paradec.decoding.sampling import Sampling, acceptance, residual
+from fairseq_paradec.analysis.promises import SAMPLED, promise_of
+from fairseq_paradec.decoding.sampling import Sampling, acceptance, draw, residual
 
 LOW = -math.inf
-TRUNCATED = [{}, {"topk": 4}, {"topk": 40}, {"topp": 0.6}, {"topp": 1.0}, {"topp": 0.3, "topk": 2}]
 
 
-@pytest.mark.parametrize("own", TRUNCATED)
-def test_truncation_is_fairseqs(own: dict[str, Any]) -> None:
+def test_truncation_is_fairseqs() -> None:
     """Also of tokens that are forbidden or made likelier, whose probabilities add up to no 1."""
     log_probs = torch.randn(5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     log_probs = (3 * log_probs).log_softmax(dim=1)
     log_probs[:, 1] = log_probs[1:3, 2] = log_probs[2, 5:37] = LOW
     log_probs[3, 3] += 4.0
     log_probs[4, :2] = log_probs[4, 3:] = LOW  # the limit
-    got = Sampling(**own).probs(log_probs[None])[0]
-    torch.testing.assert_close(got, torch.stack([law(row, **own) for row in log_probs]))
     forced = torch.tensor([[[LOW, -200.0, LOW]]])  # fairseq has no probability of it left
-    assert Sampling(**own).probs(forced).tolist() == [[[0.0, 1.0, 0.0]]]
+    cases = [{}, {"topk": 4}, {"topk": 40}, {"topp": 0.6}, {"topp": 1.0}, {"topp": 0.3, "topk": 2}]
+    for own in cases:
+        got = Sampling(**own).probs(log_probs[None])[0]
+        torch.testing.assert_close(got, torch.stack([law(row, **own) for row in log_probs]))
+        assert Sampling(**own).probs(forced).tolist() == [[[0.0, 1.0, 0.0]]]
 
 
 def test_accepting_and_replacing_gives_the_verifiers_distribution() -> None:
@@ -49,6 +53,12 @@ def test_accepting_and_replacing_gives_the_verifiers_distribution() -> None:
     torch.testing.assert_close(kept.sum(1), torch.minimum(p, q).sum(1))  # as often as can be
     undrafted = torch.zeros_like(p)
     assert acceptance(p, undrafted).eq(0).all() and residual(p, undrafted).equal(p)
+    weights = torch.rand(300, generator=lots) ** 6
+    weights[:130] = weights[200] = 0
+    torch.manual_seed(3)
+    counts = draw(weights.expand(100_000, 300)).bincount(minlength=300)
+    assert counts[weights == 0].eq(0).all()
+    assert_drawn(counts.tolist(), (weights / weights.sum()).tolist(), sigmas=5)
 
 
 SHORT = Limits(max_len_b=3)
@@ -67,25 +77,24 @@ CASES: dict[str, tuple[str, dict[str, Any], Limits, int, list[list[int]], int]] 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str) -> None:
+def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Path) -> None:
     kind, own, limits, length, prefixes, count = CASES[name]
     dtype = torch.float32 if name == "native" else torch.float64
     task, model = built("default", dtype)
     models = [model, built("default", dtype, seed=4)[1]][:count]
     args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, beam=5, **own)
     args.drafter_path = lend(task, model, drafter("default", kind, dtype))
+    args.stats_file = str(tmp_path / "stats.jsonl")
     generator = task.build_generator(models, args)
-    assert not generator.lossless
     texts = sources(task, (7, 4))
     sample = collate(task, [text for text in texts for _ in range(1500)])
     forced = torch.tensor(prefixes).repeat_interleave(1500, dim=0) if prefixes else None
     torch.manual_seed(5)
     drawn = watched(task, generator, models, sample, forced)
     for b, text in enumerate(texts):
-        prefix, rows = (prefixes or [[], []])[b], drawn[1500 * b : 1500 * (b + 1)]
-        rules = rules_for(
-            task.target_dictionary, models, len(text), prefix=prefix, **limits.reference()
-        )
+        rows, words = drawn[1500 * b : 1500 * (b + 1)], task.target_dictionary
+        given = limits.reference() | {"prefix": prefixes[b] if prefixes else ()}
+        rules = rules_for(words, models, len(text), **given)
         verify = gad.verifier(models, text.tolist(), rules)
         flags = {k.removeprefix("sampling_"): v for k, v in own.items() if "sampling" in k}
         shares = joint(verify, rules, length, **flags)
@@ -95,11 +104,21 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str) -> None:
         for row in rows[:20]:
             assert row.tokens.index(rules.eos) == len(row.tokens) - 1 <= rules.max_len
             scores = [rules.apply(s, i) for i, s in enumerate(verify(row.tokens[:-1]))]
-            for token, score, got in zip(row.tokens, scores, row.row.scores, strict=True):
-                assert got == pytest.approx(float(score[token]), abs=1e-4)
+            want = [float(s[token]) for s, token in zip(scores, row.tokens, strict=True)]
+            assert row.row.scores == pytest.approx(want, abs=1e-4)
         accepted = [p.num_accepted / p.num_drafted for r in rows for p in r.row.passes[:1]]
         assert (min(accepted) == 1) == (kind == "itself") and max(accepted) > 0
+    record = json.loads(Path(args.stats_file).read_text().splitlines()[0])
+    assert record["sampling"]["temperature"] == limits.temperature
+    assert not record["lossless"] and promise_of(record) == SAMPLED
     if name == "topk":  # --seed repeats a run
         torch.manual_seed(5)
         again = watched(task, generator, models, sample)
         assert [row.tokens for row in again] == [row.tokens for row in drawn]
+
+
+def test_fairseqs_commands_take_sampling_without_beam() -> None:
+    both = "--decoding assisted --sampling"
+    for words, beam in {both: 1, f"{both} --beam 4": 4, both[:19]: 5, both[20:]: 5}.items():
+        parser = options.get_generation_parser()
+        assert options.parse_args_and_arch(parser, [str(DEMO), *words.split()]).beam == beam

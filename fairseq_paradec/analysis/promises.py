@@ -12,6 +12,8 @@ PROVENANCE = ("lossless", "engine", "engine_dtype", "compiled", "model", "drafte
 EXACT = "exact"
 #: Exact in fp32, but decoded in a lower precision.
 OTHER_DTYPE = "other dtype"
+#: Sampled: the promise is the model's distribution, not an output.
+SAMPLED = "sampled"
 #: The method does not promise greedy search's output.
 NONE = "none"
 #: Older records lack the promise.
@@ -23,6 +25,8 @@ def promise_of(record: Mapping[str, Any]) -> str:
     lossless, dtype = record.get("lossless"), record.get("engine_dtype")
     if lossless is None or dtype is None:
         return NOT_RECORDED
+    if record.get("sampling") is not None:
+        return SAMPLED
     if not lossless:
         return NONE
     return EXACT if dtype in ("fp32", "fp64") else OTHER_DTYPE

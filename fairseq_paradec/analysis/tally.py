@@ -161,7 +161,8 @@ def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
         "accepted ones, including those after the end of a sentence. rescued: accepted, though not "
         "the verifier's own choice; only traces record it.",
         "promise: exact, greedy search's output; other dtype, greedy search's output in fp32, but "
-        "decoded in a lower precision; none; or not recorded, in files of version 1.",
+        "decoded in a lower precision; sampled, from the model's distribution; none; or not "
+        "recorded, in files of version 1.",
     ]
     if audited:
         notes.append(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fairseq import options, utils
 from fairseq.data import data_utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
@@ -111,6 +112,31 @@ def show_flags_in_help(title: str, flags: Any) -> None:
         return parse
 
     wrap_once(options, "parse_args_and_arch", wrap, fix="show_flags_in_help")
+
+
+def sample_without_beam(decodings: Collection[str]) -> None:
+    """Let some decodings sample without ``--beam 1``.
+
+    fairseq 0.12 refuses ``--sampling`` where ``--nbest`` is not ``--beam``, before it asks the
+    task. These decodings give one output, and count fairseq's default beam as not given.
+
+    Args:
+        decodings: values of ``--decoding``.
+    """
+    default = GenerationConfig().beam
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*args: Any, **kwargs: Any) -> Any:
+            parsed = original(*args, **kwargs)
+            found = parsed[0] if isinstance(parsed, tuple) else parsed
+            samples = getattr(found, "sampling", False)
+            if samples and found.beam == default and getattr(found, "decoding", "") in decodings:
+                found.beam = 1
+            return parsed
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="sample_without_beam")
 
 
 def honour_bf16() -> None:

@@ -20,6 +20,9 @@ from torch import Tensor
 
 from .token_rules import Scored
 
+#: Tokens of a part of the vocabulary; see ``draw``.
+_PART = 128
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -88,10 +91,21 @@ class Sampling:
 def draw(weights: Tensor) -> Tensor:
     """Draw a token by each distribution, ...×V -> ..., with torch's random numbers.
 
-    The distributions need not be normalised. Of exponential clocks with these rates, the first to
-    ring is drawn (as in ``torch.multinomial``, which however refuses NaN).
+    The distributions need not be normalised. A part of the vocabulary is drawn, and a token of it:
+    that takes one sum over the vocabulary. With NaN any token is drawn.
     """
-    return (weights / torch.empty_like(weights).exponential_()).argmax(dim=-1)
+    parts = F.pad(weights, (0, -weights.size(-1) % _PART)).unflatten(-1, (-1, _PART))
+    part = _draw(parts.sum(dim=-1))
+    tokens = part * _PART + _draw(parts.take_along_dim(part[..., None, None], -2).squeeze(-2))
+    return tokens.clamp(max=weights.size(-1) - 1)
+
+
+def _draw(weights: Tensor) -> Tensor:
+    """Draw an index by each distribution, ...×N -> ...; in fp64, for small shares."""
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    share = torch.rand_like(sums[..., :1])  # below 1, so that no index of weight 0 is drawn
+    index = torch.searchsorted(sums, share * sums[..., -1:], right=True)
+    return index.squeeze(-1).clamp(max=weights.size(-1) - 1)
 
 
 def redraw(probs: Tensor, draft_probs: Tensor, draft: Tensor) -> Tensor:

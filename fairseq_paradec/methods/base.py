@@ -7,6 +7,7 @@ import math
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
         self._check_min_len()
-        self.reports = Reports(config, tgt_dict, src_dict, self.audit)
+        self.reports = Reports(config, tgt_dict, src_dict, self.audit, self.sampling is not None)
         self.stats = self.reports.stats
         # fairseq has no call at the end of decoding, so the reports close when this is deleted.
         weakref.finalize(self, self.reports.close)
@@ -101,7 +102,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     def provenance(self) -> dict[str, Any]:
         """Return a record's fields of provenance for the last batch; see docs/trace.md."""
-        return provenance(
+        fields = provenance(
             self.lossless,
             NATIVE if self.scorer.native else TORCH,
             self.engine.dtype_of(self.model.models[0]),
@@ -109,6 +110,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             self.model.models,
             self.helper,
         )
+        if self.sampling is not None:
+            fields["sampling"] = asdict(self.sampling) | {"temperature": self.temperature}
+        return fields
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Prepare a batch outside the timer, for ``_decode``; the default returns None."""

@@ -96,6 +96,8 @@ def _row(method: Method) -> str:
         flags.append(f"`{flag(name)}`{shown}")
     if method.beam:
         flags.insert(0, "`--beam`")
+    if method.samples:
+        flags.insert(0, "`--sampling`")
     cells = (f"`{method.name}`", method.summary, method.exact_words, method.models)
     return "| " + " | ".join((*map(_cell, cells), ", ".join(flags))) + " |"
 

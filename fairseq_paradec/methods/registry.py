@@ -249,7 +249,8 @@ _ENTRIES = (
         defaults={"block_size": 6, "accept_topk": 1},
         needs={"drafter_path": "a checkpoint of --arch shallow_decoder, or any Transformer"},
         exact_if=_top_one_only,
-        exact_words="without --accept-topk, or with --accept-margin 0",
+        exact_words="without --accept-topk, or with --accept-margin 0; with --sampling, outputs of "
+        "the distribution of fairseq's",
         samples=True,
         drafter=TRANSFORMER,
         pass_size=_steps_and_bonus,

@@ -23,15 +23,22 @@ class Reports:
         tgt_dict: the target dictionary.
         src_dict: the source dictionary, for the source's text; None: records have no source.
         audit: the Audit of ``--audit``, for its closing line.
+        samples: whether outputs are sampled, for the closing line.
     """
 
     def __init__(
-        self, config: DecodingConfig, tgt_dict: Any, src_dict: Any, audit: Audit | None
+        self,
+        config: DecodingConfig,
+        tgt_dict: Any,
+        src_dict: Any,
+        audit: Audit | None,
+        samples: bool = False,
     ) -> None:
         self.config = config
         self.tgt_dict = tgt_dict
         self.src_dict = src_dict
         self.audit = audit
+        self.samples = samples
         self.stats = DecodingStats()
         self._files: dict[str, Any] = {}
 
@@ -83,6 +90,8 @@ class Reports:
         line = self.stats.closing_line(self.config.decoding)
         if self.config.jacobi_length == "oracle":
             line += " (oracle lengths, found outside the timer)"
+        if self.samples:
+            line += " (sampled from the distribution of --path's model; not greedy's output)"
         logger.info(line)
         if self.audit is not None:
             logger.info(self.audit.closing_line())

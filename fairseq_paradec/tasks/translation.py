@@ -16,9 +16,10 @@ from fairseq.tasks.translation import TranslationTask
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..compat.checkpoints import OVERRIDES
-from ..compat.command_line import show_flags_in_help
+from ..compat.command_line import sample_without_beam, show_flags_in_help
 from ..errors import UsageError, option_error
 from ..methods.configure import configure
+from ..methods.registry import METHODS
 from .batches import EverySentence
 from .choosing import ChoosesMethod, check_pair
 from .flags import ParallelDecodingOptions, ParallelTranslationConfig
@@ -127,6 +128,7 @@ def _check_data(cfg: Any) -> None:
             )
 
 
+sample_without_beam([name for name, method in METHODS.items() if method.samples])
 show_flags_in_help("fairseq_paradec (parallel decoding)", ParallelDecodingOptions)
 
 # A registered name cannot be registered again; the plugin's task replaces fairseq's.
