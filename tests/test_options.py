@@ -203,8 +203,9 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     ("flags", "words"),
     [
         ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
-        ({"audit": True}, "--audit: got True; allowed: False with --sampling: its output is not"),
-        ({"accept_topk": 2}, "--accept-topk: got 2; allowed: 1 with --sampling"),
+        ({"audit": True}, "--audit: got True; allowed: it without --sampling"),
+        ({"accept_topk": 2}, "--accept-topk: got 2; allowed: it without --sampling"),
+        ({"draft_tree": 4}, "--draft-tree: got 4; allowed: it without --sampling"),
         ({"sampling": False, "sampling_topk": 3}, "--sampling-topk requires --sampling"),
     ],
 )

@@ -178,11 +178,11 @@ def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) ->
 
 def _check_sampling(config: DecodingConfig) -> None:
     """Refuse options that contradict sampling."""
-    for name, allowed, why in (
-        ("accept_topk", 1, "its output has the verifier's distribution"),
-        ("audit", False, "its output is not greedy's"),
-        ("draft_tree", None, "a tree is not drawn"),
+    for name, idle, why in (
+        ("accept_topk", 1, "whose outputs have the verifier's distribution"),
+        ("audit", False, "whose outputs are not greedy's"),
+        ("draft_tree", None, "whose drafts are drawn, one for each sentence"),
     ):
         given = getattr(config, name)
-        if given != allowed:
-            raise option_error(flag(name), given, f"{allowed} with --sampling: {why}")
+        if given != idle:
+            raise option_error(flag(name), given, f"it without --sampling, {why}")
