@@ -66,6 +66,7 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
         return "another model"
     for flag in (
         "--adaptive-block", "--hybrid-length", "--drafter-shortlist", "--draft-confidence",
+        "--draft-tree",
     ):  # fmt: skip
         if flag in flags:
             return f"its passes differ ({flag})"
