@@ -4,7 +4,7 @@
 // for each instruction set; Python loads the processor's.
 #include <new>
 
-#include "choose.h"
+#include "write.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -152,6 +152,14 @@ API int paradec_choose(const Linear* projection, const Rules* rules, const Choic
                        int stride, int rows, int threads) try {
     choose(*projection, *rules, *choices, hidden, stride, rows, working(threads));
     return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Read a chunk and write greedily behind it; see `write`. Returns 2 as paradec_pass does.
+API int paradec_write(const Stack* stack, const Linear* projection, const Rules* rules, const Writing* to,
+                      const Chunk* first, const Store* own, const Store* source, int threads) try {
+    return write(*stack, *projection, *rules, *to, *first, *own, source, working(threads)) ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }

@@ -31,9 +31,10 @@ from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import check_shared_encoder, same_encoder
 from ..decoding.loop import Drafter, Proposal, Verdict, no_draft, num_to_score
 from ..decoding.row import Row
-from ..decoding.sampling import Sampling, draw
-from ..decoding.token_rules import Scored, TokenRules, starts_of
+from ..decoding.sampling import Sampling
+from ..decoding.token_rules import TokenRules, starts_of
 from ..decoding.trees import CHOICES, Growth
+from ..decoding.writing import read, write
 from ..errors import nan_error
 from .drafted import DraftedGenerator
 
@@ -73,38 +74,25 @@ class AssistantDrafter(Drafter):
         self.read = [0] * len(sizes.sizes)  # of each row, how many committed inputs were cached
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Draft up to a row's block size, its limit, the first ``</s>`` or its least probability.
-
-        A pass is over all rows; those whose drafts have ended read filling.
-        """
+        """Draft up to a row's block size, its limit, ``</s>`` or the least probability."""
         counts = self._counts(rows)
         if max(counts) <= 0:
             return no_draft(len(rows))
-        hidden = self._read(rows)  # B×1×D
-        drafts: list[list[int]] = [[] for _ in rows]
-        drawn_from: list[Tensor] = []  # B×1×N each
-        sure: list[list[float]] = [[] for _ in rows]  # log-probabilities, or scores
-        starts = starts_of(rows)
-        live = [b for b, count in enumerate(counts) if count > 0]
-        while True:
-            scored, probs = self._choose(hidden, rows, starts)
-            if probs is not None:
-                drawn_from.append(_only(probs, live))
-            tokens, scores = scored.tokens[:, 0].tolist(), scored.scores[:, 0].tolist()
-            for b in live:
-                drafts[b].append(tokens[b])
-                sure[b].append(scores[b])
-            live = [b for b in live if self._goes_on(drafts[b], counts[b], sum(sure[b]))]
-            if not live:
-                break
-            hidden = self.scorer.step(scored.tokens)
-            lengths = list(self.scorer.cache.lengths)
-            for b in live:
-                lengths[b] += 1
-            self.scorer.keep(lengths)
-            starts = [start + 1 for start in starts]
-        confidences = [list(map(math.exp, row)) for row in sure] if self.traced else None
-        probs = torch.cat(drawn_from, dim=1) if drawn_from else None
+        self.read = [1 + len(row.tokens) for row in rows]
+        written = write(
+            self.scorer,
+            self.projection.part(self.scorer.projection, self.rules),
+            self.rules,
+            rows,
+            counts,
+            self.least,
+            self.traced or self.least > -math.inf,
+            self.sampling,
+        )
+        if written.has_nan:
+            raise nan_error("--drafter-path", [self.scorer.model])
+        drafts, scores, probs = written
+        confidences = [list(map(math.exp, row)) for row in scores] if self.traced else None
         return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences, probs)
 
     def _counts(self, rows: Sequence[Row]) -> list[int]:
@@ -113,43 +101,6 @@ class AssistantDrafter(Drafter):
         last = self.scorer.decoder.max_positions()
         rooms = [min(row.room - 1, last - len(row.tokens)) for row in rows]
         return [min(room, self.sizes[b]) for b, room in enumerate(rooms)]
-
-    def _goes_on(self, draft: list[int], count: int, sure: float) -> bool:
-        """Return whether another token is drafted."""
-        return len(draft) < count and draft[-1] != self.rules.eos and sure >= self.least
-
-    def _choose(
-        self, hidden: Tensor, rows: Sequence[Row], starts: list[int]
-    ) -> tuple[Scored, Tensor | None]:
-        """Choose the drafter's next token for each row; return it and what it was drawn from."""
-        probs = None
-        if self.sampling is None:
-            scored = self.projection.choose(
-                self.scorer.projection, hidden, self.rules, rows, starts,
-                normalised=self.traced or self.least > -math.inf,
-            )  # fmt: skip
-        else:
-            log_probs = self.projection.log_probs(self.scorer.projection, hidden, self.rules)
-            self.rules.restrict(log_probs, rows, starts)
-            probs = self.sampling.probs(log_probs)  # B×1×N
-            tokens = draw(probs)
-            scored = Scored(tokens, probs.gather(2, tokens[:, :, None]).squeeze(2).log())
-        if bool(torch.isnan(scored.scores).any()):
-            raise nan_error("--drafter-path", [self.scorer.model])
-        return scored, probs
-
-    def _read(self, rows: Sequence[Row]) -> Tensor:
-        """Read the committed tokens that are not cached: -> B×1×D, the states after the last."""
-        cached = self.scorer.cache.lengths
-        inputs = [[self.rules.start, *row.tokens] for row in rows]
-        new = [tokens[n:] for tokens, n in zip(inputs, cached, strict=True)]
-        width = max(map(len, new))
-        chunk = [tokens + [self.rules.pad] * (width - len(tokens)) for tokens in new]
-        hidden = self.scorer.step(torch.tensor(chunk, device=self.rules.device))
-        self.read = [len(tokens) for tokens in inputs]
-        self.scorer.keep(self.read)
-        where = torch.tensor([len(tokens) - 1 for tokens in new], device=hidden.device)
-        return hidden.gather(1, where[:, None, None].expand(-1, 1, hidden.size(2)))
 
     def observe(self, verdict: Verdict) -> None:
         """Keep the accepted tokens, as far as they are cached, and adapt the blocks."""
@@ -183,7 +134,8 @@ class TreeAssistant(AssistantDrafter):
         self.trees = []
         if max(counts) <= 0:
             return no_draft(len(rows))
-        hidden = self._read(rows)  # B×1×D
+        hidden = read(self.scorer, rows, self.rules)  # B×1×D
+        self.read = [1 + len(row.tokens) for row in rows]
         device, starts = self.rules.device, starts_of(rows)
         self.trees = [Growth(self.most_nodes, n, self.least, self.rules.eos) for n in counts]
         level = 0
@@ -206,10 +158,10 @@ class TreeAssistant(AssistantDrafter):
     def _read_fronts(self, width: int, level: int) -> Tensor:
         """Read the front of each tree: -> B×F×D."""
         cached, device = self.scorer.cache.lengths, self.rules.device
-        size = max(n - read for n, read in zip(cached, self.read, strict=True)) + width
+        size = max(n - start for n, start in zip(cached, self.read, strict=True)) + width
         chunk, sees = [], []
-        for tree, n, read in zip(self.trees, cached, self.read, strict=True):
-            paths = tree.reads(n - read)
+        for tree, n, start in zip(self.trees, cached, self.read, strict=True):
+            paths = tree.reads(n - start)
             blank = width - len(paths)
             chunk.append([*(tree.tokens[i] for i in tree.front), *[self.rules.pad] * blank])
             seen = [[slot in path for slot in range(size)] for path in paths]
@@ -262,10 +214,3 @@ class AssistedGenerator(DraftedGenerator):
         )
         most = self.config.draft_tree
         return AssistantDrafter(*given) if most is None else TreeAssistant(most, *given)
-
-
-def _only(probs: Tensor, live: Sequence[int]) -> Tensor:
-    """Return the distributions of these rows, and 0 for the others: B×1×N."""
-    kept = torch.zeros_like(probs)
-    kept[live] = probs[live]
-    return kept

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
+from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
+from ..decoding.trace import PassRecord
+from ..decoding.writing import write, writes_natively
 from .base import ParallelGenerator
+
+#: Tokens of a row that the library writes in one call.
+AT_ONCE = 32
 
 
 class GreedyDrafter(Drafter):
@@ -36,3 +43,36 @@ class GreedyGenerator(ParallelGenerator):
     ) -> GreedyDrafter:
         """Return a drafter that drafts no tokens."""
         return GreedyDrafter()
+
+    def _decode(
+        self,
+        net_input: dict[str, Tensor],
+        rows: Sequence[Row],
+        rules: TokenRules,
+        prepared: Drafter,
+    ) -> list[list[dict[str, Any]]]:
+        """Encode and decode: in the native library if it can, else by the loop."""
+        self._encode(net_input)
+        scorer = self.scorer
+        at_once = isinstance(scorer, ChunkScorer) and writes_natively(scorer, scorer.projection)
+        if at_once and not self.record_tokens:
+            write_rows(scorer, rows, rules)
+        else:
+            draft_and_verify(scorer, rows, prepared, ExactMatch(), rules, self.record_tokens)
+        return self._hypotheses(rows, rules)
+
+
+def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:
+    """Write all rows to their end, many tokens a call; see ``draft_and_verify``."""
+    live = list(rows)
+    while live:
+        counts = [min(row.room, AT_ONCE) for row in live]
+        tokens, scores, _ = write(scorer, scorer.projection, rules, live, counts)
+        for row, found, log_probs in zip(live, tokens, scores, strict=True):
+            start = len(row.tokens)
+            row.passes += [PassRecord(start + i, 0, 0, 1) for i in range(len(found))]
+            row.commit(found, log_probs, rules.eos)
+        stay = [b for b, row in enumerate(live) if not row.finished]
+        live = [live[b] for b in stay]
+        if live:
+            scorer.reorder(stay)

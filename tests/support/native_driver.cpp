@@ -90,6 +90,19 @@ int main() {
             if (turn % 5) choices.drafted = drafted.data(), choices.drafted_score = drafted_score.data(), choices.drafted_rank = rank.data();
             if (paradec_choose(map, &rules, &choices, states.data(), padded(dim), count, threads) != 0) return 1;
             for (int64_t one : best) if (one < 0 || one >= words) return 1;
+            const int further = between(1, 5);
+            std::vector<int32_t> wanted(rows, further), written(rows), fresh(rows);
+            std::vector<int64_t> text((size_t)rows * further), must(text.size(), 1);
+            std::vector<float> said(text.size());
+            std::vector<uint8_t> bits(text.size(), NO_END);
+            for (int b = 0; b < rows; ++b) wanted[b] = between(0, further), fresh[b] = between(1, width);
+            Writing to{wanted.data(), further, turn % 2 ? -1e9f : -2.0f, turn % 2, bits.data(), must.data(), text.data(), said.data(), written.data()};
+            if (turn % 3 == 0) to.limits = nullptr, to.forced = nullptr;
+            Chunk first{};
+            first.rows = rows, first.width = width, first.tokens = tokens.data(), first.counts = fresh.data();
+            first.starts = starts.data(), first.own_rows = places.data(), first.source_rows = places.data();
+            if (paradec_write(stack, map, &rules, &to, &first, &own_store, source, threads) != 0) return 1;
+            for (int b = 0; b < rows; ++b) if (written[b] > wanted[b] || (wanted[b] > 0) != (written[b] > 0)) return 1;
             tokens[0] = turn % 2 ? words : -1;
             chunk.counts = nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 2) return 1;
@@ -98,7 +111,7 @@ int main() {
             paradec_copy(stack, &own_store, copied, copied + 1, 1, slots - turn % 3);
             const int32_t to[2] = {0, 1}, of[2] = {between(1, slots - 2), slots - 1};
             paradec_move(stack, &own_store, copied, to, of, 2);
-            for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 4);
+            for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 9);
         }
         paradec_stack_free(stack);
     }

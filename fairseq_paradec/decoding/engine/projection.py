@@ -215,7 +215,7 @@ class DraftProjection:
             normalised: whether scores are log-probabilities, of the shortlist if there is one.
             depths: B×K; see ``TokenRules.choose``.
         """
-        part = self._part_of(projection, rules)
+        part = self.part(projection, rules)
         return part.draft(hidden, rules, rows, starts, normalised, depths)
 
     def candidates(
@@ -229,14 +229,10 @@ class DraftProjection:
         depths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Draft the best tokens at every position; see ``choose`` and ``Projection.candidates``."""
-        part = self._part_of(projection, rules)
+        part = self.part(projection, rules)
         return part.candidates(hidden, rules, rows, count, starts, depths)
 
-    def log_probs(self, projection: Projection, hidden: Tensor, rules: TokenRules) -> Tensor:
-        """Return log-probabilities of the next token, ...×V, or ...×N of a shortlist."""
-        return self._part_of(projection, rules).log_probs(hidden, rules.temperature)
-
-    def _part_of(self, projection: Projection, rules: TokenRules) -> Projection:
+    def part(self, projection: Projection, rules: TokenRules) -> Projection:
         """Return the projection to the shortlist.
 
         It is the whole one if a prefix is forced, for that may lie outside the shortlist.

@@ -89,6 +89,16 @@ class Rules(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Writing(ctypes.Structure):
+    """What rows write; see ``Writing`` in csrc/write.h."""
+
+    _fields_ = [
+        ("counts", c_void_p), ("most", c_int), ("least", c_float), ("normalised", c_int),
+        ("limits", c_void_p), ("forced", c_void_p), ("tokens", c_void_p), ("scores", c_void_p),
+        ("written", c_void_p),
+    ]  # fmt: skip
+
+
 class Choices(ctypes.Structure):
     """Limits on each choice, and what is chosen; see ``Choices`` in csrc/choose.h."""
 
@@ -120,6 +130,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "paradec_move": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "paradec_write": (c_int, [c_void_p] * 7 + [c_int]),
     "paradec_choose": (
         c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]
     ),

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...token_rules import Limits, Scored, starts_of
 from ..cache import check_memory, moves
 from ..masks import Mask, Tree
-from .library import Choices, Chunk, Rules, Store, library
+from .library import Choices, Chunk, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
 if TYPE_CHECKING:
@@ -292,10 +292,15 @@ def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> 
         None if source is None else ctypes.byref(source), states.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
+    _check_pass(status)
+    return states if stack.dim == stack.stride else states[..., : stack.dim]
+
+
+def _check_pass(status: int) -> None:
+    """Raise the error of a pass that failed."""
     if status == 2:
         raise IndexError("a token that is not in the model's vocabulary")
     check(status)
-    return states if stack.dim == stack.stride else states[..., : stack.dim]
 
 
 def native_choose(
@@ -349,6 +354,50 @@ def native_choose(
         return Scored(tokens, scores)
     last = draft.size(1)
     return Scored(tokens, scores, drafted_scores[:, :last], ranks[:, :last])
+
+
+def native_write(
+    weights: NativeWeights,
+    cache: NativeCache,
+    linear: NativeMap,
+    rules: TokenRules,
+    rows: Sequence[Row],
+    new: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    least: float,
+    normalised: bool,
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Read tokens and write the best ones behind them; see ``ChunkScorer.write``."""
+    batch, width, most = len(rows), max(map(len, new)), max(counts)
+    cache.make_room(width + most)
+    limits = rules.limits(rows, starts_of(rows), most)
+    bits, forced = _bits(limits), limits.forced
+    # Arrays and tensors live until the library has read and written what the structures point to.
+    chunk_tokens = (ctypes.c_int64 * (batch * width))()
+    for b, one in enumerate(new):
+        chunk_tokens[b * width : b * width + len(one)] = list(one)
+    lengths, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
+    read, wanted, written = _array(list(map(len, new))), _array(counts), _array([0] * batch)
+    tokens = (ctypes.c_int64 * (batch * most))()
+    scores = (ctypes.c_float * (batch * most))()
+    chunk = Chunk(
+        batch, width, addressof(chunk_tokens), None, addressof(read), addressof(lengths),
+        addressof(own), addressof(source),
+    )  # fmt: skip
+    to = Writing(
+        addressof(wanted), most, least, normalised, address_of(bits), address_of(forced),
+        addressof(tokens), addressof(scores), addressof(written),
+    )  # fmt: skip
+    _check_pass(
+        library().paradec_write(
+            weights.stack.address, linear.address, ctypes.byref(_rules(rules)), ctypes.byref(to),
+            ctypes.byref(chunk), ctypes.byref(cache.store), ctypes.byref(cache.source_store),
+            torch.get_num_threads(),
+        )
+    )  # fmt: skip
+    cache.keep([n + len(one) + max(0, w - 1) for n, one, w in zip(cache.lengths, new, written)])
+    spans = [slice(b * most, b * most + w) for b, w in enumerate(written)]
+    return [tokens[span] for span in spans], [scores[span] for span in spans]
 
 
 def _rules(rules: TokenRules) -> Rules:

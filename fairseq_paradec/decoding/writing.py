@@ -1,0 +1,142 @@
+"""Greedy writing, or sampling, token by token: of a drafter, and of native greedy search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .engine.chunk import ChunkScorer
+from .engine.native.passes import native_write
+from .engine.native.stack import NativeMap
+from .engine.projection import Projection
+from .row import Row
+from .sampling import Sampling, draw
+from .token_rules import Scored, TokenRules, starts_of
+
+
+class Written(NamedTuple):
+    """What rows have written.
+
+    Attributes:
+        tokens: B lists.
+        scores: B lists of their log-probabilities, or of scores that are not normalised.
+        probs: B×K×N, the distributions that tokens were drawn from, all 0 after a shorter row;
+            None: no token was drawn.
+    """
+
+    tokens: list[list[int]]
+    scores: list[list[float]]
+    probs: Tensor | None = None
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether a score is NaN."""
+        return any(math.isnan(score) for row in self.scores for score in row)
+
+
+def unread(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> list[list[int]]:
+    """Return each row's inputs that are not cached: its start and its tokens."""
+    inputs = ([rules.start, *row.tokens] for row in rows)
+    return [tokens[n:] for tokens, n in zip(inputs, scorer.cache.lengths, strict=True)]
+
+
+def read(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Tensor:
+    """Read the inputs that are not cached: -> B×1×D, the states after the last."""
+    new = unread(scorer, rows, rules)
+    width = max(map(len, new))
+    chunk = [tokens + [rules.pad] * (width - len(tokens)) for tokens in new]
+    hidden = scorer.step(torch.tensor(chunk, device=rules.device))
+    scorer.keep([n + len(tokens) for n, tokens in zip(scorer.cache.lengths, new, strict=True)])
+    where = torch.tensor([len(tokens) - 1 for tokens in new], device=hidden.device)
+    return hidden.gather(1, where[:, None, None].expand(-1, 1, hidden.size(2)))
+
+
+def writes_natively(scorer: ChunkScorer, projection: Projection) -> bool:
+    """Return whether ``write`` is one call of the native library."""
+    return scorer.native and isinstance(projection.linear, NativeMap) and projection.first is None
+
+
+def write(
+    scorer: ChunkScorer,
+    projection: Projection,
+    rules: TokenRules,
+    rows: Sequence[Row],
+    counts: Sequence[int],
+    least: float = -math.inf,
+    normalised: bool = True,
+    sampling: Sampling | None = None,
+) -> Written:
+    """Write tokens behind those of each row, each given those before it.
+
+    A row ends with ``</s>`` too. Every written token but a row's last is cached.
+
+    Args:
+        scorer: has read some of the rows' tokens; it reads the rest.
+        projection: of all tokens or of a shortlist.
+        rules: which tokens are allowed at a position.
+        rows: B rows.
+        counts: B, at most so many tokens; one of them is above 0.
+        least: a row ends once the sum of its scores is below this.
+        normalised: whether scores are log-probabilities.
+        sampling: draws the tokens; None: the best ones.
+    """
+    if sampling is None and writes_natively(scorer, projection):
+        assert isinstance(projection.linear, NativeMap)
+        new = unread(scorer, rows, rules)
+        return Written(
+            *native_write(
+                scorer.weights, scorer.cache, projection.linear, rules, rows, new, counts, least,
+                normalised,
+            )
+        )  # fmt: skip
+    hidden = read(scorer, rows, rules)  # B×1×D
+    written: list[list[int]] = [[] for _ in rows]
+    scores: list[list[float]] = [[] for _ in rows]
+    drawn_from: list[Tensor] = []  # B×1×N each
+    starts = starts_of(rows)
+    live = [b for b, count in enumerate(counts) if count > 0]
+    while True:
+        if sampling is None:
+            scored = projection.draft(hidden, rules, rows, starts, normalised)
+        else:
+            scored, probs = _sample(hidden, projection, rules, rows, starts, sampling)
+            drawn_from.append(torch.zeros_like(probs))
+            drawn_from[-1][live] = probs[live]
+        for b in live:
+            written[b].append(int(scored.tokens[b, 0]))
+            scores[b].append(float(scored.scores[b, 0]))
+        live = [
+            b for b in live
+            if len(written[b]) < counts[b] and written[b][-1] != rules.eos
+            and sum(scores[b]) >= least
+        ]  # fmt: skip
+        if not live:
+            break
+        # A pass is over all rows; those that have ended read filling.
+        hidden = scorer.step(scored.tokens)
+        lengths = list(scorer.cache.lengths)
+        for b in live:
+            lengths[b] += 1
+        scorer.keep(lengths)
+        starts = [start + 1 for start in starts]
+    return Written(written, scores, torch.cat(drawn_from, dim=1) if drawn_from else None)
+
+
+def _sample(
+    hidden: Tensor,
+    projection: Projection,
+    rules: TokenRules,
+    rows: Sequence[Row],
+    starts: list[int],
+    sampling: Sampling,
+) -> tuple[Scored, Tensor]:
+    """Draw the next token for each row; return it and the distribution, B×1×N."""
+    log_probs = projection.log_probs(hidden, rules.temperature)
+    rules.restrict(log_probs, rows, starts)
+    probs = sampling.probs(log_probs)
+    tokens = draw(probs)
+    return Scored(tokens, probs.gather(2, tokens[:, :, None]).squeeze(2).log()), probs
