@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from .engine.chunk import ChunkScorer
-from .engine.native.passes import native_write
-from .engine.native.stack import NativeMap
 from .engine.projection import Projection
 from .row import Row
 from .sampling import Sampling, draw
@@ -55,11 +53,6 @@ def read(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Tensor:
     return hidden.gather(1, where[:, None, None].expand(-1, 1, hidden.size(2)))
 
 
-def writes_natively(scorer: ChunkScorer, projection: Projection) -> bool:
-    """Return whether ``write`` is one call of the native library."""
-    return scorer.native and isinstance(projection.linear, NativeMap) and projection.first is None
-
-
 def write(
     scorer: ChunkScorer,
     projection: Projection,
@@ -84,15 +77,9 @@ def write(
         normalised: whether scores are log-probabilities.
         sampling: draws the tokens; None: the best ones.
     """
-    if sampling is None and writes_natively(scorer, projection):
-        assert isinstance(projection.linear, NativeMap)
+    if sampling is None and scorer.writes(projection):
         new = unread(scorer, rows, rules)
-        return Written(
-            *native_write(
-                scorer.weights, scorer.cache, projection.linear, rules, rows, new, counts, least,
-                normalised,
-            )
-        )  # fmt: skip
+        return Written(*scorer.write(new, counts, projection, rules, rows, least, normalised))
     hidden = read(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]

@@ -21,9 +21,9 @@ from .systems import FairseqSystem, Models
 PARTS: Parts = {
     "encoder and keys": ("scorer", ("encode",)),
     "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
-    "drafter's decoder": ("draft_scorer", ("fill", "step")),
+    "drafter's decoder": ("draft_scorer", ("fill", "step", "write")),
     "drafter's vocabulary": ("projection", ("choose",)),
-    "decoder": ("scorer", ("step",)),
+    "decoder": ("scorer", ("step", "write")),
     "vocabulary": ("scorer", ("choose", "log_probs")),
 }
 
@@ -84,7 +84,8 @@ def modules(args: argparse.Namespace) -> int:
         f"{args.threads} thread(s); medians of {args.rounds} rounds; "
         f"{rounds.others_used(used, args.busy)}.",
         "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
-        "softmax. Rest: choosing tokens, the loop, batching, detokenising.",
+        "softmax; a part of the decoder where one native call writes several tokens. Rest: "
+        "choosing tokens, the loop, batching, detokenising.",
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]

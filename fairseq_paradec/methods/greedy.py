@@ -13,7 +13,7 @@ from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_dr
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..decoding.trace import PassRecord
-from ..decoding.writing import write, writes_natively
+from ..decoding.writing import write
 from .base import ParallelGenerator
 
 #: Tokens of a row that the library writes in one call.
@@ -54,7 +54,7 @@ class GreedyGenerator(ParallelGenerator):
         """Encode and decode: in the native library if it can, else by the loop."""
         self._encode(net_input)
         scorer = self.scorer
-        at_once = isinstance(scorer, ChunkScorer) and writes_natively(scorer, scorer.projection)
+        at_once = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
         if at_once and not self.record_tokens:
             write_rows(scorer, rows, rules)
         else:

@@ -26,9 +26,9 @@ from .known import refuse_unknown
 from .masks import Mask
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed
-from .native.passes import NativeCache, native_pass
-from .native.stack import FORMS
-from .projection import gather_projection
+from .native.passes import NativeCache, native_pass, native_write
+from .native.stack import FORMS, NativeMap
+from .projection import Projection, gather_projection
 from .settings import Engine
 from .weights import Form, compiles
 
@@ -253,6 +253,31 @@ class ChunkScorer:
         """Return the best next tokens at every position; see Projection.candidates."""
         hidden = self.projection.read(hidden)
         return self.projection.candidates(hidden, rules, rows, count, starts, depths)
+
+    def writes(self, projection: Projection) -> bool:
+        """Return whether ``write`` knows this model and projection."""
+        return self.native and isinstance(projection.linear, NativeMap) and projection.first is None
+
+    def write(
+        self,
+        new: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        projection: Projection,
+        rules: TokenRules,
+        rows: Sequence[Row],
+        least: float,
+        normalised: bool,
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Read tokens and write the best ones behind them, in one call of the native library.
+
+        Returns B lists of tokens and of their scores. The arguments are those of
+        ``writing.write``, and ``new``: of each row the tokens that it reads, at least one.
+        """
+        assert isinstance(projection.linear, NativeMap)
+        linear = projection.linear
+        return native_write(
+            self.weights, self.cache, linear, rules, rows, new, counts, least, normalised
+        )
 
     def heads(self, given: Any) -> Any:
         """Return prediction heads for the outputs of ``step``, in the form of its passes.
