@@ -56,7 +56,7 @@ TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
-GROWN, ASSISTED = "decoding/trees.py", "methods/assisted.py"
+GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
