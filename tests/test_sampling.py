@@ -28,8 +28,9 @@ LOW = -math.inf
 
 def test_truncation_is_fairseqs() -> None:
     """Also of tokens that are forbidden or made likelier, whose probabilities add up to no 1."""
-    log_probs = torch.randn(5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    log_probs = torch.randn(6, 99, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     log_probs = (3 * log_probs).log_softmax(dim=1)
+    log_probs[5] = (log_probs[5] / 9).log_softmax(dim=0)  # nearly flat
     log_probs[:, 1] = log_probs[1:3, 2] = log_probs[2, 5:37] = LOW
     log_probs[3, 3] += 4.0
     log_probs[4, :2] = log_probs[4, 3:] = LOW  # the limit

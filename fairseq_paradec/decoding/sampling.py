@@ -22,6 +22,8 @@ from .token_rules import Scored
 
 #: Tokens of a part of the vocabulary; see ``draw``.
 _PART = 128
+#: Tokens that are first looked at for topp.
+_FEW = 32
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Sampling:
     def probs(self, log_probs: Tensor) -> Tensor:
         """Truncate and normalise distributions.
 
-        As in fairseq, forbidden tokens have left their share of topp to none.
+        As in fairseq, forbidden tokens' probabilities are missing from the sum that reaches topp.
 
         Args:
             log_probs: B×R×V, -inf for forbidden tokens.
@@ -49,16 +51,32 @@ class Sampling:
             B×R×V, of sum 1.
         """
         if self.topp > 0:
-            sorted_probs, tokens = log_probs.exp().sort(dim=-1, descending=True)
-            before = (sorted_probs.cumsum(dim=-1) < self.topp).sum(dim=-1, keepdim=True)
-            is_kept = torch.arange(log_probs.size(-1), device=log_probs.device) <= before
-            is_kept = torch.zeros_like(is_kept).scatter(-1, tokens, is_kept)
+            is_kept = self._likeliest(log_probs.exp())
         elif self.topk > 0:
             tokens = log_probs.topk(min(self.topk, log_probs.size(-1)), dim=-1).indices
             is_kept = torch.zeros_like(log_probs, dtype=torch.bool).scatter(-1, tokens, True)
         else:
             return log_probs.softmax(dim=-1)
         return log_probs.masked_fill(~is_kept, -math.inf).softmax(dim=-1)
+
+    def _likeliest(self, probs: Tensor) -> Tensor:
+        """Return which tokens are kept for topp: B×R×V booleans.
+
+        Most distributions need few tokens; to sort all would take longer than a small model's pass.
+        """
+        size, width = probs.size(-1), min(_FEW, probs.size(-1))
+        rows = probs.flatten(0, -2)
+        is_kept = torch.zeros_like(rows, dtype=torch.bool)
+        open_rows = torch.arange(len(rows), device=rows.device)
+        while True:
+            top, tokens = rows[open_rows].topk(width, dim=-1)
+            last = (top.cumsum(dim=-1) < self.topp).sum(dim=-1, keepdim=True)  # that is kept
+            kept = torch.arange(width, device=rows.device) <= last
+            is_kept[open_rows[:, None], tokens] = kept
+            open_rows = open_rows[last[:, 0] >= width]
+            if width == size or len(open_rows) == 0:
+                return is_kept.view_as(probs)
+            width = min(4 * width, size)
 
     def choose(
         self, log_probs: Tensor, scored: Scored, draft: Tensor, draft_probs: Tensor | None
