@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from reference.greedy import stock_greedy
 from support.builders import (
     DEMO,
     built,
+    collate,
     demo,
     lend,
     save_drafter,
@@ -48,8 +51,11 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
     assert rows[1]["passes per sentence"] < rows[2]["passes per sentence"]  # one token a draft
 
     rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
-    assert [row["block"] for row in rows] == [1, 3, 5, 8, "", ""]
-    assert [row["other"] for row in rows[4:]] == ["adaptive_block=True", "draft_confidence=0.5"]
+    assert [row["block"] for row in rows] == [1, 3, 5, 8, "", "", 8, 8, 8]
+    assert [row["other"] for row in rows[4:]] == [
+        "adaptive_block=True", "draft_confidence=0.5",
+        "draft_tree=1", "draft_tree=8", "draft_tree=32",
+    ]  # fmt: skip
     assert all(row["identical"] + row["ties"] == 3 for row in rows)
 
 
@@ -93,3 +99,54 @@ def test_drafters_that_do_not_fit_are_named(tmp_path: Path) -> None:
         missing = [word for word in f"--drafter-path: got|{words}".split("|")
                    if word not in str(error.value)]  # fmt: skip
         assert not missing, f"{given}: {error.value}"
+
+
+def doctored(model: Any, kind: str) -> Any:
+    """A copy of the demo's model that is made to say something else."""
+    model = copy.deepcopy(model)
+    decoder = model.decoder
+    with torch.no_grad():
+        if kind in ("noisy", "random"):
+            lots = torch.Generator().manual_seed(5)
+            for weight in decoder.layers.parameters():
+                spread = weight.std() if weight.numel() > 1 else 0
+                weight += (0.8 if kind == "noisy" else 9) * spread * torch.randn(
+                    weight.shape, generator=lots
+                )
+        elif kind != "itself":
+            norm = decoder.layers[-1].final_layer_norm
+            norm.weight[0], norm.bias[0] = 0, 1  # a state's first number is 1
+            words = decoder.output_projection.weight.clone()
+            words[2, 0] = 1e4 if kind == "ends at once" else -1e4
+            decoder.output_projection = torch.nn.Linear(words.size(1), len(words), bias=False)
+            decoder.output_projection.weight.copy_(words)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("kind", ["itself", "noisy", "random", "ends at once", "never ends"])
+def test_any_drafter_leaves_greedys_output(kind: str, engine: str) -> None:
+    """Of the demo's sentences, alone and in batches, with trees and without."""
+    task, model, sources = demo()
+    model.make_generation_fast_()
+    drafter = doctored(model, kind)
+    path = lend(task, model, drafter)
+    passes = {}
+    for rows in (1, 64):
+        samples = [collate(task, sources[i : i + rows]) for i in range(0, len(sources), rows)]
+        want = [h["tokens"].tolist() for s in samples for h in stock_greedy(task, [model], s)]
+        for nodes in (None, 1, 8, 32):
+            flags = argparse.Namespace(
+                decoding="assisted", drafter_path=path, draft_tree=nodes, engine=engine,
+                block_size=8,
+            )  # fmt: skip
+            generator = task.build_generator([model], flags)
+            hypos = [h for s in samples for h in task.inference_step(generator, [model], s)]
+            assert [h[0]["tokens"].tolist() for h in hypos] == want
+            passes[rows, nodes] = generator.stats.passes
+    assert all(passes[1, nodes] == passes[64, nodes] for nodes in (None, 1, 8, 32))
+    total = sum(map(len, want))
+    bounds = {"itself": (0.1, 0.2), "never ends": (0.1, 0.3), "noisy": (0.2, 0.8)}
+    least, most = bounds.get(kind, (0.8, 1))
+    assert least * total < passes[1, None] <= most * total

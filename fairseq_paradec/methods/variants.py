@@ -67,7 +67,8 @@ def drafted_blocks(joined: bool, block: int) -> Settings:
 def assisted_blocks(joined: bool, block: int) -> Settings:
     """Return the settings of ``assisted``; see ``defaults``."""
     blocks: Settings = [{"block_size": size} for size in (1, *BLOCK_SIZES)]
-    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.5}]
+    trees: Settings = [{"block_size": 8, "draft_tree": nodes} for nodes in (1, 8, 32)]
+    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.5}, *trees]
 
 
 def trained_blocks(joined: bool, block: int) -> Settings:
