@@ -53,7 +53,7 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
     assert [row["block"] for row in rows] == [1, 3, 5, 8, "", "", 8, 8, 8]
     assert [row["other"] for row in rows[4:]] == [
-        "adaptive_block=True", "draft_confidence=0.5",
+        "adaptive_block=True", "draft_confidence=0.0",
         "draft_tree=1", "draft_tree=8", "draft_tree=32",
     ]  # fmt: skip
     assert all(row["identical"] + row["ties"] == 3 for row in rows)
@@ -139,7 +139,7 @@ def test_any_drafter_leaves_greedys_output(kind: str, engine: str) -> None:
         for nodes in (None, 1, 8, 32):
             flags = argparse.Namespace(
                 decoding="assisted", drafter_path=path, draft_tree=nodes, engine=engine,
-                block_size=8,
+                block_size=8, draft_confidence=0.0,
             )  # fmt: skip
             generator = task.build_generator([model], flags)
             hypos = [h for s in samples for h in task.inference_step(generator, [model], s)]

@@ -32,7 +32,7 @@ LOOSE = [f"gad_pp --block-size 6 --accept-topk {rule}" for rule in ("3 --accept-
          "5 --accept-margin 3.0")]  # fmt: skip
 OWN = [f"blockwise --block-size {size}" for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2,
        f"{HEADS_BLOCK_SIZE} --adaptive-block")]  # fmt: skip
-ASSISTED = [f"assisted --block-size {size}" for size in (4, 6, 8)]
+ASSISTED = [f"assisted --block-size {size}" for size in (4, 8)]
 FIRST = Bin(1, 8)
 SIX = (3, 7, 5, 9, 2, 4)  # a batch of another bin
 

@@ -68,7 +68,7 @@ def assisted_blocks(joined: bool, block: int) -> Settings:
     """Return the settings of ``assisted``; see ``defaults``."""
     blocks: Settings = [{"block_size": size} for size in (1, *BLOCK_SIZES)]
     trees: Settings = [{"block_size": 8, "draft_tree": nodes} for nodes in (1, 8, 32)]
-    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.5}, *trees]
+    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.0}, *trees]
 
 
 def trained_blocks(joined: bool, block: int) -> Settings:
@@ -112,7 +112,7 @@ def drafts(block: int, vocabulary: int) -> Settings:
 
 def assists(block: int, vocabulary: int) -> Settings:
     """Return the candidates of ``assisted``; see ``plain``."""
-    sizes: Settings = [{"block_size": size} for size in (4, 6, 8)]
+    sizes: Settings = [{"block_size": size} for size in (4, 8)]
     if vocabulary > 2 * SHORTLIST:
         sizes.append({"drafter_shortlist": SHORTLIST})
     return sizes

@@ -49,4 +49,5 @@ def twin(setting: Any, source: Sequence[int], prefix: Sequence[int]) -> Any:
     rules = rules_for(words, setting.models, len(source), prefix=prefix, **limits)
     models = (setting.models, [setting.given])
     verify, draft = (gad.verifier(each, source, rules) for each in models)
-    return paper.assisted(verify, draft, rules, **{"block_size": 6} | flags)
+    usual = {"block_size": 6, "draft_confidence": 0.4}
+    return paper.assisted(verify, draft, rules, **usual | flags)
