@@ -56,8 +56,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--draft-confidence",
         type=float,
         action="append",
-        help="assisted's probability at which a draft ends (default: 0, never)",
+        help="assisted's probability at which a draft ends (default: 0.4; with a tree 0)",
     )
+    add("--draft-tree", type=number, action="append", help="nodes (default: no tree)")
     add(
         "--accept-topk",
         type=number,

@@ -43,13 +43,13 @@ from .text import holds_images, quality_of
 
 # The flags whose values are combined.
 SWEPT = (
-    "drafter_path", "block_size", "draft_confidence", "accept_topk", "accept_margin",
-    "accept_distance", "min_block",
+    "drafter_path", "block_size", "draft_confidence", "draft_tree", "accept_topk",
+    "accept_margin", "accept_distance", "min_block",
 )  # fmt: skip
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
 # Columns that are dropped if no row has a value in them.
-OPTIONAL = ("model", "drafter", "confidence", "beta", "tau", "epsilon", "l", BLOCK)
+OPTIONAL = ("model", "drafter", "confidence", "nodes", "beta", "tau", "epsilon", "l", BLOCK)
 
 END = "</s>"
 
@@ -232,6 +232,7 @@ def row(
         "drafter": options.get("drafter_path", "-"),
         "k": flags.get("block_size", "-"),
         "confidence": options.get("draft_confidence", "-"),
+        "nodes": options.get("draft_tree", "-"),
         "beta": flags.get("accept_topk", "-"),
         "tau": flags.get("accept_margin", "-"),
         "epsilon": options.get("accept_distance", "-"),
