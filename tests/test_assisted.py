@@ -150,3 +150,29 @@ def test_any_drafter_leaves_greedys_output(kind: str, engine: str) -> None:
     bounds = {"itself": (0.1, 0.2), "never ends": (0.1, 0.3), "noisy": (0.2, 0.8)}
     least, most = bounds.get(kind, (0.8, 1))
     assert least * total < passes[1, None] <= most * total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"sampling_topk": 10}, {"sampling_topp": 0.9}])
+def test_samples_of_real_sentences_score_as_fairseqs_own(more: dict[str, Any]) -> None:
+    """Mean log-probabilities by sentence, of 10 samples each, within 5 standard errors."""
+    task, model, sources = demo()
+    model.make_generation_fast_()
+    path = lend(task, model, doctored(model, "noisy"))
+    common = {"sampling": True, "beam": 1, "unnormalized": True, **more}
+    generators = [
+        task.build_generator([model], argparse.Namespace(**common, **own))
+        for own in ({"decoding": "beam"}, {"decoding": "assisted", "drafter_path": path})
+    ]
+    torch.manual_seed(7)
+    means = []
+    for generator in generators:
+        found = [
+            task.inference_step(generator, [model], collate(task, [source] * 10))
+            for source in sources
+        ]
+        means.append(torch.tensor([[h[0]["score"].item() for h in one] for one in found]).mean(1))
+    difference = means[1] - means[0]  # of each sentence
+    error = difference.std() / len(difference) ** 0.5
+    assert difference.mean().abs() < 5 * error
+    assert 5 * error < 0.2 * means[0].mean().abs()  # it would show a wrong distribution
