@@ -1,7 +1,7 @@
-"""Pictures of speed-ups: by batch, beam, length, threads; of single sentences; and of acceptance.
+"""Pictures of speed-ups: by batch, beam, length, threads; of single sentences; and of drafts.
 
-Pure functions of a benchmark's JSON, or of the counts of ``acceptance_by_position``. Each writes a
-``.png`` or ``.svg`` file, or SVG into an open binary file.
+Pure functions of a benchmark's JSON, of the counts of ``acceptance_by_position``, or of the rows of
+``paradec breakeven``. Each writes a ``.png`` or ``.svg`` file, or SVG into an open binary file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ import numpy as np
 from .acceptance_by_position import Position
 from .benchmark_plot import COLOURS, WRONG, plt, save
 from .benchmark_tables import BEAM
+from .break_even import PAYS_WORDS, Row
 from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
 
 #: Marks of settings or lines, in order.
@@ -24,6 +26,9 @@ MARKERS = "os^Dv<>pPX"
 
 #: Largest number of histograms side by side.
 COLUMNS = 4
+
+#: Lines of block sizes, in order; the lowest and the highest round.
+LINES, EDGES = ("-", "--", "-.", ":"), ("lowest round", "highest round")
 
 #: Shares of fewer drafts have hollow marks.
 FEW = 10
@@ -197,4 +202,50 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     handles = lines[: len(by_name)]
     # Explicit handles, because matplotlib hides names that begin with _.
     figure.legend(handles, list(by_name), fontsize=8, frameon=False, loc="outside right upper")
+    save(figure, target)
+
+
+def draw_break_even(rows: Sequence[Row], name: str, target: Path | BinaryIO) -> None:
+    """Draw speed-up over tokens a pass: a panel for each decoder, a line for each engine and block.
+
+    Args:
+        rows: of ``paradec breakeven``.
+        name: of the picture.
+        target: the file.
+    """
+    decoders, engines, sizes = (
+        list(dict.fromkeys(row[column] for row in rows))
+        for column in ("decoder", "engine", "block size")
+    )
+    figure, axes = _axes(1, len(decoders), max(6.4, 4.8 * len(decoders)), 4.4, sharey=True)
+    for ax, decoder in zip(axes[0], decoders, strict=True):
+        own = [row for row in rows if row["decoder"] == decoder]
+        for (i, engine), (j, size) in product(enumerate(engines), enumerate(sizes)):
+            curve = [r for r in own if (r["engine"], r["block size"]) == (engine, size)]
+            points = sorted(
+                [row[column] for column in ("tokens a pass", "speed-up", *EDGES)]
+                for row in curve
+                if row["rate"] != "-"
+            )
+            tokens, middles, lows, highs = zip(*points, strict=True)
+            style = {"color": f"C{i}", "linestyle": LINES[j % len(LINES)]}
+            ax.plot(tokens, middles, marker="o", markersize=3, linewidth=1.2, **style)
+            ax.vlines(tokens, lows, highs, f"C{i}", linewidth=0.8)
+            for row in curve:
+                if row["rate"] == "-" and row["at"] not in PAYS_WORDS and row["speed-up"] != "-":
+                    where = row["tokens a pass"], row["speed-up"]
+                    ax.plot(*where, "*", markersize=9, color=f"C{i}", markeredgecolor="black")
+                    ax.annotate(row["at"], where, (5, -9), textcoords="offset points", fontsize=7)
+        ax.axhline(1, color="black", linewidth=0.6, linestyle=":")
+        ax.set_title(decoder, fontsize=9)
+        ax.set_xlabel("tokens a pass", fontsize=8)
+        ax.grid(color="#eeeeee")
+    axes[0, 0].set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("times as fast as greedy search in the same engine", fontsize=8)
+    figure.suptitle(name, fontsize=10)
+    handles = [plt.Line2D([], [], color=f"C{i}", label=one) for i, one in enumerate(engines)]
+    for j, size in enumerate(sizes):
+        style = {"color": "#555555", "linestyle": LINES[j % len(LINES)]}
+        handles.append(plt.Line2D([], [], label=f"block size {size}", **style))
+    figure.legend(handles=handles, fontsize=8, frameon=False, loc="outside right upper")
     save(figure, target)

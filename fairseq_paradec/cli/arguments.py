@@ -64,6 +64,26 @@ def declare_table(
     parser.add_argument("--out", type=Path, required=required, help=out)
 
 
+def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
+    """Declare a checkpoint, or random weights of a size, and engines; ``engines``: the default."""
+    add = parser.add_argument
+    add("data", metavar="DATA", nargs="?", help="fairseq data folder, with --path")
+    add("--path", help="checkpoint of a Transformer")
+    add(
+        "--arch-size",
+        choices=("tiny", "small", "base"),
+        help="instead of --path: random weights of this size",
+    )
+    add("--vocabulary", type=whole_number, default=7944, help="with --arch-size (default: 7944)")
+    add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
+    add(
+        "--engines", default=engines, metavar="LIST",
+        help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
+        "torch-bf16, torch-fp16, torch-int8; torch's also as, for example, torch:compile; without "
+        f"a dtype in fp32 (default: {engines})",
+    )  # fmt: skip
+
+
 def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
     """Declare the flags of commands that time work in rounds; ``rounds`` says what a round is."""
     add = parser.add_argument

@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "acceptance": "share of accepted drafted tokens, by setting",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
+        "breakeven": "from how many tokens a pass drafting pays",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
         "threads": "what several threads, generators and processes give",
         "training-speed": "updates per second of architectures",
@@ -54,7 +55,7 @@ COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
 
 
 def overview() -> str:
-    """Return what ``paradec --help`` prints; it fits 80×24."""
+    """Return what ``paradec --help`` prints; it fits 80×25."""
     width = max(len(name) for group in GROUPS.values() for name in group)
     lines = ["usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)"]
     for title, commands in GROUPS.items():

@@ -20,21 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add, number = parser.add_argument, arguments.whole_number
     numbers = arguments.whole_numbers
-    add("data", metavar="DATA", nargs="?", help="fairseq data folder, with --path")
-    add("--path", help="checkpoint of a Transformer")
-    add(
-        "--arch-size",
-        choices=("tiny", "small", "base"),
-        help="instead of --path: random weights of this size",
-    )
-    add("--vocabulary", type=number, default=7944, help="with --arch-size (default: 7944)")
-    add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
-    add(
-        "--engines", default="native,torch", metavar="LIST",
-        help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
-        "torch-bf16, torch-fp16, torch-int8; torch's also as, for example, torch:compile; without "
-        "a dtype in fp32 (default: native,torch)",
-    )  # fmt: skip
+    arguments.declare_sized_model(parser, "native,torch")
     add("--chunks", type=numbers, default=[1, 2, 4, 9, 26], help="tokens (default: 1,2,4,9,26)")
     add(
         "--block-sizes", type=numbers, default=[10],

@@ -14,7 +14,7 @@ from ..compat.loading import load_beside, named
 from ..errors import option_error
 from ..methods.model_checks import has_heads, is_block_nat, one_set_of_heads
 from ..methods.registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
-from ..models.heads import PREFIX, load_heads
+from ..models.heads import PREFIX, BlockHeads, load_heads
 from ..target_order import TargetOrder, order_of
 
 # What a method's drafter has to be, in words.
@@ -38,6 +38,20 @@ class Drafters:
         self.models: dict[tuple[str, Any, Any], Any] = {}
         # By base model and path: heads read the states of one base.
         self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+    def lend(self, name: str, drafter: Any, verifier: Any) -> None:
+        """Let ``load`` return a drafter, or heads, that no file holds.
+
+        Args:
+            name: in place of its path.
+            drafter: prepared for inference.
+            verifier: the model that it drafts for.
+        """
+        if isinstance(drafter, BlockHeads):
+            self.heads.setdefault(verifier, {})[name] = drafter
+            return
+        like = next(verifier.parameters())
+        self.models[name, like.dtype, like.device] = drafter
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Any:
         """Return a drafter that fits the task and these models; it is loaded once.

@@ -21,6 +21,9 @@ from .. import loading
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+# Of --vocabulary: fairseq's special tokens, and two words.
+LEAST_WORDS = 6
+HEAD_WIDTH = 32  # of a drafter of --drafter-width
 # --engines: fp32 is not spelled.
 ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
 
@@ -45,15 +48,45 @@ class Pair(NamedTuple):
     args: Any = None
 
 
-def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
+def check_model(args: argparse.Namespace) -> None:
+    """Refuse flags of a model and engines that do not go together, and files that are not there.
+
+    Args:
+        args: those of ``cli.arguments.declare_sized_model``.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if (args.path is None) == (args.arch_size is None):
+        raise option_error("--path", args.path, "one of --path and --arch-size")
+    if args.path is not None and args.data is None:
+        raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
+    if args.path is not None:
+        loading.check_inputs(args.data, args.path)
+    if args.arch_size is not None and (args.data or args.drafter_path):
+        given = args.data or args.drafter_path
+        raise option_error("DATA, --drafter-path", given, "none with --arch-size")
+    if args.arch_size is not None and args.vocabulary < LEAST_WORDS:
+        allowed = f"{LEAST_WORDS} or more: 4 tokens are special ones"
+        raise option_error("--vocabulary", args.vocabulary, allowed)
+    for name in args.engines.split(","):
+        parse_engine(name)
+
+
+def random_pair(
+    size: str, vocabulary: int, block_size: int, drafter_width: int | None = None
+) -> Pair:
     """Build a Transformer with random weights, and helpers of it.
 
-    The drafters are as ``block_nat_fast`` and ``shallow_decoder`` make them.
+    The drafters are as ``block_nat_fast`` and ``shallow_decoder`` make them. The vector of ``</s>``
+    is zero: other tokens score higher, so an output ends at the length limit.
 
     Args:
         size: a key of SIZES.
-        block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
         vocabulary: tokens, fairseq's special ones among them.
+        block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
+        drafter_width: of the shallow decoder, in heads of 32 with a feed-forward layer of twice the
+            width; None: the model's sizes.
     """
     words = Dictionary()
     for number in range(vocabulary - len(words)):
@@ -69,6 +102,8 @@ def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
         torch.manual_seed(1)
         args = argparse.Namespace(**settings)
         model = _build("transformer", args, task)
+        with torch.no_grad():
+            model.decoder.embed_tokens.weight[words.eos()] = 0.0
         given = {
             "encoder_from": "the verifier",
             "encoder_copied": True,
@@ -76,14 +111,30 @@ def random_pair(size: str, vocabulary: int, block_size: int) -> Pair:
             "max_source_positions": 1024,
             "max_target_positions": 1024,
         }
+        narrow = {} if drafter_width is None else _narrow(drafter_width)
         drafters = [
-            _build(arch, argparse.Namespace(**given), task)
-            for arch in ("block_nat_fast", "shallow_decoder")
+            _build("block_nat_fast", argparse.Namespace(**given), task),
+            _build("shallow_decoder", argparse.Namespace(**given | narrow), task),
         ]
         drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
     for drafter in drafters:
         drafter.encoder.load_state_dict(model.encoder.state_dict())
     return Pair(task, model, drafters[0], drafters[1], drafts, args)
+
+
+def _narrow(width: int) -> dict[str, int]:
+    """Return the options of a decoder of another width than the verifier's.
+
+    Raises:
+        UsageError: it is no multiple of the heads' width.
+    """
+    if width % HEAD_WIDTH:
+        raise option_error("--drafter-width", width, f"a multiple of {HEAD_WIDTH}")
+    return {
+        "decoder_embed_dim": width,
+        "decoder_ffn_embed_dim": 2 * width,
+        "decoder_attention_heads": width // HEAD_WIDTH,
+    }
 
 
 def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:

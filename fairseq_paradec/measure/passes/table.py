@@ -11,13 +11,13 @@ import torch
 from ...analysis.markdown import markdown
 from ...analysis.pass_costs import tables
 from ...errors import option_error
-from .. import documents, loading, machine
+from .. import documents, machine
 from ..documents import PASSES, VERSIONS, check
 from ..peers import converted, converted_model
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
 from .estimate import read_acceptance
-from .models import Pair, load_pair, parse_engine, random_pair, sizes
+from .models import Pair, check_model, load_pair, random_pair, sizes
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -26,23 +26,11 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         UsageError: there are some.
     """
-    if (args.path is None) == (args.arch_size is None):
-        raise option_error("--path", args.path, "one of --path and --arch-size")
-    if args.path is not None and args.data is None:
-        raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
-    if args.path is not None:
-        loading.check_inputs(args.data, args.path)
-    if args.arch_size is not None and (args.data or args.drafter_path):
-        given = args.data or args.drafter_path
-        raise option_error("DATA, --drafter-path", given, "none with --arch-size")
-    if args.arch_size is not None and args.vocabulary < 5:
-        raise option_error("--vocabulary", args.vocabulary, "5 or more: 4 tokens are special ones")
+    check_model(args)
     if args.out is not None and args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
     if args.acceptance is not None and args.batch > 1:
         raise option_error("--batch", args.batch, "1 with --acceptance: its passes are of batch 1")
-    for name in args.engines.split(","):
-        parse_engine(name)
 
 
 def _check_positions(args: argparse.Namespace, pair: Pair) -> None:

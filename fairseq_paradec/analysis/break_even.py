@@ -1,0 +1,71 @@
+"""From how many tokens a pass drafting pays: interpolation between measured points.
+
+Pure functions of the rows of ``paradec breakeven``. A curve is the points of one engine, decoder
+and block size; between two of them it is straight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+MEASURED = "measured"
+# What the row of a curve's break-even says; its tokens a pass are the last or first measured ones
+# where the curve does not cross 1.
+PAYS_WORDS = PAYS, PAYS_BELOW, PAYS_NOWHERE = "pays from", "pays from below", "pays nowhere up to"
+
+
+class Mark(NamedTuple):
+    """Where a trained pair stands.
+
+    Attributes:
+        name: for the table and the picture.
+        decoder: the decoder's name.
+        block_size: its block size.
+        tokens: that a pass writes.
+    """
+
+    name: str
+    decoder: str
+    block_size: int
+    tokens: float
+
+
+class Point(NamedTuple):
+    """A point of a curve.
+
+    Attributes:
+        tokens: that a pass writes.
+        speed_up: against greedy search in the same engine, the median of the rounds.
+        low: the lowest round's.
+        high: the highest round's.
+    """
+
+    tokens: float
+    speed_up: float
+    low: float
+    high: float
+
+
+def at(points: Sequence[Point], tokens: float) -> Point | None:
+    """Return a curve's point at a number of tokens a pass; None outside what was measured."""
+    ordered = sorted(points)
+    for first, second in zip(ordered, ordered[1:], strict=False):
+        if first.tokens <= tokens <= second.tokens and first.tokens < second.tokens:
+            share = (tokens - first.tokens) / (second.tokens - first.tokens)
+            return Point(*(a + share * (b - a) for a, b in zip(first, second, strict=True)))
+    return next((point for point in ordered if point.tokens == tokens), None)
+
+
+def pays_from(points: Sequence[Point]) -> tuple[str, Point]:
+    """Return from where on a curve stays at 1 or above: in words, and the point."""
+    ordered = sorted(points)
+    if ordered[-1].speed_up < 1:
+        return PAYS_NOWHERE, ordered[-1]
+    for first, second in reversed(list(zip(ordered, ordered[1:], strict=False))):
+        if first.speed_up < 1:
+            share = (1 - first.speed_up) / (second.speed_up - first.speed_up)
+            return PAYS, Point(*(a + share * (b - a) for a, b in zip(first, second, strict=True)))
+    return PAYS_BELOW, ordered[0]
