@@ -57,6 +57,7 @@ JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.p
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
 GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
+WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
@@ -181,6 +182,17 @@ MUTANTS = [
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :",
       "test_pass_counts.py"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
+    # assisted
+    m("assisted", ASSISTED, "self.scorer.keep(list(map(min, self.scorer.cache.lengths, wanted)))",
+      "pass"),
+    m("assisted", WRITING, "and sum(scores[b]) >= least", "and scores[b][-1] >= least"),
+    m("assisted", WRITING, "< counts[b] and written[b][-1] != rules.eos", "< counts[b]"),
+    m("assisted", ASSISTED, "min(row.room - 1, last - len(row.tokens))", "row.room - 1",
+      "test_assisted.py"),
+    m("assisted", WRITING, "[len(tokens) - 1 for tokens in new]", "[width - 1 for tokens in new]"),
+    m("assisted", WRITING, "starts = [start + 1 for start in starts]", "pass"),
+    m("assisted", "csrc/write.h", "!(sums[b] >= to.least)", "!(sums[b] > -9e9f)"),
+    m("assisted", ASSISTED, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # native passes
     m("native", "csrc/stack.h", "token.place + 1 : start + seen[j];",
       "token.place + 2 : start + seen[j];", *NATIVE),

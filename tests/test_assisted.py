@@ -13,8 +13,11 @@ import torch
 from reference.greedy import stock_greedy
 from support.builders import (
     DEMO,
+    Limits,
+    batch,
     built,
     collate,
+    decode,
     demo,
     lend,
     save_drafter,
@@ -57,6 +60,21 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
         "draft_tree=1", "draft_tree=8", "draft_tree=32",
     ]  # fmt: skip
     assert all(row["identical"] + row["ties"] == 3 for row in rows)
+
+
+@pytest.mark.parametrize("more", [{}, {"draft_tree": 6}])
+def test_a_drafter_drafts_as_far_as_its_positions_go(more: dict[str, Any]) -> None:
+    """Behind them the verifier goes on alone, row by row."""
+    task, model = built("default")
+    short = tiny_model(task, decoder_layers=1, max_target_positions=6)
+    sample, flags = batch(task, (3, 7, 5, 9)), {"drafter_path": lend(task, model, short)} | more
+    limits = Limits(min_len=12)
+    hypos = decode(task, [model], sample, limits, decoding="assisted", block_size=4, **flags)
+    wanted = stock_greedy(task, [model], sample, **limits.stock())
+    for hypo, one in zip(hypos, wanted, strict=True):
+        assert hypo["tokens"].tolist() == one["tokens"].tolist()
+        drafted = hypo["num_drafted"]
+        assert drafted[0] > 0 == max(drafted[6:])
 
 
 def test_drafters_that_do_not_fit_are_named(tmp_path: Path) -> None:
