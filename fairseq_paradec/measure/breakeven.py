@@ -16,6 +16,7 @@ from ..analysis.break_even import MEASURED, Mark, Point, Row, at, pays_from
 from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
+from ..methods.registry import METHODS
 from . import documents, loading, rounds
 from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
 from .told import tell, with_errors
@@ -135,6 +136,8 @@ def make_ways(
         common |= {"drafter_shortlist": args.drafter_shortlist}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             own = {"decoding": decoder, "drafter_path": drafters[decoder], "block_size": block_size}
+            if "draft_confidence" in METHODS[decoder].reads:
+                own["draft_confidence"] = 0.0  # whole drafts, whatever the drafter thinks of them
             generator = loading.generator(pair.task, [pair.model], **common | own)
             generator.join(scorers, False)
             told = tell(generator)
