@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
-MEASURED = "measured"
-# What the row of a curve's break-even says; its tokens a pass are the last or first measured ones
-# where the curve does not cross 1.
+# What a row is, besides a mark: a point of a curve; a trained drafter's own drafts; the curve's
+# point with as many tokens a pass as those.
+MEASURED, OWN, PREDICTED = "measured", "own drafts", "own drafts, predicted"
+# The row of a curve's break-even. Where the curve does not cross 1, its tokens a pass are the first
+# or last measured ones.
 PAYS_WORDS = PAYS, PAYS_BELOW, PAYS_NOWHERE = "pays from", "pays from below", "pays nowhere up to"
 
 
@@ -31,6 +33,11 @@ class Mark(NamedTuple):
     decoder: str
     block_size: int
     tokens: float
+
+    @property
+    def curve(self) -> tuple[str, int]:
+        """The decoder and its block size."""
+        return self.decoder, self.block_size
 
 
 class Point(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 from .acceptance_by_position import Position
 from .benchmark_plot import COLOURS, WRONG, plt, save
 from .benchmark_tables import BEAM
-from .break_even import PAYS_WORDS, Row
+from .break_even import PAYS_WORDS, PREDICTED, Row
 from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
 
 #: Marks of settings or lines, in order.
@@ -217,9 +217,12 @@ def draw_break_even(rows: Sequence[Row], name: str, target: Path | BinaryIO) -> 
         list(dict.fromkeys(row[column] for row in rows))
         for column in ("decoder", "engine", "block size")
     )
-    figure, axes = _axes(1, len(decoders), max(6.4, 4.8 * len(decoders)), 4.4, sharey=True)
+    figure, axes = _axes(
+        1, len(decoders), max(6.4, 4.8 * len(decoders)), 4.4, sharex=True, sharey=True
+    )
     for ax, decoder in zip(axes[0], decoders, strict=True):
         own = [row for row in rows if row["decoder"] == decoder]
+        named = set()
         for (i, engine), (j, size) in product(enumerate(engines), enumerate(sizes)):
             curve = [r for r in own if (r["engine"], r["block size"]) == (engine, size)]
             points = sorted(
@@ -232,14 +235,20 @@ def draw_break_even(rows: Sequence[Row], name: str, target: Path | BinaryIO) -> 
             ax.plot(tokens, middles, marker="o", markersize=3, linewidth=1.2, **style)
             ax.vlines(tokens, lows, highs, f"C{i}", linewidth=0.8)
             for row in curve:
-                if row["rate"] == "-" and row["at"] not in PAYS_WORDS and row["speed-up"] != "-":
-                    where = row["tokens a pass"], row["speed-up"]
-                    ax.plot(*where, "*", markersize=9, color=f"C{i}", markeredgecolor="black")
+                if row["rate"] != "-" or row["speed-up"] == "-":
+                    continue
+                if row["at"] in (*PAYS_WORDS, PREDICTED):
+                    continue
+                where = row["tokens a pass"], row["speed-up"]
+                ax.plot(*where, "*", markersize=9, color=f"C{i}", markeredgecolor="black")
+                if (row["at"], size) not in named:
                     ax.annotate(row["at"], where, (5, -9), textcoords="offset points", fontsize=7)
+                named.add((row["at"], size))
         ax.axhline(1, color="black", linewidth=0.6, linestyle=":")
         ax.set_title(decoder, fontsize=9)
         ax.set_xlabel("tokens a pass", fontsize=8)
         ax.grid(color="#eeeeee")
+    axes[0, 0].set_xlim(left=1)
     axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].set_ylabel("times as fast as greedy search in the same engine", fontsize=8)
     figure.suptitle(name, fontsize=10)

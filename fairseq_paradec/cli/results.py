@@ -19,6 +19,9 @@ from ..measure import documents
 # The contents of RESULTS.md.
 SUMMARY = "summary.json"
 
+# Endings of a result's picture.
+PICTURES = (".png", ".svg")
+
 # How many lines of a difference --check shows.
 DIFF_LINES = 20
 
@@ -37,10 +40,12 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
     if not files:
         raise option_error("--tables", str(folder), "a folder with tables, *.json")
     found = {file.stem: documents.read_document(file) for file in files}
+    drawn = {
+        file.stem: next((p.name for p in map(file.with_suffix, PICTURES) if p.is_file()), None)
+        for file in files
+    }
     pages = {
-        file.with_suffix(".md"): result_pages.page(
-            found[file.stem], f"{file.stem}.png" if file.with_suffix(".png").is_file() else None
-        )
+        file.with_suffix(".md"): result_pages.page(found[file.stem], drawn[file.stem])
         for file in files
     }
     chosen = folder / SUMMARY

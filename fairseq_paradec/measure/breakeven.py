@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from fairseq.data import LanguagePairDataset
 
-from ..analysis.break_even import MEASURED, Mark, Point, Row, at, pays_from
+from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, Row, at, pays_from
 from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
@@ -37,10 +37,10 @@ class Way:
         engine: its name.
         decoder: GREEDY, or the name of a decoder that drafts.
         block_size: of that; 0 of GREEDY.
-        rate: how often a drafted token is right.
+        rate: how often a drafted token is right; None: the drafter is not told, or there is none.
         generator: decodes a batch.
         told: see ``tell``.
-        texts: by sentence, what its drafters are told; none of GREEDY.
+        texts: by sentence, what its drafters are told, if they are.
         tokens: of all outputs.
         passes: for all outputs.
     """
@@ -48,7 +48,7 @@ class Way:
     engine: str
     decoder: str
     block_size: int
-    rate: float
+    rate: float | None
     generator: Any
     told: list[list[int]]
     texts: list[list[int]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Bench:
             if way.decoder == GREEDY:
                 outputs = [self._decode(way, i)[1]["tokens"].tolist() for i in range(len(samples))]
                 self.right[way.engine] = outputs
-            else:
+            if way.rate is not None:
                 pairs = enumerate(self.right[way.engine])
                 way.texts = [with_errors(text, way.rate, words, i) for i, text in pairs]
             for i in range(len(samples)):
@@ -132,7 +132,7 @@ def make_ways(
         common |= {"compile": engine.compile} | limits
         greedy = loading.generator(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
-        ways.append(Way(name, GREEDY, 0, 1.0, greedy, []))
+        ways.append(Way(name, GREEDY, 0, None, greedy, []))
         common |= {"drafter_shortlist": args.drafter_shortlist}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             own = {"decoding": decoder, "drafter_path": drafters[decoder], "block_size": block_size}
@@ -141,7 +141,8 @@ def make_ways(
             generator = loading.generator(pair.task, [pair.model], **common | own)
             generator.join(scorers, False)
             told = tell(generator)
-            for rate in sorted({*args.rates}):
+            own_drafts = [] if args.path is None else [None]  # those of random weights are wrong
+            for rate in [*own_drafts, *sorted({*args.rates})]:
                 ways.append(Way(name, decoder, block_size, rate, generator, told))
     return ways
 
@@ -187,7 +188,7 @@ def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
 
 
 def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Row]:
-    """Make the rows: from where each curve pays, and its marks; then the measured points.
+    """Make the rows: each curve's break-even, own drafts and marks; then the measured points.
 
     Args:
         ways: in each engine greedy search comes first.
@@ -196,26 +197,33 @@ def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark])
     """
     greedy: dict[str, Rounds] = {}
     curves: dict[Curve, list[Point]] = {}
+    own_drafts: dict[Curve, Row] = {}
     answers, measured = [], []
-    for way, own in zip(ways, seconds, strict=True):
+    for way, times in zip(ways, seconds, strict=True):
         if way.decoder == GREEDY:
-            greedy[way.engine] = own
+            greedy[way.engine] = times
             continue
-        spread = speed_up(greedy[way.engine], own)
+        spread = speed_up(greedy[way.engine], times)
         point = Point(way.tokens / way.passes, spread.median, spread.low, spread.high)
+        ms = _milliseconds(times), _milliseconds(greedy[way.engine])
+        if way.rate is None:
+            own_drafts[way.curve] = _row(way.curve, OWN, None, point.tokens, point, *ms)
+            continue
         curves.setdefault(way.curve, []).append(point)
-        ms = _milliseconds(own), _milliseconds(greedy[way.engine])
         measured.append(_row(way.curve, MEASURED, way.rate, point.tokens, point, *ms))
     for curve, points in curves.items():
         words, where = pays_from(points)
         found: list[tuple[str, float, Point | None]] = [(words, where.tokens, where)]
-        for mark in marks:
-            if (mark.decoder, mark.block_size) == curve[1:]:
-                found.append((mark.name, mark.tokens, at(points, mark.tokens)))
+        asked = [(one.name, one.tokens) for one in marks if one.curve == curve[1:]]
+        if curve in own_drafts:
+            asked.insert(0, (PREDICTED, own_drafts[curve]["tokens a pass"]))
+        found += [(name, tokens, at(points, tokens)) for name, tokens in asked]
         base = _milliseconds(greedy[curve[0]])
         for words, tokens, one in found:
-            own_ms = None if one is None else base / one.speed_up
-            answers.append(_row(curve, words, None, tokens, one, own_ms, base))
+            if words == PREDICTED:
+                answers.append(own_drafts[curve])
+            ms_there = None if one is None else base / one.speed_up
+            answers.append(_row(curve, words, None, tokens, one, ms_there, base))
     return answers + measured
 
 
@@ -272,8 +280,8 @@ def breakeven(args: argparse.Namespace) -> int:
         pair = load_pair(args.data, args.path, args.drafter_path)
     drafters = find_drafters(pair, args)
     for mark in args.mark:
-        if mark.decoder not in drafters or mark.block_size not in args.block_sizes:
-            there = product(drafters, args.block_sizes)
+        there = list(product(drafters, args.block_sizes))
+        if mark.curve not in there:
             allowed = ", ".join(f"{decoder}:{size}" for decoder, size in there)
             raise option_error("--mark", f"{mark.decoder}:{mark.block_size}", allowed)
     with torch.inference_mode():
@@ -314,15 +322,18 @@ def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> l
             "as many: random weights never say </s>, and the length limit ends it."
         )
     short = args.drafter_shortlist
-    return [
+    found = [
         f"{name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. Drafters: "
         f"{'; '.join(drawn[one] for one in drafters)}"
         f"{'' if short is None else f'; from the {short} first tokens'}.",
         sentences,
         "A drafter's passes run and are timed, and its drafts are replaced by greedy search's own "
-        "tokens, each right with the rate. Verification is real, and every output is checked: it "
-        "is greedy search's. Speed-ups are against greedy search in the same engine and dtype: "
-        "ratios of a round's total times.",
+        "tokens, each right with the rate, in whole blocks (--draft-confidence 0). Verification is "
+        "real, and every output is checked: it is greedy search's. Speed-ups are against greedy "
+        "search in the same engine and dtype: ratios of a round's total times.",
         "pays from: the tokens a pass from which the speed-up stays at 1 or above. That row, and "
         "marks (where trained pairs stand), are interpolated between measured points; -: outside.",
     ]
+    if not random:
+        found.append(f"{OWN}: measured with the drafter as it is; predicted: the curve there.")
+    return found

@@ -58,12 +58,15 @@ def tell(generator: Any) -> list[list[int]]:
         generator: of a method with a drafter, without trees.
 
     Returns:
-        The texts of the next batch's rows, to be filled in before it is decoded.
+        The texts of the next batch's rows, to be filled in before it is decoded; left empty, the
+        drafters draft on their own.
     """
     texts: list[list[int]] = []
     own = generator.make_drafter
 
-    def make_drafter(rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Told:
+    def make_drafter(rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+        if not texts:
+            return own(rows, net_input, rules)
         endless = replace(rules, eos=NO_TOKEN, min_len=0)
         return Told(own(rows, net_input, endless), texts, rules.eos)
 

@@ -1,0 +1,117 @@
+"""``paradec breakeven``: drafts that are told, numbers of passes, what is between points."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import Namespace
+
+import pytest
+import torch
+from support.builders import collate
+from support.commands import DEMO
+
+from fairseq_paradec.analysis.break_even import PAYS, PAYS_BELOW, PAYS_NOWHERE, Point, at, pays_from
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.decoding.assistant import AssistantDrafter
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.measure import breakeven, told
+from fairseq_paradec.measure.passes.models import random_pair
+
+TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--rounds", "2", "--busy"]
+
+
+def test_right_and_wrong_words():
+    words, text = range(4, 7), [4, 5, 6, 2] * 50
+    none, half, most, whole = (told.with_errors(text, r, words, 1) for r in (0, 0.5, 0.8, 1))
+    assert whole == text and all(a != b and a in words for a, b in zip(none, text))
+    assert 80 < sum(a == b for a, b in zip(half, text)) < 120
+    assert all(b == c for a, b, c in zip(half, most, text) if a == c)
+
+
+@torch.inference_mode()
+def test_told_drafts_and_the_drafters_cache(monkeypatch):
+    """The verifier as its own drafter drafts greedy's tokens, whatever was rejected before."""
+    pair = random_pair("tiny", 50, 1)
+    pair = pair._replace(token_drafter=pair.model)
+    args = Namespace(arch_size="tiny", sentences=3, decoder=["assisted"], path=None)
+    args.engines, args.block_sizes, args.rates, args.drafter_shortlist = "native", [4], [0.5], None
+    drafters, samples = breakeven.find_drafters(pair, args), breakeven.make_samples(pair, args)
+    greedy, way = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
+    seen = []
+    for kind in (told.Told, AssistantDrafter):
+
+        def spy(self, rows, kind=kind, propose=kind.propose):
+            found = propose(self, rows)
+            both = zip(rows, found.tokens, strict=True)
+            seen.extend((kind, len(row.source), len(row.tokens), draft) for row, draft in both)
+            return found
+
+        monkeypatch.setattr(kind, "propose", spy)
+    bench = breakeven.Bench(pair, samples, [greedy, way])
+    assert len(seen) == 2 * way.passes > 2 * way.tokens / 5
+    way.told[:] = way.texts[::-1]  # in one batch, the longest first
+    whole = collate(pair.task, [sample["net_input"]["src_tokens"][0] for sample in samples])
+    pair.task.inference_step(way.generator, [pair.model], whole)
+    assert len(seen) == 4 * way.passes
+    right, given = ({len(t): t for t in each} for each in (bench.right["native"], way.texts))
+    assert sorted(right) == [8, 16, 24] and right != given
+    for kind, n, start, draft in seen:
+        assert draft == (given if kind is told.Told else right)[n][start : start + len(draft)]
+        assert len(draft) == min(4, n - 1 - start)
+    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, scored: scored)
+    with pytest.raises(UsageError, match="--engines: got 'native'.*sentence 2 differs"):
+        bench.time(way, 1)
+
+
+def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--drafter-path", str(DEMO / "drafter.pt")]
+    assert paradec(["breakeven", *argv, *TINY[4:], "--block-sizes", "8"]) == 0
+    assert "| native | gad | 8 | own drafts, predicted | - |" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    argv = ["--engines", "native,torch", "--block-sizes", "1,4", "--rates", "0,0.9,1"]
+    argv += ["--drafter-width", "32", "--mark", "x=gad:4:2.5", "--mark", "far=gad:4:9"]
+    assert paradec(["breakeven", *TINY, *argv, "--out", "b.json", "--plot", "b.svg"]) == 0
+    rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
+    assert len([row for row in rows if row["rate"] != "-"]) == 2 * 3 * 2 * 3
+    for row in rows:
+        size, first = row["block size"], row["decoder"] == "blockwise"
+        passes = [first + math.ceil((n - first) / (size + (not first))) for n in (8, 16, 24)]
+        exact = {0: 1.0, 1: round(48 / sum(passes), 3)}
+        assert row["tokens a pass"] == exact.get(row["rate"], row["tokens a pass"])
+    marks = [(row["at"], row["speed-up"] == "-") for row in rows if row["at"] in ("x", "far")]
+    assert marks == [("x", False), ("far", True)] * 2
+    assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
+    page = (tmp_path / "b.md").read_text("utf-8")
+    assert "![When drafting pays: tiny, random weights](b.svg)" in page
+    assert "4+1 layers, d=32, ffn 64, 1 heads" in page and "random weights never say </s>" in page
+
+
+def test_what_is_between_two_points_by_hand():
+    points = [Point(3.0, 1.5, 1.4, 1.6), Point(1.0, 0.5, 0.25, 0.75), Point(2.0, 0.75, 0.5, 1.0)]
+    assert at(points, 2.5) == pytest.approx((2.5, 1.125, 0.95, 1.3))
+    assert at(points, 1.0) == points[1] and at(points, 3.0) == points[0] and at(points, 3.5) is None
+    words, where = pays_from(points)
+    assert words == PAYS and where[:2] == pytest.approx((2 + 1 / 3, 1))
+    assert pays_from(points[1:]) == (PAYS_NOWHERE, points[2])
+    assert pays_from(points[:1]) == (PAYS_BELOW, points[0])
+    assert pays_from([Point(1.5, 1.1, 1, 2), *points])[1] == where  # above 1 before, by chance
+
+
+def test_a_mistake_is_named(capsys):
+    for arguments, words in (
+        (["--rates", "0.5,1.2"], "--rates '0.5,1.2' from 0 to 1"),
+        (["--block-sizes", "4,2.5"], "--block-sizes '2.5' whole"),
+        (["--mark", "x=gad:4"], "--mark 'x=gad:4' tiny=gad:8:2.6"),
+        (["--mark", "x=gad:5:2"], "--mark 'gad:5' gad:8"),
+        ([str(DEMO)], "DATA --arch-size"),
+        (["--drafter-width", "33"], "--drafter-width 33 32"),
+    ):
+        try:
+            status = paradec(["breakeven", *TINY, *arguments])
+        except SystemExit as stop:  # argparse's
+            status = stop.code
+        message = capsys.readouterr().err.strip().splitlines()[-1]
+        assert status == 2 and message.startswith("paradec breakeven: error: ")
+        assert all(word in message for word in words.split()), message
