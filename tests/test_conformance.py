@@ -103,7 +103,9 @@ def test_conformance(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     found, ties = exact.watched(task, generator, models, sample, setting.forced), 0
     if row["dtype"] == "native":
-        for model in models:  # native passes take models whose weights last
+        given = getattr(setting.given, "drafter", setting.given)
+        drafters = [given] if setting.case.family in ("assisted", "gad") else []
+        for model in (*models, *drafters):  # native passes take models whose weights last
             monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
         torchs, generator = found, generator_of(setting)
         found = exact.watched(task, generator, models, sample, setting.forced)
