@@ -102,8 +102,7 @@ elif [ "$arch" = shallow_decoder ]; then # a drafter that writes token by token
             training=(--lr 0.0007 --warmup-updates 1000 --dropout 0.1)
             ;;
     esac
-    training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
-        --criterion label_smoothed_cross_entropy)
+    training=(--adam-betas '(0.9, 0.98)' "${training[@]}" --criterion label_smoothed_cross_entropy)
 elif [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
     case $preset in
@@ -179,4 +178,9 @@ training+=(--label-smoothing "$smoothing")
 if [[ $arch == block_nat* && $preset != tiny && $preset != small ]]; then
     training+=(--glancing-ratio 0.5 --glancing-ratio-end 0.3)
     [ "${length[0]}" != updates ] || training+=(--glancing-updates "${length[1]}")
+fi
+if [ "$arch" = shallow_decoder ] && [ "${length[0]}" = updates ]; then
+    training+=(--lr-scheduler polynomial_decay --total-num-update "${length[1]}")
+elif [ "$arch" = shallow_decoder ]; then # fairseq's linear decay counts updates
+    training+=(--lr-scheduler inverse_sqrt)
 fi
