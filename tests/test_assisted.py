@@ -128,8 +128,10 @@ def doctored(model: Any, kind: str) -> Any:
             lots = torch.Generator().manual_seed(5)
             for weight in decoder.layers.parameters():
                 spread = weight.std() if weight.numel() > 1 else 0
-                weight += (0.8 if kind == "noisy" else 9) * spread * torch.randn(
-                    weight.shape, generator=lots
+                weight += (
+                    (0.8 if kind == "noisy" else 9)
+                    * spread
+                    * torch.randn(weight.shape, generator=lots)
                 )
         elif kind != "itself":
             norm = decoder.layers[-1].final_layer_norm

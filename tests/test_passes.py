@@ -178,7 +178,8 @@ def made(**changes):
         "searches": [
             search("fairseq beam 5", 10.0, 5.0),
             search("fairseq greedy", 8.0, 5.0),
-            search("greedy", 4.5, 3.0, loop_seconds=[[21 * 0.0005]]),
+            search("greedy", 4.5, 3.0, loop_seconds=[[21 * 0.0001]]),
+            search(pass_costs.LOOPED, 5.0, 3.0, loop_seconds=[[21 * 0.0005]]),
             search("CTranslate2 greedy", 3.0, 1.0, engine="ctranslate2"),
         ],
         "acceptance": None,
@@ -235,7 +236,7 @@ def test_an_estimate_by_hand():
     assert {name: row["ms per sentence"] for name, row in rows.items()} == {
         "fairseq beam 5": 5 + 15 * 10,
         "fairseq greedy": 5 + 14 * 8,
-        "greedy": 3 + 14 * (4 + 0.5),
+        "greedy": 60.4,  # 3 + 14 * (4 + 0.1): its own loop
         "pgj": 3 + 12 * (5.5 + 0.5),  # between the chunks of 1 and 5
         "gad": 3 + 0.5 + 5 * (2 + 6 + 0.5),
         "assisted": 3 + 0.25 + 5 * (3 * 1 + 5.5 + 0.5),
@@ -243,7 +244,7 @@ def test_an_estimate_by_hand():
     assert rows["gad"]["speed of fairseq beam 5's"] == "3.37x"  # 155 / 46
     assert rows["gad"]["speed of fairseq greedy's"] == "2.54x"  # 117 / 46
     assert rows["gad"]["floor, ms"] == 1 + 0.1 + 5 * (1 + 5)
-    assert rows["greedy"]["distance"] == "2.28x"  # 66 / (1 + 14 * 2)
+    assert rows["greedy"]["distance"] == "2.08x"  # 60.4 / (1 + 14 * 2)
     assert {
         "Not estimated: `gad 9` in fp32: its passes were not measured.",
         "Not estimated: `pj`: unknown.",
@@ -260,7 +261,7 @@ def test_acceptance_is_read_from_a_benchmark():
     assert found["left_out"] == ["`drafter alone`: another model"]
     for command, said in {
         "hgj --hybrid-length 4 --block-size 8": "its passes differ (--hybrid-length)",
-        "assisted --draft-confidence 0.5": "its passes differ (--draft-confidence)",
+        "assisted --draft-tree 9": "its passes differ (--draft-tree)",
         "beam --beam 4": "not known",
     }.items():
         assert said in estimate.what_passes_need(command, 10)
@@ -289,7 +290,7 @@ def test_the_document(document):
                      ("token drafter's encoder", None), ("token drafter", 1),
                      ("heads", 4)]  # fmt: skip
     assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
-        ("fairseq", 21), ("fairseq", 21), ("torch", 21), ("native-bf16", 21),
+        ("fairseq", 21), ("fairseq", 21), ("torch", 21), ("native-bf16", 21), ("native-bf16", 21),
         ("ctranslate2", 20), ("ctranslate2-int8", 20),
     ]  # fmt: skip
     own = document["searches"][2]

@@ -25,6 +25,8 @@ LEAST = 1e-6
 # The dtype of an engine whose name has none; in files of version 1 an engine's name is its dtype.
 PLAIN = "fp32"
 DTYPES = (PLAIN, "bf16", "fp16", "int8")
+# A search in the loop of the drafting methods, where greedy search has none.
+LOOPED = "pgj of 1 token"
 MIB = 2**20
 
 
@@ -262,6 +264,8 @@ def _search_table(document: Row) -> Row:
         "passes, which is one a token. Loop: the time outside encoder and passes. Floor: that of a "
         "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more.",
     ]
+    if any(one["name"] == LOOPED for one in document["searches"]):
+        notes.append(f"{LOOPED}: in the loop of the drafting methods; native greedy has none.")
     if any(one["name"].startswith("CTranslate2") for one in document["searches"]):
         notes.append(
             "CTranslate2's: the difference between outputs of two lengths, by the tokens between "
@@ -283,13 +287,20 @@ def _one_token_floor(document: Row, dtype: str) -> float | None:
 # ---- an estimate ----------------------------------------------------------------------------
 
 
-def loop_seconds(document: Row, engine: str) -> float | None:
-    """Return the loop's seconds per pass of an engine; None if no search of it was timed."""
+def loop_seconds(document: Row, engine: str, drafts: bool = True) -> float | None:
+    """Return the loop's seconds per pass of an engine; None if no search of it was timed.
+
+    Args:
+        document: with searches.
+        engine: of the search.
+        drafts: whether to take the loop of the drafting methods, or that of greedy search.
+    """
     found = [
         one
         for one in document["searches"]
         if "loop_seconds" in one and one.get("engine", engine) == engine
     ]
+    found.sort(key=lambda one: (one["name"] == LOOPED) != drafts)
     return middle(found[0]["loop_seconds"]) / found[0]["passes"] if found else None
 
 
@@ -338,7 +349,7 @@ def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | N
     before = [one for one in once if one["part"] in parts]
     seconds = sum(middle(one["seconds"]) for one in before)
     floors = sum(floor(document, engine, one["pieces"]).seconds for one in before)
-    cycle += loop_seconds(document, engine) or 0.0
+    cycle += loop_seconds(document, engine, system["chunk"] > 1) or 0.0
     return seconds + system["passes"] * cycle, floors + system["passes"] * least
 
 
@@ -367,19 +378,21 @@ def _estimate_table(document: Row) -> Row:
     for row in rows:
         for name, seconds in baselines.items():
             row[f"speed of {name}'s"] = _times(1000 * seconds, row["ms per sentence"])
+    looped = any(one["name"] == LOOPED for one in document["searches"])
     notes = [
         f"An ESTIMATE, nothing here was decoded: passes per sentence are those of {given['file']} "
         "(another pair of models, or another run), times are this machine's. How much of a draft "
         "holds is not known for the models measured here.",
         "Of this package: encoder + passes × (drafting + verifying + loop), verifying a chunk of "
         "k + 1 tokens, between measured chunks by a straight line; of fairseq's: encoder + passes "
-        "× time a token. Batching and detokenising are in neither. The loop is that of greedy.",
+        "× time a token. Batching and detokenising are in neither. The loop is that of "
+        + (f"greedy, or of {LOOPED}." if looped else "greedy."),
         *(f"Not estimated: {left}." for left in (*given["left_out"], *missing)),
     ]
     if any("steps" in system for system in given["systems"]):
         notes.append(
-            "assisted: k passes of the token drafter, as if no draft ended earlier; the loop "
-            "around them is not counted."
+            "assisted: k passes of the token drafter and k + 1 verified tokens, as if no draft "
+            "ended earlier; the loop around the drafter's passes is not counted."
         )
     if given["assumed"]:
         names = ", ".join(f"`{name}`" for name in given["assumed"])

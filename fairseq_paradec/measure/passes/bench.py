@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...analysis.pass_costs import PLAIN, dtype_of
+from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
 from ...decoding.engine.block import BlockScorer
 from ...decoding.engine.chunk import ChunkScorer
 from ...decoding.engine.settings import Engine
@@ -93,6 +93,8 @@ class Bench:
             options: dict[str, Any] = {"decoding": "greedy", "engine": engine.kind}
             options |= {"engine_dtype": engine.dtype, "compile": engine.compile}
             self._add_search("greedy", name, options)
+            if engine.kind == NATIVE:  # its greedy search has no loop
+                self._add_search(LOOPED, name, options | {"decoding": "pgj", "block_size": 1})
         self._add_peer()
         self._add_machine(memory, matrix)
         self.cells += [cell for _, cell in self.passes] + [cell for _, cell in self.searches]

@@ -24,7 +24,7 @@ SLOW = 4  # whole searches and large tensors: one repetition for so many of a pa
 # Of a search: what a clock tells apart.
 OWN_PARTS: Parts = {
     "encoder": ("scorer", ("encode",)),
-    "passes": ("scorer", ("step", "choose", "log_probs")),
+    "passes": ("scorer", ("step", "choose", "log_probs", "write")),
 }
 STOCK_PARTS: Parts = {"encoder": ("model", ("forward_encoder",))}
 

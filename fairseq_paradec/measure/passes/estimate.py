@@ -64,10 +64,7 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
     name, *flags = shlex.split(command.replace("=", " "))
     if "--path" in flags:
         return "another model"
-    for flag in (
-        "--adaptive-block", "--hybrid-length", "--drafter-shortlist", "--draft-confidence",
-        "--draft-tree",
-    ):  # fmt: skip
+    for flag in ("--adaptive-block", "--hybrid-length", "--drafter-shortlist", "--draft-tree"):
         if flag in flags:
             return f"its passes differ ({flag})"
     needed: dict[str, Any] = {"chunk": 1, "masks": None, "search": None}
