@@ -50,12 +50,12 @@ class DecodingConfig:
         "the same dictionaries; for blockwise heads that were trained on the model of --path, "
         "unless that model has its own heads",
     )
-    draft_confidence: float | None = _option(
-        None,
-        "end a draft once the drafter's probability of the whole draft is below this; 0: never",
+    draft_confidence: float = _option(
+        0.0,
+        "end a draft once the drafter's probability of the whole draft is below this; 0: never, "
+        "the default with --draft-tree",
         least=0.0,
         most=1.0,
-        absent="0.4; with --draft-tree 0",
     )
     draft_tree: int | None = _option(
         None,

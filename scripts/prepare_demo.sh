@@ -7,7 +7,8 @@ set -euo pipefail
 usage() {
     cat <<'EOF'
 usage: scripts/prepare_demo.sh [--checkpoint FILE] [--drafter FILE] [--ibdecoder FILE]
-                               [--ibdecoder-sa FILE] [--heads FILE] [--dest DIR]
+                               [--ibdecoder-sa FILE] [--heads FILE] [--assistant FILE]
+                               [--dest DIR]
                                [--python PYTHON]
 
 Remakes the embedded demo folder from
@@ -25,6 +26,7 @@ and writes
     DEST/ibdecoder.pt, DEST/ibdecoder_sa.pt
                             the same of the others
     DEST/heads.pt           the same of the heads alone
+    DEST/assistant.pt       the same of a drafter for --decoding assisted
 
 options:
     --checkpoint FILE   without it, DEST/model.pt stays as it is
@@ -32,6 +34,7 @@ options:
     --ibdecoder FILE    without it, DEST/ibdecoder.pt stays as it is
     --ibdecoder-sa FILE without it, DEST/ibdecoder_sa.pt stays as it is
     --heads FILE        without it, DEST/heads.pt stays as it is
+    --assistant FILE    a shallow_decoder; without it, DEST/assistant.pt stays as it is
     --dest DIR          default: data-bin/demo.en-de in this checkout
     --python PYTHON     default: .venv/bin/python in this checkout, else python3
 EOF
@@ -43,10 +46,12 @@ drafter=
 ibdecoder=
 ibdecoder_sa=
 heads=
+assistant=
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --checkpoint | --drafter | --ibdecoder | --ibdecoder-sa | --heads | --dest | --python)
+        --checkpoint | --drafter | --ibdecoder | --ibdecoder-sa | --heads | --assistant | \
+            --dest | --python)
             need_value "$@"
             name=${1#--}
             declare "${name//-/_}=$2"
@@ -71,6 +76,7 @@ done
 [ -z "$ibdecoder" ] || need_file "$ibdecoder" "checkpoint (--ibdecoder)"
 [ -z "$ibdecoder_sa" ] || need_file "$ibdecoder_sa" "checkpoint (--ibdecoder-sa)"
 [ -z "$heads" ] || need_file "$heads" "checkpoint (--heads)"
+[ -z "$assistant" ] || need_file "$assistant" "checkpoint (--assistant)"
 lines_en=$(wc -l <"$dest/raw/demo.en")
 lines_de=$(wc -l <"$dest/raw/demo.de")
 [ "$lines_en" -eq "$lines_de" ] ||
@@ -120,3 +126,4 @@ shrink "$drafter" drafter.pt
 shrink "$ibdecoder" ibdecoder.pt
 shrink "$ibdecoder_sa" ibdecoder_sa.pt
 shrink "$heads" heads.pt --heads-only
+shrink "$assistant" assistant.pt

@@ -149,6 +149,7 @@ def doctored(model: Any, kind: str) -> Any:
 def test_any_drafter_leaves_greedys_output(kind: str, engine: str) -> None:
     """Of the demo's sentences, alone and in batches, with trees and without."""
     task, model, sources = demo()
+    model = copy.deepcopy(model)
     model.make_generation_fast_()
     drafter = doctored(model, kind)
     path = lend(task, model, drafter)
@@ -177,6 +178,7 @@ def test_any_drafter_leaves_greedys_output(kind: str, engine: str) -> None:
 def test_samples_of_real_sentences_score_as_fairseqs_own(more: dict[str, Any]) -> None:
     """Mean log-probabilities by sentence, of 10 samples each, within 5 standard errors."""
     task, model, sources = demo()
+    model = copy.deepcopy(model)
     model.make_generation_fast_()
     path = lend(task, model, doctored(model, "noisy"))
     common = {"sampling": True, "beam": 1, "unnormalized": True, **more}

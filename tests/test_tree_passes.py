@@ -133,7 +133,7 @@ def test_a_node_is_as_on_its_path(kind: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
-@pytest.mark.parametrize("kind", ["torch", "native", "native int8", "ensemble", "shortlist"])
+@pytest.mark.parametrize("kind", ["torch", "native", "native int8", "shortlist"])
 def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     """Every limit, position by position; equal scores; forced tokens leave one candidate."""
     short = 20 if kind == "shortlist" else None
@@ -148,8 +148,8 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     rules = TokenRules(
         1, 3, 2, 2, 5, 0.5, 1.1, max(map(len, prefixes)), torch.device("cpu"), (6, 17)
     )  # fmt: skip
-    draws = DraftProjection(scorer.model, short, task.target_dictionary) if short else scorer
-    given = (scorer.projection, hidden) if short else (hidden,)
+    draws = DraftProjection(scorer.model, short, task.target_dictionary)
+    given = (scorer.projection, hidden)
     want = scorer.log_probs(hidden, 1.1)[..., :short]
     want = want.log_softmax(dim=-1) if short else want
     chosen = draws.choose(*given, rules, rows, starts=starts, depths=depths)

@@ -16,7 +16,7 @@ struct Writing {
     int32_t* written;       // rows
 };
 
-// Read a chunk, in which row b has counts[b] tokens from the first on, and write. Every written token
+// Read a chunk, in which row b has counts[b] tokens from the first on, at least one, and write. Every written token
 // but a row's last is read too. False: a token is outside the vocabulary, or has no slot.
 inline bool write(const Stack& stack, const Linear& projection, const Rules& rules, const Writing& to,
                   const Chunk& first, const Store& own, const Store* source, Workspace& work) {

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ..errors import option_error
+
+# Whether encoders are the same, by drafter and verifier.
+_SAME: WeakKeyDictionary[Any, WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
 
 
 def check_block_size(block_size: int, most: int, why: str) -> None:
@@ -30,8 +34,19 @@ def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
 
 
 def same_encoder(model: Any, drafter: Any) -> bool:
-    """Return whether the encoders of two models compute the same."""
-    return same_weights(drafter.encoder.state_dict(), model.encoder.state_dict())
+    """Return whether the encoders of two models compute the same.
+
+    The answer is kept for models that are prepared for inference: each call of fairseq's hub asks.
+    """
+    known = _SAME.setdefault(drafter, WeakKeyDictionary())
+    if model in known:
+        return known[model]
+    heads = [[layer.self_attn.num_heads for layer in m.encoder.layers] for m in (model, drafter)]
+    same = heads[0] == heads[1] and model.encoder.embed_scale == drafter.encoder.embed_scale
+    same = same and same_weights(drafter.encoder.state_dict(), model.encoder.state_dict())
+    if all(getattr(one, "_is_generation_fast", False) for one in (model, drafter)):
+        known[model] = same
+    return same
 
 
 def same_weights(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:

@@ -182,12 +182,7 @@ def draft_and_verify(
                 record.tokens = seen.details.of_row(b, drafts[b], choices[b])
             if seen.trees is not None:
                 record.num_nodes = len(seen.trees.nodes[b].tokens)
-        paths = None
-        if seen.trees is None:
-            scorer.keep(starts_of(live))
-        else:
-            paths = [row[:count] for row, count in zip(seen.branches, accepted, strict=True)]
-            cast(TreeVerifier, scorer).gather(*seen.trees.slots(paths))
+        paths = _roll_back(scorer, live, seen, accepted)
         drafter.observe(Verdict(choices, accepted, committed, seen.hidden, paths))
         # 5. Finished rows leave the batch.
         stay = [b for b, row in enumerate(live) if not row.finished]
@@ -256,7 +251,8 @@ def _score(
         hidden = pick(hidden, where) if isinstance(hidden, Tensor) else None
     draft = _rectangle(drafts, rules.pad, rules.device) if whole else None  # B×K
     if log_probs is not None:
-        scored = rules.choose(log_probs, rows, draft)
+        wanted = None if sampling is not None and not record_tokens else draft
+        scored = rules.choose(log_probs, rows, wanted)
         if sampling is not None:
             assert draft is not None
             scored = sampling.choose(log_probs, scored, draft, drawn_from)
@@ -267,6 +263,18 @@ def _score(
         assert log_probs is not None
         details = PassDetails(log_probs, scored, confidences)
     return _Seen(drafts, num_scored, hidden, scored, draft, details, trees, paths)
+
+
+def _roll_back(
+    scorer: Verifier, rows: Sequence[Row], seen: _Seen, num_accepted: list[int]
+) -> list[list[int]] | None:
+    """Keep the committed tokens in the cache; return the accepted nodes of trees."""
+    if seen.trees is None:
+        scorer.keep(starts_of(rows))
+        return None
+    paths = [row[:count] for row, count in zip(seen.branches, num_accepted, strict=True)]
+    cast(TreeVerifier, scorer).gather(*seen.trees.slots(paths))
+    return paths
 
 
 def _chunk(rows: Sequence[Row], proposal: Proposal, rules: TokenRules) -> Tensor:

@@ -16,7 +16,7 @@ from .sampling import Sampling, draw
 from .token_rules import Scored, TokenRules, starts_of
 
 
-class Written(NamedTuple):
+class Text(NamedTuple):
     """What rows have written.
 
     Attributes:
@@ -62,7 +62,7 @@ def write(
     least: float = -math.inf,
     normalised: bool = True,
     sampling: Sampling | None = None,
-) -> Written:
+) -> Text:
     """Write tokens behind those of each row, each given those before it.
 
     A row ends with ``</s>`` too. Every written token but a row's last is cached.
@@ -79,7 +79,7 @@ def write(
     """
     if sampling is None and scorer.writes(projection):
         new = unread(scorer, rows, rules)
-        return Written(*scorer.write(new, counts, projection, rules, rows, least, normalised))
+        return Text(*scorer.write(new, counts, projection, rules, rows, least, normalised))
     hidden = read(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
@@ -110,7 +110,7 @@ def write(
             lengths[b] += 1
         scorer.keep(lengths)
         starts = [start + 1 for start in starts]
-    return Written(written, scores, torch.cat(drawn_from, dim=1) if drawn_from else None)
+    return Text(written, scores, torch.cat(drawn_from, dim=1) if drawn_from else None)
 
 
 def _sample(

@@ -29,10 +29,6 @@ from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from .drafted import DraftedGenerator
 
-#: Found on validation data (docs/experiments.md): at drafters that cost a 50th to a 4th of the
-#: verifier it is within 3% of the best.
-CONFIDENCE = 0.4
-
 
 class AssistedGenerator(DraftedGenerator):
     """``--decoding assisted``; the drafter is any Transformer with the verifier's dictionaries."""
@@ -52,15 +48,13 @@ class AssistedGenerator(DraftedGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
-        most, confidence = self.config.draft_tree, self.config.draft_confidence
-        if confidence is None:
-            confidence = CONFIDENCE if most is None else 0.0
+        most = self.config.draft_tree
         given = (
             self.draft_scorer,
             self.projection,
             rules,
             self.block_sizes(rows),
-            confidence,
+            self.config.draft_confidence,
             self.record_tokens,
             self.sampling,
         )

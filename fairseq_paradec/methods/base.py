@@ -80,6 +80,10 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
         self._check_min_len()
+        if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
+            raise option_error(
+                "--draft-tree", config.draft_tree, "nothing with a model whose attention is local"
+            )
         self.reports = Reports(config, tgt_dict, src_dict, self.audit, self.sampling is not None)
         self.stats = self.reports.stats
         # fairseq has no call at the end of decoding, so the reports close when this is deleted.

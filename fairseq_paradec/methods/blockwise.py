@@ -85,10 +85,6 @@ class BlockwiseGenerator(ParallelGenerator):
             raise option_error(
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
-        if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
-            raise option_error(
-                "--draft-tree", config.draft_tree, "nothing with a model whose attention is local"
-            )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
         limit = config.accept_distance

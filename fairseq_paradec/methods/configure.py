@@ -55,7 +55,10 @@ def configure(*sources: Any) -> DecodingConfig:
     if decoding in STOCK_DECODINGS:
         return DecodingConfig(**given)
     _check_needs(decoding, given)
-    return DecodingConfig(**{**METHODS[decoding].defaults, **given})
+    method = METHODS[decoding]
+    if "draft_confidence" in method.reads and "draft_tree" in given:
+        given.setdefault("draft_confidence", 0.0)  # what a tree holds besides the best is unlikely
+    return DecodingConfig(**{**method.defaults, **given})
 
 
 def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:

@@ -96,12 +96,12 @@ int main() {
             std::vector<float> said(text.size());
             std::vector<uint8_t> bits(text.size(), NO_END);
             for (int b = 0; b < rows; ++b) wanted[b] = between(0, further), fresh[b] = between(1, width);
-            Writing to{wanted.data(), further, turn % 2 ? -1e9f : -2.0f, turn % 2, bits.data(), must.data(), text.data(), said.data(), written.data()};
-            if (turn % 3 == 0) to.limits = nullptr, to.forced = nullptr;
+            Writing writing{wanted.data(), further, turn % 2 ? -1e9f : -2.0f, turn % 2, bits.data(), must.data(), text.data(), said.data(), written.data()};
+            if (turn % 3 == 0) writing.limits = nullptr, writing.forced = nullptr;
             Chunk first{};
             first.rows = rows, first.width = width, first.tokens = tokens.data(), first.counts = fresh.data();
             first.starts = starts.data(), first.own_rows = places.data(), first.source_rows = places.data();
-            if (paradec_write(stack, map, &rules, &to, &first, &own_store, source, threads) != 0) return 1;
+            if (paradec_write(stack, map, &rules, &writing, &first, &own_store, source, threads) != 0) return 1;
             for (int b = 0; b < rows; ++b) if (written[b] > wanted[b] || (wanted[b] > 0) != (written[b] > 0)) return 1;
             tokens[0] = turn % 2 ? words : -1;
             chunk.counts = nullptr;

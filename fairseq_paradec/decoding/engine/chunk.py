@@ -207,6 +207,8 @@ class ChunkScorer:
         if self.packed is not None:
             self.cache = NativeCache(self.weights, states, blank)
             return
+        # They may be another model's, with weights of another dtype.
+        states = states.to(self.decoder.embed_tokens.weight.dtype)
         self.cache = self._new_cache(source_keys(self.weights, states), blank)
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
@@ -240,19 +242,6 @@ class ChunkScorer:
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         return self.projection.choose(hidden, rules, rows, draft, starts, depths)
-
-    def candidates(
-        self,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best next tokens at every position; see Projection.candidates."""
-        hidden = self.projection.read(hidden)
-        return self.projection.candidates(hidden, rules, rows, count, starts, depths)
 
     def writes(self, projection: Projection) -> bool:
         """Return whether ``write`` knows this model and projection."""

@@ -52,18 +52,6 @@ class Scorer(Protocol):
         """Choose the next token at every position; see Projection.choose."""
         ...
 
-    def candidates(
-        self,
-        hidden: Any,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best next tokens at every position; see Projection.candidates."""
-        ...
-
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll each row back to its own length."""
 
@@ -144,19 +132,6 @@ class EnsembleScorer:
         """Choose the next token at every position; see ``TokenRules.choose``."""
         scores = self.log_probs(hidden, rules.temperature)
         return rules.choose(scores, rows, draft, starts, depths)
-
-    def candidates(
-        self,
-        hidden: list[Tensor],
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best next tokens at every position; see ``TokenRules.candidates``."""
-        scores = self.log_probs(hidden, rules.temperature)
-        return rules.candidates(scores, rows, count, starts, depths)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

@@ -299,7 +299,7 @@ def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> 
 def _check_pass(status: int) -> None:
     """Raise the error of a pass that failed."""
     if status == 2:
-        raise IndexError("a token that is not in the model's vocabulary")
+        raise IndexError("a token is not in the model's vocabulary, or has no slot in the cache")
     check(status)
 
 
@@ -369,7 +369,7 @@ def native_write(
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Read tokens and write the best ones behind them; see ``ChunkScorer.write``."""
     batch, width, most = len(rows), max(map(len, new)), max(counts)
-    cache.make_room(width + most)
+    cache.make_room(width + max(most - 1, 0))  # the last written token is not read
     limits = rules.limits(rows, starts_of(rows), most)
     bits, forced = _bits(limits), limits.forced
     # Arrays and tensors live until the library has read and written what the structures point to.
