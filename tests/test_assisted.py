@@ -198,3 +198,22 @@ def test_samples_of_real_sentences_score_as_fairseqs_own(more: dict[str, Any]) -
     error = difference.std() / len(difference) ** 0.5
     assert difference.mean().abs() < 5 * error
     assert 5 * error < 0.2 * means[0].mean().abs()  # it would show a wrong distribution
+
+
+def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees and local attention; native states for a drafter whose passes are torch's."""
+    images, (task, model) = tiny_image_model(task_of()).float(), built("default", torch.float32)
+    shallow = tiny_model(task, dtype=torch.float32, decoder_layers=1, decoder_output_dim=12)
+    shallow.encoder.load_state_dict(model.encoder.state_dict())
+    flags = argparse.Namespace(
+        decoding="assisted", drafter_path=lend(task, model, shallow), draft_tree=8
+    )
+    with pytest.raises(UsageError, match="--draft-tree: got 8; allowed: .*local"):
+        task.build_generator([images], flags)
+    for one in (model, shallow):
+        monkeypatch.setattr(one, "_is_generation_fast", True, raising=False)
+    flags.engine_dtype, flags.draft_tree = "bf16", None
+    generator = task.build_generator([model], flags)
+    hypos = task.inference_step(generator, [model], batch(task, (5, 3)))
+    assert all(len(hypo[0]["tokens"]) > 0 for hypo in hypos)
+    assert generator.scorer.native and not generator.draft_scorer.native
