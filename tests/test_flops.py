@@ -115,7 +115,9 @@ def drafted(task, attention="prefix_causal", **extra):
         builders.tiny_model(task, **UNEVEN),
         tiny_drafter(task, attention, **DRAFTER | extra),
     )
-    own = shape_of(drafter, caches_prefix=attention == "prefix_causal")
+    own = shape_of(
+        drafter, caches_prefix=attention == "prefix_causal", block=drafter.block_size
+    )
     needed = {"shape": shape_of(model), "drafter": own}
     return model, needed, {"drafter_path": builders.lend(task, model, drafter), "block_size": 6}
 
@@ -133,7 +135,7 @@ def assisted(task, **sizes):
 
 def drafter_alone(task):
     model = tiny_drafter(task, **DRAFTER)
-    return model, {"shape": shape_of(model, caches_prefix=True)}, {}
+    return model, {"shape": shape_of(model, caches_prefix=True, block=model.block_size)}, {}
 
 
 def headed(task, variant, beside=False, **options):

@@ -241,7 +241,8 @@ def test_a_trace_has_the_drafters_own_probabilities(tmp_path, decoding):
             if decoding == "assisted":
                 table = full_log_probs(drafter, source, [*before, *draft])[one["start"] :]
             elif decoding == "gad":
-                table = block_logits(drafter, source, before, [None] * 4, "prefix_causal")
+                masks = [None] * drafter.block_size
+                table = block_logits(drafter, source, before, masks, "prefix_causal")
                 table = table.log_softmax(dim=-1)
             else:
                 network = Network(model, heads_of(drafter, "relu"), source)
@@ -263,7 +264,7 @@ def test_reports_of_one_process_go_on(tmp_path, caplog):
     assert len(read(path)) == 2 * len(LENGTHS)
     tokens = sum(len(h["tokens"]) for h in hypos)
     passes = sum(h["steps"] for h in hypos)
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("pgj:")]
+    lines = [m for m in (r.getMessage() for r in caplog.records) if m.startswith("pgj: 3")]
     wanted = f"pgj: 3 sentences, {tokens} tokens, {passes} passes, {tokens / passes:.2f} tokens"
     assert len(lines) == 2 and lines[1].startswith(wanted)
     for hypo in hypos:

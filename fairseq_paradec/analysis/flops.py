@@ -106,6 +106,7 @@ class Shape:
         vocabulary: number of target tokens.
         soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
         caches_prefix: whether a block_nat model caches its prefix.
+        block: the number of a block_nat model's masks in training.
         shares_encoder: whether a drafter has the verifier's encoder.
         tokens_per_step: z, the number of tokens that a model writes at once.
         heads: for blockwise decoding, or None.
@@ -118,6 +119,7 @@ class Shape:
     vocabulary: int
     soft_copy: bool = False
     caches_prefix: bool = False
+    block: int = 0
     shares_encoder: bool = False
     tokens_per_step: int = 1
     heads: Heads | None = None
@@ -146,7 +148,7 @@ def read_shape(sizes: Mapping[str, Sequence[int]], **settings: Any) -> Shape:
 
     Args:
         sizes: by name, as in a checkpoint.
-        settings: the fields of Shape that weights do not determine: ``caches_prefix``,
+        settings: the fields of Shape that weights do not determine: ``caches_prefix``, ``block``,
             ``shares_encoder``, ``tokens_per_step``, ``heads``.
 
     Raises:
@@ -376,8 +378,8 @@ def _fill(
     words: int | None,
 ) -> dict[str, float]:  # fmt: skip
     """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
-    tokens = start - cached + size
-    return decoder_pass(drafter, tokens, start + size, source, projected, words)
+    masks = max(size, drafter.block)
+    return decoder_pass(drafter, start - cached + masks, start + masks, source, projected, words)
 
 
 def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:

@@ -80,6 +80,7 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     settings: dict[str, Any] = {"heads": heads, "shares_encoder": shared}
     if "decoder.mask_vector" in sizes:
         kind = BLOCK_NAT
+        settings["block"] = model["drafter_block_size"]
         settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
     elif model.get("directions"):
         settings["tokens_per_step"] = model["directions"] * model["tokens_per_direction"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,6 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..errors import option_error
+
+log = logging.getLogger(__name__)
 
 # Whether encoders are the same, by drafter and verifier.
 _SAME: WeakKeyDictionary[Any, WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
@@ -18,6 +21,15 @@ def check_block_size(block_size: int, most: int, why: str) -> None:
     """Refuse a block size above a drafter's limit; ``why`` explains the limit."""
     if block_size > most:
         raise option_error("--block-size", block_size, f"at most {most}, {why}")
+
+
+def warn_long_block(block_size: int, trained: int) -> None:
+    """Say that a block is longer than the drafter has ever seen one."""
+    if block_size > trained:
+        log.warning(
+            "--block-size %d: the drafter was trained with %d; what it predicts behind that is a "
+            "guess", block_size, trained,
+        )  # fmt: skip
 
 
 def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..decoding.drafting import ModelDrafter
 from ..decoding.engine.block import BlockScorer
-from ..decoding.helper import check_block_size, check_shared_encoder
+from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_block
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error
@@ -39,7 +39,7 @@ class BlockDrafter(ModelDrafter):
 
     def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
         """Fill a block after each row's prefix."""
-        # Always k masks: they attend to each other, so fewer masks would change the draft.
+        # Always k masks: with fewer the draft would change.
         states: Tensor = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
         return states[:, :count]
 
@@ -61,6 +61,7 @@ class GadGenerator(DraftedGenerator):
     ) -> None:
         super().__init__(models, tgt_dict, config, drafter, **kwargs)
         check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")
+        warn_long_block(config.block_size, drafter.block_size)
 
     def make_draft_scorer(self, drafter: Any) -> BlockScorer:
         """Return the drafter's scorer."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..decoding.acceptance import Unverified
 from ..decoding.engine.block import BlockScorer
-from ..decoding.helper import check_block_size
+from ..decoding.helper import check_block_size, warn_long_block
 from ..decoding.loop import Drafter, Proposal, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
@@ -41,7 +41,7 @@ class BlockFiller(Drafter):
 
     def step(self, tokens: Tensor) -> Tensor:
         """Fill the blocks, B×K×D; ``tokens`` is not used, since ``fill`` reads whole prefixes."""
-        # Always k masks: they attend to each other, so fewer masks would change the block.
+        # Always k masks: with fewer the block would change.
         return self.scorer.fill(self.prefixes, self.block_size)
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -68,6 +68,7 @@ class NatGenerator(MethodGenerator):
     def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
         check_block_size(config.block_size, models[0].decoder.max_positions(), "its positions")
+        warn_long_block(config.block_size, models[0].block_size)
 
     def make_scorer(self, models: Sequence[Any]) -> BlockScorer:
         """Return the scorer of the one model."""

@@ -122,7 +122,9 @@ def said_by(
     """The twin's drafter, or one that follows a script."""
     if script is not None:
         return lambda prefix: script(source, prefix, block_size)
-    return paper.drafter(given.drafter, source, block_size, given.drafter.decoder.attention)
+    masks = max(block_size, given.drafter.block_size)
+    draft = paper.drafter(given.drafter, source, masks, given.drafter.decoder.attention)
+    return lambda prefix: draft(prefix)[:block_size]
 
 
 def twin(

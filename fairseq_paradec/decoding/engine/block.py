@@ -59,31 +59,35 @@ class BlockScorer(ChunkScorer):
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
         """Predict the block behind each row's prefix, in one pass.
 
+        There are never fewer masks than in training: they attend to each other, so each of them
+        predicts as it has learned to.
+
         Args:
             prefixes: B lists of tokens, without a start symbol; in later calls a row's prefix
                 extends this one.
             size: K.
 
         Returns:
-            B×K×D hidden states of the masks, ready for ``log_probs``.
+            B×K×D hidden states of the first K masks, ready for ``log_probs``.
         """
+        masks = max(size, self.model.block_size)
         cached = self.cache.lengths if self.caches_prefix else [0] * len(prefixes)
         self.keep(cached)
         new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]
         begins = tuple(map(len, new))  # where a row's masks begin
         if min(begins) == max(begins):
             begins = begins[:1]  # the same for all rows
-        width = max(begins) + size
+        width = max(begins) + masks
         device = self.cache.keys.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and filling without attention to it.
         rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
         make_mask = kept_block_mask if len(begins) == 1 else block_mask
-        mask = make_mask(begins, size, width, self.caches_prefix, device)
+        mask = make_mask(begins, masks, width, self.caches_prefix, device)
         hidden = self.step(torch.tensor(rows, device=device), mask=mask)  # B×W×D
         # 2. Keep the prefix's keys and values, and return the masks' outputs.
         self.keep([len(p) for p in prefixes])
         if len(begins) == 1:
-            return hidden[:, begins[0] :]
+            return hidden[:, begins[0] : begins[0] + size]
         where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
         return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
 

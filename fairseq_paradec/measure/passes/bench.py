@@ -204,8 +204,9 @@ class Bench:
         counts = encoder_pieces(draft, plan.source, not shared)
         self._add("drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
         for masks in plan.blocks:
-            seen = plan.cached + NEW_TOKENS + masks
-            width = NEW_TOKENS + masks if draft.caches_prefix else seen
+            filled = max(masks, self.pair.drafter.block_size)  # see BlockScorer.fill
+            seen = plan.cached + NEW_TOKENS + filled
+            width = NEW_TOKENS + filled if draft.caches_prefix else seen
             counts = decoder_pieces(draft, plan.source, width, seen, masks)
             cell = Cell({"whole": fill_for(masks)}, prepare_for(masks))
             self._add("drafter", name, masks, counts, cell)

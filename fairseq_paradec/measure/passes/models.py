@@ -74,7 +74,11 @@ def check_model(args: argparse.Namespace) -> None:
 
 
 def random_pair(
-    size: str, vocabulary: int, block_size: int, drafter_width: int | None = None
+    size: str,
+    vocabulary: int,
+    block_size: int,
+    drafter_width: int | None = None,
+    drafter_layers: int = 1,
 ) -> Pair:
     """Build a Transformer with random weights, and helpers of it.
 
@@ -87,6 +91,7 @@ def random_pair(
         block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
         drafter_width: of the shallow decoder, in heads of 32 with a feed-forward layer of twice the
             width; None: the model's sizes.
+        drafter_layers: of the shallow decoder.
     """
     words = Dictionary()
     for number in range(vocabulary - len(words)):
@@ -110,8 +115,10 @@ def random_pair(
             "encoder_settings": dict(vars(args)),
             "max_source_positions": 1024,
             "max_target_positions": 1024,
+            "drafter_block_size": 1,  # any block is filled as it is
         }
         narrow = {} if drafter_width is None else _narrow(drafter_width)
+        narrow["decoder_layers"] = drafter_layers
         drafters = [
             _build("block_nat_fast", argparse.Namespace(**given), task),
             _build("shallow_decoder", argparse.Namespace(**given | narrow), task),
