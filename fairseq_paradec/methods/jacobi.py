@@ -52,30 +52,39 @@ class JacobiDrafter(Drafter):
         self.sizes = BlockSizes(config.block_size, len(lengths), config.adaptive_block)
         self.lengths = lengths
         self.guesses = [Guesses(config.jacobi_init, rules.pad, rules.start) for _ in lengths]
+        self.whole_blocks = config.jacobi_stop == "unchanged"
+        self.passes = [0] * len(lengths)  # over the block so far
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose each row's block: its remaining guesses, then first guesses up to its end.
 
         A block of b positions is scored at b positions: its last guess is compared with the
         prediction, but is no input of the pass. After ``hybrid_length`` there is no block: the row
-        has no guesses, and the pass predicts its next token.
+        has no guesses, and the pass predicts its next token. With ``--jacobi-stop unchanged`` the
+        b-th pass over a block is its last (Algorithms 1 and 2): all positions but one have
+        converged, and only these are compared.
         """
-        tokens = []
+        tokens, num_scored = [], []
         for b, (row, guess) in enumerate(zip(rows, self.guesses, strict=True)):
             end = self._block_end(row, self.sizes[b])
-            tokens.append(guess.of_size(row, min(end - len(row.tokens), row.room)))
-        return Proposal(tokens, [max(1, len(t)) for t in tokens])
+            block = guess.of_size(row, min(end - len(row.tokens), row.room))
+            num_scored.append(max(1, len(block)))
+            is_last = self.whole_blocks and self.passes[b] + 1 == len(block)
+            tokens.append(block[:-1] if is_last else block)
+        return Proposal(tokens, num_scored)
 
     def observe(self, verdict: Verdict) -> None:
         """Take the predictions that are not final as the next iterate."""
         self.sizes.observe(verdict.num_accepted)
         for b, guess in enumerate(self.guesses):
             guess.observe(verdict.choices[b], verdict.num_committed[b])
+            self.passes[b] = 0 if verdict.num_committed[b] > 0 else self.passes[b] + 1
 
     def drop(self, stay: Sequence[int]) -> None:
         """Keep the guesses of these rows."""
         self.sizes.drop(stay)
         self.guesses = [self.guesses[b] for b in stay]
+        self.passes = [self.passes[b] for b in stay]
 
     def _block_end(self, row: Row, sliding_size: int) -> int:
         """Return the position after the block of a row."""

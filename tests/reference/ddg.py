@@ -62,8 +62,9 @@ def dependency_graph(
     scores: list[list[Told]] = []
     y = ()
     for end in ends:
-        y += (rules.pad,) * (end - len(y))  # INITT
-        while True:
+        most = end - len(y)  # Algorithms 1 and 2 end here at the latest
+        y += (rules.pad,) * most  # INITT
+        for _ in range(most):
             old, (y, told) = y, _iterate(models, source, rules, y)
             iterates.append(y)
             scores.append(told)

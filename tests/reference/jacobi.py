@@ -152,7 +152,7 @@ def _blocks(x: Sentence, boundaries: Sequence[int], init: str, stop: str, result
         done = result.tokens
         y = first_guess(init, x, done, end - start, history)
         num_final = 0  # of this block
-        while True:
+        for count in range(1, end - start + 1):  # Algorithms 1 and 2: never more passes
             old = y
             y = x.predict([*done, *old])[start:]
             # Predictions before the first disagreement, and the one there, are right.
@@ -160,7 +160,7 @@ def _blocks(x: Sentence, boundaries: Sequence[int], init: str, stop: str, result
             result.starts.append(start)
             history.append(y if stop == "unchanged" else y[was_final:])
             if stop == "unchanged":
-                if old == y:  # equation 5
+                if old == y or count == end - start:  # equation 5, or everything has converged
                     break
             elif num_final == end - start or x.eos in y[:num_final]:
                 break
