@@ -70,9 +70,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--drafter-width", type=number,
-        help="with --arch-size: of assisted's drafter, a decoder of one layer (default: the "
-        "model's width); a multiple of 32",
+        help="with --arch-size: of assisted's drafter (default: the model's width); a multiple of "
+        "32",
     )  # fmt: skip
+    add("--drafter-layers", type=number, default=1, help="the same: its decoder's (default: 1)")
     add("--drafter-shortlist", type=number, help="draft from so many first tokens (default: all)")
     add(
         "--mark", action="append", type=mark, default=[], metavar="NAME=DECODER:K:TOKENS",

@@ -268,14 +268,18 @@ def breakeven(args: argparse.Namespace) -> int:
         args: of ``paradec breakeven``.
     """
     check_model(args)
-    if args.drafter_width is not None and args.arch_size is None:
-        raise option_error("--drafter-width", args.drafter_width, "it with --arch-size")
+    for name, idle in (("width", None), ("layers", 1)):
+        given = getattr(args, f"drafter_{name}")
+        if given != idle and args.arch_size is None:
+            raise option_error(f"--drafter-{name}", given, "it with --arch-size")
     if args.out is not None:
         documents.check_out(args.out)
     torch.set_num_threads(args.threads)
     if args.arch_size is not None:
         drafted = max(1, max(args.block_sizes) - 1)  # blockwise counts the verifier's own token
-        pair = random_pair(args.arch_size, args.vocabulary, drafted, args.drafter_width)
+        pair = random_pair(
+            args.arch_size, args.vocabulary, drafted, args.drafter_width, args.drafter_layers
+        )
     else:
         pair = load_pair(args.data, args.path, args.drafter_path)
     drafters = find_drafters(pair, args)

@@ -36,14 +36,19 @@ class DoubleTokenBeamGenerator(BeamGenerator):
         lefts = (scores[..., None] + left).flatten(1)  # S×(W·V)
         left_totals, where = lefts.topk(min(2 * beam, lefts.size(1)))  # S×L
         parent, left_word = where // vocabulary, where % vocabulary
-        # 2. The best 3W pairs with them.
-        rights = right.gather(1, parent[..., None].expand(-1, -1, vocabulary))  # S×L×V
-        end = rights[..., self.eos].clone()
-        rights = rights.masked_fill(left_word.eq(self.eos)[..., None], -math.inf)
-        rights[..., self.eos] = end
+        # 2. The best 3W pairs with them; a parent's 3W best right words are enough for that.
+        best, best_words = right.topk(min(3 * beam, vocabulary))  # S×W×R
+        picked = parent[..., None].expand(-1, -1, best.size(2))
+        rights, right_words = best.gather(1, picked), best_words.gather(1, picked)  # S×L×R
+        is_end = left_word.eq(self.eos)[..., None]  # then the right word is </s> too
+        end = right[..., self.eos].gather(1, parent)
+        rights = rights.masked_fill(is_end, -math.inf)
+        rights[..., :1] = torch.where(is_end, end[..., None], rights[..., :1])
+        right_words = right_words.masked_fill(is_end, self.eos)
         pairs = (left_totals[..., None] + rights).flatten(1)
         totals, where = pairs.topk(min(3 * beam, pairs.size(1)))  # S×P
-        of_left, right_word = where // vocabulary, where % vocabulary
+        of_left = where // rights.size(2)
+        right_word = right_words.flatten(1).gather(1, where)
         parent, left_word = parent.gather(1, of_left), left_word.gather(1, of_left)
         words = torch.stack((left_word, right_word), dim=2)  # S×P×2
         right_score = rights.flatten(1).gather(1, where)

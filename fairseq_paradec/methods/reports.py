@@ -14,6 +14,9 @@ from .registry import METHODS
 
 logger = logging.getLogger(__name__)
 
+#: Tokens a pass; with fewer a drafting method is slower than greedy search.
+LEAST = 1.1
+
 
 class Reports:
     """The reports of one generator.
@@ -93,6 +96,12 @@ class Reports:
         if self.samples:
             line += " (sampled from the distribution of --path's model; not greedy's output)"
         logger.info(line)
+        drafts = "block_size" in METHODS[self.config.decoding].reads
+        if drafts and self.stats.tokens < LEAST * self.stats.passes:
+            logger.warning(
+                "%s: next to no drafts are accepted; --decoding greedy would be faster",
+                self.config.decoding,
+            )
         if self.audit is not None:
             logger.info(self.audit.closing_line())
 
