@@ -20,6 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")
     add("--drafter-path", type=Path, help="for gad and gad_pp (default: DATA/drafter.pt, if there)")
     add("--heads-path", type=Path, help="for blockwise (default: DATA/heads.pt, if there)")
+    add("--assistant-path", type=Path, help="for assisted (default: DATA/assistant.pt, if there)")
     add("--sentences", type=number, default=100, help="how many at most (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")

@@ -36,6 +36,7 @@ def decoders(
     drafter: str | None = None,
     reordered: Mapping[str, str] | None = None,
     heads: str | None = None,
+    assistant: str | None = None,
 ) -> dict[str, str]:
     """Return the rows of the table, each with its flags of fairseq-generate.
 
@@ -44,12 +45,15 @@ def decoders(
         drafter: the drafter's checkpoint for ``gad`` and ``gad_pp``; None: they have no row.
         reordered: by label, checkpoints of models that write several words per step.
         heads: the heads' checkpoint for ``blockwise``; None: it has no row.
+        assistant: the drafter's checkpoint for ``assisted``; None: it has no row.
     """
     size = f"--block-size {block_size}"
     drafted = {}
     if drafter is not None:
         path = f"--drafter-path {shlex.quote(drafter)}"
         drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
+    if assistant is not None:
+        drafted["assisted"] = f"assisted --drafter-path {shlex.quote(assistant)}"
     if heads is not None:
         drafted["blockwise"] = f"blockwise --drafter-path {shlex.quote(heads)}"
     search = "multiword_beam --beam 5"
@@ -159,12 +163,14 @@ def demo(args: argparse.Namespace) -> int:
     models = Models(data, "test", "fp32", "cpu")
     drafter = given_or_usual(args.drafter_path, args.data / "drafter.pt")
     heads = given_or_usual(args.heads_path, args.data / "heads.pt")
+    assistant = given_or_usual(args.assistant_path, args.data / "assistant.pt")
     found = {label: args.data / name for label, name in REORDERED.items()}
     rows = decoders(
         args.block_size,
         drafter,
         {label: str(path) for label, path in found.items() if path.is_file()},
         heads,
+        assistant,
     )
     systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
     task = systems[0].task
