@@ -100,8 +100,7 @@ def summary(
             ),
             f"Not run: {'; '.join(chosen['not run'])}.",
         ]
-    links = ", ".join(f"[{name}]({folder}/{name}.md)" for name in documents)
-    parts.append(f"## All results\n\n{links}.")
+    parts.append(f"## All results\n\nPages in [{folder}]({folder}): {', '.join(documents)}.")
     return "\n\n".join(parts) + "\n"
 
 
