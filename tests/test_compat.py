@@ -8,6 +8,8 @@ import os
 import pickle
 import pickletools
 import shutil
+import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options, utils
+from fairseq.logging import meters
 from fairseq.models import BaseFairseqModel
 from omegaconf import OmegaConf
 from support import commands
@@ -120,6 +123,31 @@ def test_no_file_and_a_torn_one_are_told_apart(part, tmp_path):
     wrong = "does not exist" if part is None else "is truncated or no checkpoint at all"
     with pytest.raises(UsageError, match=f"which {wrong}; allowed: a checkpoint file that fairseq"):
         checkpoint_utils.load_model_ensemble_and_task([str(path)])
+
+
+def test_meters_of_old_checkpoints_are_read(tmp_path, monkeypatch):
+    """fairseq 0.6 to 0.8 put them into every checkpoint, under another module's name."""
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    old = types.ModuleType("fairseq.meters")
+    for kind in (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter):
+        setattr(old, kind.__name__, type(kind.__name__, (kind,), {"__module__": old.__name__}))
+    monkeypatch.setitem(sys.modules, old.__name__, old)
+    found = {"loss": old.AverageMeter(), "wall": old.TimeMeter(), "gnorm": old.StopwatchMeter()}
+    state["extra_state"] = {"train_meters": found}
+    torch.save(state, tmp_path / "old.pt")
+    monkeypatch.delitem(sys.modules, old.__name__)
+    loaded = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "old.pt"))
+    assert loaded["extra_state"]["train_meters"]["loss"].avg == found["loss"].avg
+
+
+def test_changed_bytes_are_found(tmp_path):
+    """torch would load them, and the model would translate to noise."""
+    path, data = tmp_path / "spoilt.pt", bytearray((DEMO / "model.pt").read_bytes())
+    for at in range(len(data) // 2, len(data) // 2 + 5000):
+        data[at] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"spoilt\.pt.*damaged \(the checksum of .*an undamaged"):
+        checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(DEMO)})
 
 
 def test_another_dictionary_is_named_with_both_sizes(tmp_path):

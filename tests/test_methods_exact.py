@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -23,6 +24,20 @@ def test_a_generator_decodes_one_batch_after_another() -> None:
         got = task.inference_step(generator, [model], sample)
         for hypos, want in zip(got, stock_greedy(task, [model], sample, max_len_b=16), strict=True):
             assert hypos[0]["tokens"].tolist() == want["tokens"].tolist()
+
+
+@pytest.mark.parametrize("flags", METHODS, ids=name)
+def test_threads_may_share_a_generator(flags: Flags) -> None:
+    task, model, rows = demo()
+    generator = task.build_generator([model], argparse.Namespace(**LIMITS.flags(), **flags))
+
+    def translate(row: torch.Tensor) -> list[int]:
+        hypos = task.inference_step(generator, [model], collate(task, [row]))
+        return hypos[0][0]["tokens"].tolist()
+
+    wanted = list(map(translate, rows[:24]))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(translate, rows[:24])) == wanted
 
 
 @pytest.mark.slow

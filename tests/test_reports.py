@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -29,7 +32,7 @@ from support.exact import scored
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
-from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION, PassDetails
+from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION, PassDetails, open_report
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
@@ -394,3 +397,21 @@ def test_nan_is_refused():
         model.decoder.layers[1].fc2.bias[0] = float("nan")
     with pytest.raises(UsageError, match="TransformerModel.*NaN"):
         decode(task, [model], batch(task, LENGTHS), Limits(), decoding="pgj")
+
+
+def test_a_report_has_one_process(tmp_path):
+    path = tmp_path / "stats.jsonl"
+    path.write_text('{"schema": "fairseq_paradec.decoding"}\nkept\n')
+    code = "import sys; from fairseq_paradec.decoding.trace import open_report; "
+    code += "file = open_report('--stats-file', sys.argv[1]); print('open', flush=True); input()"
+    command, root = [sys.executable, "-c", code, path], Path(__file__).parent.parent
+    other = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=root)
+    try:
+        assert other.stdout.readline() == "open\n"
+        other_has = path.read_text()
+        with pytest.raises(UsageError, match="--stats-file: got .*no other process"):
+            open_report("--stats-file", str(path))
+        assert path.read_text() == other_has == ""  # begun by the other, not by this one
+    finally:
+        other.communicate("\n")
+    open_report("--stats-file", str(path)).close()

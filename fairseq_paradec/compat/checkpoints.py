@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import checkpoint_utils
+from fairseq.logging import meters
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_REGISTRY, setup_task
 
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 #: The flag in messages; fairseq's loaders do not know it (``loading.named`` replaces it).
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
 
+#: Modules that have had fairseq's meters.
+_METERS = ("fairseq.meters", "fairseq.logging.meters")
+
 #: The overrides of the checkpoint's settings in the current load.
 OVERRIDES: ContextVar[Mapping[str, Any] | None] = ContextVar("overrides", default=None)
 
@@ -38,7 +43,8 @@ def allow_fairseq_checkpoints() -> None:
     Fault: ``torch.load`` loads weights only since torch 2.6, and refuses the ``argparse.Namespace``
     in every checkpoint and the numpy arrays and scalars in those trained with ``--eval-bleu``.
     numpy < 2 writes them under ``numpy.core``, numpy >= 2 under ``numpy._core``; both names are
-    allowed with any numpy. Safe loading stays on: these types hold data only.
+    allowed with any numpy. fairseq up to 0.8 wrote its meters, then under ``fairseq.meters``. Safe
+    loading stays on: these types hold data only.
     """
     reconstruct: Any = np.zeros(0).__reduce__()[0]
     scalar: Any = np.float64(0).__reduce__()[0]
@@ -48,6 +54,10 @@ def allow_fairseq_checkpoints() -> None:
         torch.serialization.add_safe_globals(
             [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
         )
+    kinds = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
+    torch.serialization.add_safe_globals(
+        [(kind, f"{place}.{kind.__name__}") for place in _METERS for kind in kinds]
+    )
 
 
 def explain_checkpoint_errors() -> None:
@@ -66,6 +76,7 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``load_checkpoint_to_cpu``."""
 
     def load(path: str, *args: Any, **kwargs: Any) -> Any:
+        _check_sums(path)
         try:
             return original(path, *args, **kwargs)
         except UsageError:
@@ -148,6 +159,25 @@ def _read(path: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
         return None
+
+
+def _check_sums(path: str) -> None:
+    """Compare an archive with its checksums, which torch's loader does not look at.
+
+    Raises:
+        UsageError: bytes have changed, so that the weights would be noise.
+    """
+    if not os.path.isfile(path) or not zipfile.is_zipfile(path):
+        return  # a remote file, or another error's
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, zipfile.BadZipFile):
+        damaged = "its contents"
+    if damaged is not None:
+        raise _checkpoint_error(
+            path, f"which is damaged (the checksum of {damaged} is wrong)", "an undamaged copy"
+        )
 
 
 def _file_problem(path: str) -> UsageError | None:

@@ -6,6 +6,7 @@ same fields; the trace also has ``trace``, a list with one object per decoder pa
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -198,14 +199,24 @@ def open_report(flag: str, path: str) -> Any:
         path: the file.
 
     Raises:
-        UsageError: the file cannot be opened.
+        UsageError: the file cannot be opened, or another process writes to it.
     """
     key = os.path.abspath(path)
-    mode = "a" if key in _begun else "w"
+    plain = os.path.isfile(path) or not os.path.exists(path)
     try:
-        file = open(path, mode, buffering=1, encoding="utf-8")
+        file = open(path, "a" if plain or key in _begun else "w", buffering=1, encoding="utf-8")
     except OSError as error:
         raise option_error(flag, path, f"a file that may be written ({error.strerror})") from error
+    if plain:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process, until it closes it
+        except BlockingIOError as error:
+            file.close()
+            raise option_error(flag, path, "a file that no other process writes to") from error
+        except OSError:
+            pass  # a file system without locks
+        if key not in _begun:
+            file.truncate(0)
     _begun.add(key)
     return file
 

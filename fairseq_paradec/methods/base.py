@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.scorer = self.make_scorer(models)
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
+        self._lock = threading.Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
             raise option_error(
@@ -177,6 +179,13 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
+        with self._lock:
+            return self._generate_alone(sample, prefix_tokens, bos_token)
+
+    def _generate_alone(
+        self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
+    ) -> list[list[dict[str, Any]]]:
+        """Decode one batch; see ``_generate``. A generator has one cache."""
         net_input = sample["net_input"]
         rows = self._make_rows(net_input, prefix_tokens)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
