@@ -241,7 +241,8 @@ def test_the_sweep_ends_where_nobody_gains(clock):
 
 
 def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
-    greedy = FairseqSystem("greedy", Models(str(DEMO), "test", "fp32", "cpu"), MODEL, {})
+    models = Models(str(DEMO), "test", "fp32", "cpu")
+    greedy = FairseqSystem("greedy --engine torch", models, MODEL, {}, "greedy")  # a call a token
     scorer = greedy.generator.scorer
 
     def slow_down(place, name, seconds):
