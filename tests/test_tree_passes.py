@@ -152,7 +152,8 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     given = (scorer.projection, hidden)
     want = scorer.log_probs(hidden, 1.1)[..., :short]
     want = want.log_softmax(dim=-1) if short else want
-    chosen = draws.choose(*given, rules, rows, starts=starts, depths=depths)
+    part = draws.part(scorer.projection, rules)
+    chosen = part.choose(hidden, rules, rows, None, starts, depths)
     tokens, scores = draws.candidates(*given, rules, rows, count, starts, depths)
     for b, row in enumerate(rows):
         for j in range(24):

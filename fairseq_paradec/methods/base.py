@@ -287,11 +287,15 @@ class ParallelGenerator(MethodGenerator):
     ) -> list[list[dict[str, Any]]]:
         """Encode and run the loop."""
         self._encode(net_input)
+        self._write(rows, rules, prepared)
+        return self._hypotheses(rows, rules)
+
+    def _write(self, rows: Sequence[Row], rules: TokenRules, drafter: Drafter) -> None:
+        """Run the loop; the encoder has run."""
         accept = self.acceptance()
         draft_and_verify(
-            self.scorer, rows, prepared, accept, rules, self.record_tokens, self.sampling
+            self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
         )
-        return self._hypotheses(rows, rules)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""

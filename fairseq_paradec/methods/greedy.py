@@ -44,22 +44,14 @@ class GreedyGenerator(ParallelGenerator):
         """Return a drafter that drafts no tokens."""
         return GreedyDrafter()
 
-    def _decode(
-        self,
-        net_input: dict[str, Tensor],
-        rows: Sequence[Row],
-        rules: TokenRules,
-        prepared: Drafter,
-    ) -> list[list[dict[str, Any]]]:
-        """Encode and decode: in the native library if it can, else by the loop."""
-        self._encode(net_input)
+    def _write(self, rows: Sequence[Row], rules: TokenRules, drafter: Drafter) -> None:
+        """Write many tokens a call in the native library if it can; else run the loop."""
         scorer = self.scorer
         at_once = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
         if at_once and not self.record_tokens:
             write_rows(scorer, rows, rules)
         else:
-            draft_and_verify(scorer, rows, prepared, ExactMatch(), rules, self.record_tokens)
-        return self._hypotheses(rows, rules)
+            super()._write(rows, rules, drafter)
 
 
 def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import fields
@@ -152,7 +153,7 @@ def _settings(encoder: Any) -> list[Any]:
     return [encoder.embed_scale, *layers]
 
 
-class DraftingTransformer(TransformerModel):
+class DraftingTransformer(TransformerModel, abc.ABC):
     """A drafter, whose encoder can be that of its verifier, ``--encoder-from``.
 
     Attributes:
@@ -192,6 +193,7 @@ class DraftingTransformer(TransformerModel):
             args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
         return TransformerEncoderBase(args, src_dict, embed_tokens)
 
+    @abc.abstractmethod
     def start_decoder(self, args: Any, verifier: Any) -> None:
         """Copy weights of the verifier's decoder; the encoder and the embedding have theirs.
 
@@ -199,7 +201,6 @@ class DraftingTransformer(TransformerModel):
             args: the options.
             verifier: the decoder.
         """
-        raise NotImplementedError
 
     def train(self, mode: bool = True) -> Any:
         """As torch; a shared encoder stays in evaluation mode, as in decoding."""

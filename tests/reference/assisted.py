@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .gad import Pass, Result, Verify, passes
+from .gad import Result, Verify, accept
 from .greedy import Rules
 
 
@@ -36,20 +36,7 @@ def assisted(
             sure *= math.exp(float(scores.max()))
             if drafted[-1] == rules.eos or sure < draft_confidence:
                 break
-        log_probs = verify([*y, *drafted])
-        accepted = 0
-        for token in drafted:
-            scores = rules.apply(log_probs[len(y)], len(y))
-            if not passes(scores, token, accept_topk, accept_margin):
-                break
-            accepted += 1
-            result.scores.append(float(scores[token]))
-            y.append(token)
-        if rules.eos not in y:
-            scores = rules.apply(log_probs[len(y)], len(y))
-            result.scores.append(float(scores.max()))
-            y.append(int(scores.argmax()))
-        result.passes.append(Pass(start, tuple(drafted), accepted))
+        accepted = accept(result, verify, drafted, rules, accept_topk, accept_margin)
         if adaptive_block:
             size = min(block_size, accepted + 2)
     return result

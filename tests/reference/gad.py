@@ -81,23 +81,31 @@ def gad(verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: floa
         for i, scores in enumerate(draft(y)):
             if start + i < rules.max_len and rules.eos not in drafted:
                 drafted.append(int(rules.apply(scores / rules.temperature, start + i).argmax()))
-        # Verify.
-        log_probs = verify([*y, *drafted])
-        num_accepted = 0
-        for token in drafted:
-            scores = rules.apply(log_probs[len(y)], len(y))
-            if not passes(scores, token, top_beta, tau):
-                break
-            num_accepted += 1
-            result.scores.append(float(scores[token]))
-            y.append(token)
-        # At the bifurcation, or behind a draft that was right: the verifier's own token.
-        if rules.eos not in y:
-            scores = rules.apply(log_probs[len(y)], len(y))
-            result.scores.append(float(scores.max()))
-            y.append(int(scores.argmax()))
-        result.passes.append(Pass(start, tuple(drafted), num_accepted))
+        accept(result, verify, drafted, rules, top_beta, tau)
     return result
+
+
+def accept(
+    result: Result, verify: Verify, drafted: list[int], rules: Rules, top_beta: int, tau: float
+) -> int:
+    """Verify: accept the draft's start, and let the verifier say one more; return how many."""
+    y, start = result.tokens, len(result.tokens)
+    log_probs = verify([*y, *drafted])
+    num_accepted = 0
+    for token in drafted:
+        scores = rules.apply(log_probs[len(y)], len(y))
+        if not passes(scores, token, top_beta, tau):
+            break
+        num_accepted += 1
+        result.scores.append(float(scores[token]))
+        y.append(token)
+    # At the bifurcation, or behind a draft that was right: the verifier's own token.
+    if rules.eos not in y:
+        scores = rules.apply(log_probs[len(y)], len(y))
+        result.scores.append(float(scores.max()))
+        y.append(int(scores.argmax()))
+    result.passes.append(Pass(start, tuple(drafted), num_accepted))
+    return num_accepted
 
 
 def passes(scores: Tensor, token: int, top_beta: int, tau: float) -> bool:

@@ -93,7 +93,6 @@ class Projection(NamedTuple):
         rows: Sequence[Row],
         starts: list[int] | None = None,
         normalised: bool = False,
-        depths: Tensor | None = None,
     ) -> Scored:
         """Choose the best token at every position.
 
@@ -103,18 +102,17 @@ class Projection(NamedTuple):
             rows: B rows.
             starts: B; see ``TokenRules.choose``.
             normalised: whether scores are log-probabilities.
-            depths: B×K; see ``TokenRules.choose``.
         """
         if isinstance(self.linear, NativeMap):
             return native_choose(
-                self.linear, hidden, rules, rows, None, starts, depths, normalised=normalised
+                self.linear, hidden, rules, rows, starts=starts, normalised=normalised
             )
         if normalised or self.adaptive_softmax is not None:
             scores = self._log_probs(hidden, rules.temperature)
         else:
             scores = self.linear(hidden) / rules.temperature
             scores = scores.to(_score_dtype(scores))
-        return rules.choose(scores, rows, None, starts, depths)
+        return rules.choose(scores, rows, starts=starts)
 
     def candidates(
         self,
@@ -200,9 +198,7 @@ class DraftProjection:
         hidden: Tensor,
         rules: TokenRules,
         rows: Sequence[Row],
-        starts: list[int] | None = None,
         normalised: bool = False,
-        depths: Tensor | None = None,
     ) -> Scored:
         """Draft the best token at every position; see ``Projection.draft``.
 
@@ -211,12 +207,9 @@ class DraftProjection:
             hidden: B×K×D.
             rules: which tokens are allowed.
             rows: B rows.
-            starts: B; see ``TokenRules.choose``.
             normalised: whether scores are log-probabilities, of the shortlist if there is one.
-            depths: B×K; see ``TokenRules.choose``.
         """
-        part = self.part(projection, rules)
-        return part.draft(hidden, rules, rows, starts, normalised, depths)
+        return self.part(projection, rules).draft(hidden, rules, rows, normalised=normalised)
 
     def candidates(
         self,
