@@ -2,13 +2,14 @@
 
 A target of n words fills slots 0..n-1; ``</s>`` takes slot n. Slot t belongs to step t // z, and
 all z slots of a step are predicted at once. The decoder's input row t predicts slot t: it is a
-start symbol where t < z, else the word of slot t - z.
+start symbol where t < z, else the word of slot t - z. With ``alternate_ends``, z is 1: the same
+slots, one after the other.
 
 | paper                                     | here                                               |
 |-------------------------------------------|----------------------------------------------------|
 | h, generation directions                  | ``directions``                                     |
 | c, words per direction and step           | ``tokens_per_direction``                           |
-| z = h·c                                   | ``tokens_per_step``                                |
+| z = h·c, or 1 (table 3)                   | ``tokens_per_step``, ``alternate_ends``            |
 | y^BD, y^MD (zhang2020, equations 6, 9)    | ``sources``, ``permute``, ``restore``              |
 | T^BD, T^MD (equations 7, 10)              | ``positions``, and ``directions_of`` for the latter|
 | M(h, c) (equation 4)                      | ``step_mask``                                      |
@@ -50,6 +51,8 @@ class TargetOrder:
             ``<s>`` and ``</s>``, positions count slots.
         middle_to_side: with two directions: from the middle outwards; with an odd number of words
             the middle one comes first (A B C D E: C D B E A), so that ``</s>`` can come last.
+        alternate_ends: the directions write in turns, one token a step: y1, yn, y2, ... (zhang2020,
+            table 3, bidirectional and autoregressive).
         independent_directions: a direction does not attend to the others.
         vanilla_mask: a slot does not attend to the later slots of its own step.
         vanilla_positions: positions count slots, without a sign; directions have no embeddings.
@@ -63,6 +66,7 @@ class TargetOrder:
     right_to_left: bool = False
     double_token: bool = False
     middle_to_side: bool = False
+    alternate_ends: bool = False
     independent_directions: bool = False
     vanilla_mask: bool = False
     vanilla_positions: bool = False
@@ -81,9 +85,15 @@ class TargetOrder:
             )
         if self.middle_to_side and h != 2:
             raise option_error("--middle-to-side", True, f"it with --directions 2, not {h}")
-        if self.independent_directions and h == 1:
-            raise option_error("--independent-directions", True, "it with --directions 2 or more")
-        if self.vanilla_mask and h * c == 1:
+        if self.alternate_ends and (h == 1 or c > 1 or self.double_token):
+            raise option_error(
+                "--alternate-ends", True,
+                "it with --directions 2 or more, a token of each, and without --double-token",
+            )  # fmt: skip
+        if self.independent_directions and (h == 1 or self.alternate_ends):
+            allowed = "it with --directions 2 or more, and without --alternate-ends"
+            raise option_error("--independent-directions", True, allowed)
+        if self.vanilla_mask and self.tokens_per_step == 1:
             raise option_error("--vanilla-mask", True, "it with more than one token a step")
         if self.vanilla_positions and (h == 1 or self.double_token):
             raise option_error(
@@ -92,8 +102,8 @@ class TargetOrder:
 
     @property
     def tokens_per_step(self) -> int:
-        """Z = h·c, the slots of a step."""
-        return self.directions * self.tokens_per_direction
+        """Z, the slots of a step: h·c; 1 where directions write in turns."""
+        return 1 if self.alternate_ends else self.directions * self.tokens_per_direction
 
     @property
     def keeps_prefix(self) -> bool:

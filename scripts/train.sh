@@ -35,11 +35,12 @@ options:
                         -- --encoder-from FILE names, and block_nat_fast, of 2 decoder layers, its
                         encoder, too. shallow_decoder, of one decoder layer on that encoder, drafts
                         for --decoding assisted (tiny 2,500 updates). Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
-                        sa_transformer, transformer_r2l (Zhang et al. 2020, trained like any model),
-                        double_token, double_token_l2r and double_token_r2l (Imamura and Sumita
-                        2020; base and big with their settings, 200,000 updates). With _tiny,
-                        _iwslt or _big in the name, that is the size. -- --encoder-from FILE starts
-                        from the encoder of a Transformer of the same size. blockwise_transformer
+                        sa_transformer, transformer_r2l, transformer_both_ends (Zhang et al. 2020,
+                        trained like any model), double_token, double_token_l2r and double_token_r2l
+                        (Imamura and Sumita 2020; base and big with their settings, 200,000
+                        updates). With _tiny, _iwslt or _big in the name, that is the size.
+                        -- --encoder-from FILE starts from the encoder of a Transformer of the same
+                        size. blockwise_transformer
                         (Stern et al. 2018; tiny 8 epochs) puts heads on the Transformer that
                         -- --base-path FILE names; with --fine-tune-base that is trained, too
                         (tiny 6 epochs). image_transformer (Stern et al. 2018, section 7.2; tiny 20

@@ -31,6 +31,8 @@ options:
                              imdecoder         four, from both ends of each half
                              sa_transformer    two neighbours, from the left
                              transformer_r2l   one, from the right
+                             transformer_both_ends
+                                               one, from the left and the right in turns
                              double_token, double_token_l2r, double_token_r2l
                                                two, as Imamura and Sumita have them
                              transformer       one, from the left: for comparison
@@ -74,7 +76,7 @@ parse_options "--save-dir --preset --arch --teacher --distilled --epochs --updat
 
 need_recipe_options
 need_choice --arch "$arch" ibdecoder ibdecoder_sa imdecoder sa_transformer transformer_r2l \
-    double_token double_token_l2r double_token_r2l transformer
+    transformer_both_ends double_token double_token_l2r double_token_r2l transformer
 subsets=("$data"/train.*-*.*.idx)
 [ -f "${subsets[0]}" ] || fail "DATA: got '$data', which has no training set (train.*.idx)"
 pair=${subsets[0]##*/train.}

@@ -34,7 +34,8 @@ last=5
 [ "$preset" != small ] || last=3
 switches=() smoothing=0.1 own_size='' encoder_of=verifier
 case $arch in
-    ibdecoder* | imdecoder* | sa_transformer* | transformer_r2l* | double_token*)
+    ibdecoder* | imdecoder* | sa_transformer* | transformer_r2l* | transformer_both_ends* | \
+        double_token*)
         encoder_of=Transformer
         [[ ! $arch =~ _(tiny|iwslt|big)$ ]] || own_size=1
         ;;

@@ -209,6 +209,13 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
         assert found <= told <= (1 + TOLERANCE) * found
 
 
+@pytest.mark.parametrize(("arch", "step"), [("ibdecoder_sa", 4), ("transformer_both_ends", 1)])
+def test_a_step_is_read_from_the_checkpoint(tmp_path, arch, step):
+    task, path = tiny_task(size=WORDS), tmp_path / "a.pt"
+    builders.save_drafter(task, builders.tiny_reordered(task, arch), path, arch)
+    assert analyse_flops.read_checkpoint("--path", str(path)).shape.tokens_per_step == step
+
+
 SOURCE, TARGET, ROWS = 9, 7, 3
 
 

@@ -249,6 +249,7 @@ def test_outputs_are_fairseqs(decoding: str, lengths: list[int]) -> None:
         ("ibdecoder_sa_tiny", {"independent_directions": True}),
         ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
         ("double_token_tiny", {}),
+        ("transformer_both_ends_tiny", {}),
     ],
 )
 def test_steps_in_another_order(arch: str, options: dict[str, bool]) -> None:

@@ -32,6 +32,8 @@ ORDERS: list[TargetOrder] = [
     *(TargetOrder(h, c, vanilla_mask=True) for h, c in ((2, 1), (2, 2), (1, 3), (4, 1))),
     *(TargetOrder(h, c, vanilla_positions=True) for h, c in ((2, 1), (2, 3), (4, 1))),
     TargetOrder(2, 2, independent_directions=True, vanilla_mask=True, vanilla_positions=True),
+    *(TargetOrder(h, alternate_ends=True) for h in (2, 4)),
+    TargetOrder(2, alternate_ends=True, middle_to_side=True, vanilla_positions=True),
 ]
 
 
@@ -130,6 +132,7 @@ def test_masks_by_hand() -> None:
         (TargetOrder(2, 2), [[1] * 4] * 4),
         (TargetOrder(2, 1, independent_directions=True), alone),
         (TargetOrder(2, 1, vanilla_mask=True), causal),
+        (TargetOrder(2, 1, alternate_ends=True), causal),
         (TargetOrder(), causal),
     ):
         assert order.step_mask(4).long().tolist() == want, name(order)
@@ -164,6 +167,9 @@ def test_training_batches_by_hand() -> None:
         [21, 24, 22, 23, EOS, PAD],
         [EOS, PAD, PAD, PAD, PAD, PAD],
     ]
+    got = TargetOrder(2, 1, alternate_ends=True).training_batch(padded(rows), BOS, EOS, PAD)
+    assert got.prev_output_tokens[0].tolist() == [EOS, 11, 15, 12, 14, 13]  # a word behind its slot
+    assert got.target[0].tolist() == [11, 15, 12, 14, 13, EOS]
     got = TargetOrder(2, 1, double_token=True).training_batch(padded(rows), BOS, EOS, PAD)
     assert got.prev_output_tokens[1].tolist() == [BOS, EOS, 21, 24, 22, 23]
     assert got.target[1].tolist() == [21, 24, 22, 23, EOS, EOS]
@@ -195,6 +201,16 @@ def test_prefixes() -> None:
         ({"directions": 4, "middle_to_side": True}, "--middle-to-side"),
         ({"tokens_per_direction": 2, "independent_directions": True}, "--independent-directions"),
         ({"vanilla_mask": True}, "--vanilla-mask"),
+        ({"directions": 2, "alternate_ends": True, "vanilla_mask": True}, "--vanilla-mask"),
+        *(
+            ({"directions": h, "tokens_per_direction": c, "alternate_ends": True}, "--alternate-ends")
+            for h, c in ((1, 1), (2, 2))
+        ),
+        ({"directions": 2, "alternate_ends": True, "double_token": True}, "--alternate-ends"),
+        (
+            {"directions": 2, "alternate_ends": True, "independent_directions": True},
+            "--independent-directions",
+        ),
         ({"tokens_per_direction": 2, "vanilla_positions": True}, "--vanilla-positions"),
     ],
 )

@@ -80,6 +80,7 @@ def title_of(order: TargetOrder) -> str:
     else:
         how = f"in {h} directions"
         how += " from the middle to both ends" if order.middle_to_side else ""
+        how += " in turns" if order.alternate_ends else ""
     how += f", {c} tokens per direction and step" if h > 1 and c > 1 else ""
     more = [
         name.replace("_", " ")

@@ -4,7 +4,7 @@ Each slot of a target has its step, direction, input and position. Flags are tho
 architectures.
 
 --rewrite draws nothing: it prints a file's lines in the order of writing. A plain Transformer that
-is trained on them writes in the same order, a token a step; `paradec analyse pmi` compares with it.
+is trained on them writes in the same order, a token a step, like transformer_both_ends.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ SWITCHES = {
     "right_to_left": "with one direction: from the end",
     "double_token": "pairs of tokens as in Imamura and Sumita 2020",
     "middle_to_side": "with two directions: from the middle to both ends",
+    "alternate_ends": "with two directions or more: in turns, one token a step",
     "independent_directions": "no direction sees another",
     "vanilla_mask": "the plain causal mask",
     "vanilla_positions": "positions 0, 1, 2, ... as written",

@@ -302,8 +302,8 @@ _ENTRIES = (
         exact_words="of a plain Transformer, with --beam 1",
         beam=True,
         audited=False,
-        models="--arch ibdecoder, ibdecoder_sa, imdecoder, sa_transformer, transformer_r2l; any "
-        "Transformer without local attention",
+        models="--arch ibdecoder, ibdecoder_sa, imdecoder, sa_transformer, transformer_r2l, "
+        "transformer_both_ends; any Transformer without local attention",
         accepts=models_are.global_attention,
         owns=models_are.writes_steps,
         alone=_OTHER_ORDER,

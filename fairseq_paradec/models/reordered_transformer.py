@@ -154,6 +154,11 @@ class ReorderedTransformer(TransformerModel):
             help="with two directions: write from the middle to both ends (an ablation)",
         )  # fmt: skip
         add(
+            "--alternate-ends", action="store_true",
+            help="with two directions or more: they write in turns, one token a step. The same "
+            "order without words predicted together, for comparison (Zhang et al. 2020, Table 3)",
+        )  # fmt: skip
+        add(
             "--independent-directions", action="store_true",
             help="no direction attends to another (an ablation)",
         )  # fmt: skip
@@ -214,6 +219,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "imdecoder": {"directions": 4},
     "sa_transformer": {"tokens_per_direction": 2},
     "transformer_r2l": {"right_to_left": True},
+    "transformer_both_ends": {"directions": 2, "alternate_ends": True},
     "double_token": {"directions": 2, "double_token": True, "decoder_learned_pos": True},
     "double_token_l2r": {
         "tokens_per_direction": 2, "double_token": True, "decoder_learned_pos": True,

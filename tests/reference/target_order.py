@@ -25,6 +25,7 @@ class Spec:
     right_to_left: bool = False
     double_token: bool = False
     middle_to_side: bool = False
+    alternate_ends: bool = False
     independent_directions: bool = False
     vanilla_mask: bool = False
     vanilla_positions: bool = False
@@ -32,6 +33,8 @@ class Spec:
     @property
     def z(self) -> int:
         """Words a step."""
+        if self.alternate_ends:
+            return 1
         return self.directions * self.tokens_per_direction
 
 

@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "sa_transformer": ("sa_transformer", 13, {}),
     "sa-3": ("sa_transformer", 3, {"tokens_per_direction": 3}),
     "transformer_r2l": ("transformer_r2l", 13, {}),
+    "transformer_both_ends": ("transformer_both_ends", 3, {}),
     "middle": ("ibdecoder", 3, {"middle_to_side": True}),
     "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
     "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
