@@ -83,8 +83,8 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
         settings["block"] = model["drafter_block_size"]
         settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
     elif model.get("directions"):
-        z = 1 if model.get("alternate_ends") else model["directions"] * model["tokens_per_direction"]
-        settings["tokens_per_step"] = z
+        z = model["directions"] * model["tokens_per_direction"]
+        settings["tokens_per_step"] = 1 if model.get("alternate_ends") else z
     try:
         shape = flops.read_shape(sizes, **settings)
     except UsageError as error:
