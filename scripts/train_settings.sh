@@ -1,5 +1,5 @@
 # Sourced by train.sh: what a preset means for an architecture. Not a command of its own.
-# shellcheck shell=bash disable=SC2154 # preset, arch, epochs, updates, more are train.sh's
+# shellcheck shell=bash disable=SC2154 # preset, arch, epochs, updates, gpus, more are train.sh's
 # shellcheck disable=SC2034 # and what is set here is read there
 #
 #   size      layers of encoder and decoder, dimension, that of the feed-forward layers, heads
@@ -32,6 +32,8 @@ esac
 last=5
 [ "$preset" != tiny ] || last=8
 [ "$preset" != small ] || last=3
+plain_loss=label_smoothed_cross_entropy
+[ "$gpus" != 0 ] || plain_loss=lean_cross_entropy # the same, in two thirds of the time
 switches=() smoothing=0.1 own_size='' encoder_of=verifier
 case $arch in
     ibdecoder* | imdecoder* | sa_transformer* | transformer_r2l* | transformer_both_ends* | \
@@ -90,7 +92,7 @@ elif [[ $arch == image_transformer* ]]; then # Stern et al. 2018 and Parmar et a
             ;;
     esac
     training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --dropout 0.1 "${training[@]}"
-        --criterion label_smoothed_cross_entropy)
+        --criterion "$plain_loss")
 elif [ "$arch" = shallow_decoder ]; then # a drafter that writes token by token
     smoothing=0
     case $preset in
@@ -103,7 +105,7 @@ elif [ "$arch" = shallow_decoder ]; then # a drafter that writes token by token
             training=(--lr 0.0007 --warmup-updates 1000 --dropout 0.1)
             ;;
     esac
-    training=(--adam-betas '(0.9, 0.98)' "${training[@]}" --criterion label_smoothed_cross_entropy)
+    training=(--adam-betas '(0.9, 0.98)' "${training[@]}" --criterion "$plain_loss")
 elif [[ $arch != block_nat* ]]; then # a translation model
     # Where the papers give d^-0.5 * warm-up^-0.5, that is the peak.
     case $preset in
@@ -129,7 +131,7 @@ elif [[ $arch != block_nat* ]]; then # a translation model
             ;;
     esac
     training=(--adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt "${training[@]}"
-        --criterion label_smoothed_cross_entropy)
+        --criterion "$plain_loss")
     if [[ $arch == double_token* && $preset =~ ^(base|big)$ ]]; then
         # Imamura and Sumita 2020, Table 1. Of WMT14, 16,000 tokens are their 500 sentences, and
         # 45,000 updates their 5 epochs of warm-up. They stop when 10 epochs bring nothing, and
@@ -137,7 +139,7 @@ elif [[ $arch != block_nat* ]]; then # a translation model
         length=(updates 200000) batch=16000 last=10
         training=(--adam-betas '(0.9, 0.99)' --adam-eps 1e-6 --lr-scheduler inverse_sqrt --lr 0.0004
             --warmup-updates 45000 --weight-decay 0.0001 --clip-norm 5
-            --criterion label_smoothed_cross_entropy)
+            --criterion "$plain_loss")
         if [ "$preset" = base ]; then
             training+=(--dropout 0.1)
         else

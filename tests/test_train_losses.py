@@ -12,9 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.builders import DEMO, tiny_blockwise, tiny_drafter, tiny_model, tiny_task
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from support.builders import (
+    DEMO,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+    tiny_reordered,
+    tiny_task,
+)
 from support.commands import PLUGIN, run_python, succeed
+from support.losses import pairs
 
+from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
 from fairseq_paradec.errors import UsageError
 
 
@@ -41,6 +51,23 @@ def test_models_losses_and_settings_that_do_not_fit_are_refused() -> None:
         given = Namespace(criterion=criterion, label_smoothing=0.1, **settings)
         with pytest.raises(UsageError, match=f"^{message}"):
             task.build_criterion(given)
+
+
+@pytest.mark.parametrize(("ignored", "order"), [(0, None), (1, None), (0, "ibdecoder")])
+def test_the_lean_loss_is_fairseqs(ignored: int, order: str | None) -> None:
+    task = tiny_task()
+    model = (tiny_model(task) if order is None else tiny_reordered(task, order)).eval()
+    sample = pairs(task)
+    found = []
+    for kind in (LabelSmoothedCrossEntropyCriterion, LeanCrossEntropy):
+        model.zero_grad()
+        loss, size, logging = kind(task, False, 0.1, ignored, True)(model, sample)
+        loss.backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append((size, {k: float(v) for k, v in logging.items()}, gradients))
+    assert found[0][0] == found[1][0] and found[1][1] == pytest.approx(found[0][1], rel=1e-5)
+    for mine, other in zip(found[1][2], found[0][2], strict=True):  # fairseq's loss is fp32
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
 #: Runs fairseq-train several times in one process; prints the heads that are drawn, and the ratios.

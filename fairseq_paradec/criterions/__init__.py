@@ -1,3 +1,3 @@
 """One file per loss: importing this registers them with fairseq."""
 
-from . import block_nat_loss, blockwise_loss  # noqa: F401
+from . import block_nat_loss, blockwise_loss, lean_cross_entropy  # noqa: F401

@@ -59,6 +59,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         other = smoothing / (weight.size(0) - 1)  # the target share of each wrong token
         rest = 1 - smoothing - other  # the answer's target share above that
         weight_sum = weight.sum(dim=0, dtype=precise)  # D
+        ctx.dtypes = hidden.dtype, weight.dtype
+        if torch.is_autocast_enabled(device):  # once, not for each chunk
+            weight = weight.to(torch.get_autocast_dtype(device))
         # Separate tensors, no views: fairseq multiplies an ignored loss by 0 in place.
         loss = torch.zeros((), dtype=precise, device=hidden.device)
         nll_loss = torch.zeros_like(loss)
@@ -93,7 +96,6 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_hidden -= other * weight_sum
             grad_weight -= other * hidden.sum(dim=0, dtype=precise)
         ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.dtypes = hidden.dtype, weight.dtype
         ctx.mark_non_differentiable(nll_loss, right)
         return loss, nll_loss, right
 
