@@ -94,7 +94,7 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
     [
         (
             "--preset tiny --threads 3",
-            "arch=transformer share-all-embeddings= criterion=label_smoothed_cross_entropy "
+            "arch=transformer share-all-embeddings= criterion=lean_cross_entropy "
             "max-tokens=4096 max-epoch=38 keep-last-epochs=8 cpu= threads=3 !max-update",
         ),
         ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
