@@ -43,7 +43,7 @@ options:
                         size. blockwise_transformer
                         (Stern et al. 2018; tiny 8 epochs) puts heads on the Transformer that
                         -- --base-path FILE names; with --fine-tune-base that is trained, too
-                        (tiny 6 epochs). image_transformer (Stern et al. 2018, section 7.2; tiny 20
+                        (tiny 10 epochs), and FILE may have heads. image_transformer (Stern et al. 2018, section 7.2; tiny 20
                         epochs) writes images, and blockwise_image_transformer puts heads on it:
                         DATA is a folder of paradec data images then. In such a
                         folder every model is trained by --task image_super_resolution
@@ -67,6 +67,9 @@ examples:
         --preset tiny --arch ibdecoder
     scripts/train.sh data-bin/multi30k.en-de --save-dir checkpoints/heads --preset tiny \
         --arch blockwise_transformer -- --base-path checkpoints/tiny/model.pt
+    scripts/train.sh data-bin/multi30k-distilled.en-de --save-dir checkpoints/heads-tuned \
+        --preset tiny --arch blockwise_transformer -- --fine-tune-base \
+        --base-path checkpoints/heads/model.pt
     scripts/train.sh data-bin/photographs --save-dir checkpoints/images --preset tiny \
         --arch image_transformer
 The settings of the presets are in scripts/train_settings.sh.

@@ -17,11 +17,13 @@ input:
                            of images, by paradec data images (section 7.2 of the paper):
                            --arch image_transformer then, and blockwise_image_transformer
 output:
-    DIR/base/              [1/5] a Transformer, unless --base is given
-    DIR/data.SRC-TGT/      [2/5] DATA with a teacher's translations (beam 5) as training targets
-    DIR/model/             [3/5] the base with heads, trained: model.pt
-    DIR/heads.pt           [4/5] of a frozen base the heads alone, for --drafter-path
-    DIR/acceptance.json    [5/5] mean accepted block of the exact rule, top-2 and top-3, beside the
+    DIR/base/              [1/6] a Transformer, unless --base is given
+    DIR/data.SRC-TGT/      [2/6] DATA with a teacher's translations (beam 5) as training targets
+    DIR/frozen/            [3/6] to fine-tune a tiny base: it with heads, trained while it is frozen,
+                           unless --heads is given. Larger ones start without heads, as in the paper
+    DIR/model/             [4/6] the base with heads, trained: model.pt
+    DIR/heads.pt           [5/6] of a frozen base the heads alone, for --drafter-path
+    DIR/acceptance.json    [6/6] mean accepted block of the exact rule, top-2 and top-3, beside the
                            base; also BLEU and chrF if there is DATA/raw/SUBSET.TGT. Of images:
                            exact, intensities up to 2 away (the paper's epsilon), and PSNR
 A step that is not needed is left out.
@@ -40,6 +42,8 @@ options:
                            may be less
     --preset NAME          size and settings: tiny, iwslt, base or big (default: base); see train.sh
     --base FILE            a trained Transformer, whose size the model has
+    --heads FILE           to fine-tune: --base with heads to start from, such as the model/model.pt of
+                           setting regular or distillation; instead of DIR/frozen/
     --teacher FILES        whose translations are learned from (default: the base's; the paper's is
                            another, of another seed); several with ':' between them are an ensemble
     --distilled FOLDER     distilled data that are there already
@@ -62,6 +66,10 @@ The longest blocks, on distilled data that are there:
     scripts/train_blockwise.sh data-bin/multi30k.en-de --save-dir checkpoints/k6-both \
         --preset tiny --setting both --base checkpoints/tiny/model.pt \
         --distilled data-bin/multi30k-distilled.en-de
+The same from heads that are there:
+    scripts/train_blockwise.sh data-bin/multi30k.en-de --save-dir checkpoints/k6-both \
+        --preset tiny --setting both --base checkpoints/tiny/model.pt \
+        --heads checkpoints/k6/model/model.pt --distilled data-bin/multi30k-distilled.en-de
 Images, with a base of their own:
     scripts/train_blockwise.sh data-bin/photographs --save-dir checkpoints/images --preset tiny
 The layer with fewer weights:
@@ -73,10 +81,10 @@ HELP
 }
 
 { # read to its end before anything runs, so that the file may change while models are trained
-save_dir='' preset=base setting=regular block_size='' base='' teacher='' distilled='' subset=valid
-epochs='' updates='' seed=1 threads='' processes=1 smoke=''
-parse_options "--save-dir --preset --setting --block-size --base --teacher --distilled --subset \
---epochs --updates --seed --threads --processes --python" "--smoke" "$@"
+save_dir='' preset=base setting=regular block_size='' base='' heads='' teacher='' distilled=''
+subset=valid epochs='' updates='' seed=1 threads='' processes=1 smoke=''
+parse_options "--save-dir --preset --setting --block-size --base --heads --teacher --distilled \
+--subset --epochs --updates --seed --threads --processes --python" "--smoke" "$@"
 
 # ---- mistakes, before any work ------------------------------------------------------------------
 
@@ -84,9 +92,13 @@ need_recipe_options
 need_choice --setting "$setting" regular distillation fine-tuning both
 need_choice --subset "$subset" valid test
 [ -z "$block_size" ] || need_number --block-size "$block_size"
-own_first= # whether head 1 is trained
-for flag in "${more[@]}"; do
+own_first='' # whether head 1 is trained
+layer=()     # the kind of heads, which those to start from have, too
+for ((i = 0; i < ${#more[@]}; i++)); do
+    flag=${more[i]}
     case $flag in
+        --head-layer) layer=("${more[@]:i:2}") ;;
+        --head-layer=*) layer=("$flag") ;;
         --train-first-head) own_first=1 ;;
         --base-path | --base-path=*) fail "$flag: got it after --; allowed: --base FILE before it" ;;
         --fine-tune-base) fail "$flag: got it after --; allowed: --setting NAME before it" ;;
@@ -134,47 +146,65 @@ if [ -n "$base" ]; then
     need_file "$base" "base (--base)"
     case $base in -*) base=./$base ;; esac
 fi
+if [ -n "$heads" ]; then
+    [ -z "$frozen" ] && [ -n "$base" ] || fail "--heads: got '$heads'; allowed: with --setting" \
+        "fine-tuning or both, and the --base that the heads are on"
+    need_no_colon --heads "$heads"
+    need_file "$heads" "base with heads (--heads)"
+    case $heads in -*) heads=./$heads ;; esac
+fi
 need_python fairseq torch tqdm sacrebleu
 open_save_dir
 
 # ---- the steps: each records what is finished, and its settings ---------------------------------
 
 if [ -n "$base" ]; then
-    note "[1/5] base: $base"
+    note "[1/6] base: $base"
 else
-    note "[1/5] base: $save_dir/base"
+    note "[1/6] base: $save_dir/base"
     train "$data" "$save_dir/base" "${arch[@]}"
     base=$save_dir/base/model.pt
 fi
 if [ -z "$distils" ]; then
     distilled=$data
-    note "[2/5] distilled data: not needed"
+    note "[2/6] distilled data: not needed"
 elif [ -n "$distilled" ]; then
-    note "[2/5] distilled data: $distilled"
+    note "[2/6] distilled data: $distilled"
 else
     distilled=$save_dir/data.$pair
-    note "[2/5] distilled data: $distilled"
+    note "[2/6] distilled data: $distilled"
     distill "$data" "$distilled" --path "${teacher:-$base}"
 fi
 
-note "[3/5] model: $save_dir/model, $setting"
-flags=(--base-path "$base")
+flags=()
+[ -z "$block_size" ] || flags=(--block-size "$block_size")
+start=${heads:-$base}
+if [ -n "$heads" ]; then
+    note "[3/6] heads to start from: $heads"
+elif [ -n "$frozen" ] || [ "$preset" != tiny ] || [ "$block_size" = 1 ]; then
+    note "[3/6] heads to start from: none"
+else
+    note "[3/6] heads to start from: $save_dir/frozen"
+    train "$distilled" "$save_dir/frozen" --arch "blockwise_$plain" \
+        -- --base-path "$base" "${flags[@]}" "${layer[@]}"
+    start=$save_dir/frozen/model.pt
+fi
+note "[4/6] model: $save_dir/model, $setting"
 [ -n "$frozen" ] || flags+=(--fine-tune-base)
-[ -z "$block_size" ] || flags+=(--block-size "$block_size")
 long=()
 [ -z "$epochs" ] || long=(--epochs "$epochs")
 [ -z "$updates" ] || long=(--updates "$updates")
 train "$distilled" "$save_dir/model" --arch "blockwise_$plain" "${long[@]}" \
-    -- "${flags[@]}" "${more[@]}"
+    -- --base-path "$start" "${flags[@]}" "${more[@]}"
 model=$save_dir/model/model.pt
 
 models=("--path=$base")
 if [ -z "$frozen" ] || [ -n "$own_first" ]; then
-    note "[4/5] heads: not without the model"
+    note "[5/6] heads: not without the model"
     models+=("--path=$model")
 else
     heads=$save_dir/heads.pt
-    note "[4/5] heads: $heads"
+    note "[5/6] heads: $heads"
     if [ "$heads" -nt "$model" ]; then
         note "already made: $heads"
     else
@@ -184,7 +214,7 @@ else
     models+=("--drafter-path=$heads")
 fi
 
-note "[5/5] acceptance: $save_dir/acceptance.json"
+note "[6/6] acceptance: $save_dir/acceptance.json"
 raw=$data/raw/$subset.${pair#*-} score=() rules=(--accept-topk 1 --accept-topk 2 --accept-topk 3)
 if [ "$plain" = image_transformer ]; then
     rules=(--accept-distance 0 --accept-distance 2)

@@ -50,14 +50,15 @@ if [[ $arch == blockwise_* ]]; then # heads on a Transformer
         [ "$flag" != --fine-tune-base ] || fine_tunes=1
     done
     # Stern et al. 2018 train for as long as the base again, with its settings from the start on.
+    # That ruins a tiny base, which is fine-tuned slowly, for as many updates as it was trained.
     [ -z "$fine_tunes" ] || switches=(--train-first-head) # theirs; a frozen base's is the identity
     case $preset in
         tiny | small) # all heads at once: one at a time takes half the time, and teaches a sixth as much
             length=(epochs 8) batch=4096 last=3
             training=(--warmup-updates 500 --block-size 6 --heads-per-update all)
-            if [ -n "$fine_tunes" ]; then # 0.003 would ruin the base before the heads are of use
-                length=(epochs 6) batch=1024
-                training+=(--lr 0.001)
+            if [ -n "$fine_tunes" ]; then
+                length=(epochs 10) batch=1024
+                training+=(--lr 0.0003)
             else
                 training+=(--lr 0.003 --dropout 0.1)
             fi

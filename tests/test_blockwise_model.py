@@ -151,7 +151,8 @@ def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
         ({"base_path": plain, "activation_fn": "gelu"}, "--activation-fn: got 'gelu'; .*relu, as"),
         ({"base_path": other}, "--base-path: got .*encoder embeds 50 symbols.*40"),
         ({"base_path": ib}, "--base-path: got .*ReorderedTransformer"),
-        ({"base_path": blockwise}, "--base-path: got .*BlockwiseTransformer"),
+        ({"base_path": blockwise, "block_size": 3}, "--block-size: got 3; allowed: 4, as in --b"),
+        ({"base_path": blockwise, "head_layer": "per_head"}, "--head-layer: .*allowed: dense, as"),
         ({"base_path": plain, "block_size": 1}, "--block-size: got 1; .*--fine-tune-base"),
         ({}, "--base-path: got None; allowed: .*--fine-tune-base"),
         ({**tuned, "block_size": 0}, "--block-size: got 0; allowed: .*from 1"),
@@ -164,6 +165,33 @@ def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
         loss_of(smoothing=1.5)
     with pytest.raises(UsageError, match="^--heads-per-update: got 'two'; allowed: one, all"):
         loss_of("two")
+
+
+@layers
+@firsts
+@pytest.mark.parametrize("had", [False, True], ids=["of the identity", "of a first head"])
+def test_frozen_heads_are_a_start_for_fine_tuning(
+    tmp_path: Path, had: bool, first: bool, layer: str
+) -> None:
+    """Its outputs are theirs; a first head that is new is the identity, and all is trained."""
+    task, sample = tiny_task(), pairs(tiny_task())
+    options = {"head_layer": layer, "train_first_head": had, "dtype": torch.float32}
+    frozen = tiny_blockwise(task, **options)
+    path = builders.save_drafter(task, frozen, tmp_path / "frozen.pt", ARCH)
+    model = build(
+        task, ARCH, base_path=path, fine_tune_base=True, train_first_head=first, dropout=0.0
+    )
+    heads, net_input = model.block_heads, sample["net_input"]
+    assert (model.args.block_size, model.args.head_layer) == (4, layer)
+    assert (heads.learned[0] == 0) == (first or had)
+    with torch.no_grad():
+        for chosen in (range(4), [1], [0, 2]):
+            found, want = (one.eval()(**net_input, heads=chosen).hidden for one in (model, frozen))
+            torch.testing.assert_close(found, want, atol=1e-5, rtol=0)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    teach(model.train(), loss_of("all"), [sample], 2)  # new hidden units learn behind the outputs
+    for name, weight in model.named_parameters():
+        assert not weight.equal(before[name]), name
 
 
 @layers

@@ -182,8 +182,12 @@ STEPS = [
         f"{TAUGHT}teacher.pt:base.pt", f"train out/data.en-de>out/model {HEADED}=base.pt",
         f"{REPORT}out/model subset=valid",
     ]),
-    ("blockwise", "--setting both --base BASE --distilled DISTILLED", [
-        f"train distilled>out/model {HEADED}=base.pt", f"{REPORT}out/model subset=valid",
+    ("blockwise", "--setting both --base BASE --distilled DISTILLED --preset tiny", [
+        f"train distilled>out/frozen {HEADED}=base.pt",
+        f"train distilled>out/model {HEADED}=out/frozen", f"{REPORT}out/model subset=valid",
+    ]),
+    ("blockwise", "--setting fine-tuning --base BASE --heads TEACHER --preset tiny", [
+        f"train data>out/model {HEADED}=teacher.pt", f"{REPORT}out/model subset=valid",
     ]),
     ("reordered", "", [
         *TEACHER, f"{TAUGHT}out/teacher", "train out/data.en-de>out/model arch=ibdecoder",
@@ -202,7 +206,8 @@ def test_the_steps(tmp_path, script, given, expected):
     recipe = Recipe(tmp_path, script)
     steps = recipe.steps(*(recipe.place(word) for word in given.split()))
     assert [short(step) for step in steps] == expected
-    assert ("[--fine-tune-base]" in "".join(steps)) == ("both" in given)
+    tunes = "both" in given or "fine-tuning" in given
+    assert ["out/model" in step for step in steps if "[--fine-tune-base]" in step] == [True] * tunes
 
 
 def test_the_steps_of_blockwise_on_images(tmp_path):
@@ -304,6 +309,7 @@ MISTAKES = {
         ("EMPTY", "which has no training set (train.*.idx)"),
         ("DATA --block-size 1", "--block-size: got '1'; allowed: from 2 up with --set"),
         ("DATA --setting both --distilled OTHER", "a folder with DATA's dict.de.txt"),
+        ("DATA --base BASE --heads BASE", "allowed: with --setting fine-tuning or both, and the"),
         ("DATA -- --fine-tune-base", "--fine-tune-base: got it after --; allowed: --s"),
     ],
     "reordered": [

@@ -13,7 +13,9 @@ Figure 3). Head i, from 0, predicts token i+1 after the state's position.
 | frozen, or fine tuned (section 6.1)   | ``--fine-tune-base``                              |
 | identity for p_1 (footnote 1)         | the default; ``--train-first-head`` trains it     |
 
-Beyond the paper: ``--head-layer per_head``, k layers side by side with k times fewer weights.
+Beyond the paper: ``--head-layer per_head``, k layers side by side with k times fewer weights; and
+``--base-path`` takes a model with heads, too, so that heads trained on a frozen base can be fine
+tuned together with it.
 """
 
 from __future__ import annotations
@@ -118,8 +120,9 @@ class BlockwiseTransformer(TransformerModel):
         )  # fmt: skip
         add(
             "--base-path", metavar="TRANSFORMER",
-            help="start from this checkpoint, a trained Transformer; settings that neither flags "
-            "nor the architecture's name give (sizes, activation, norms, ...) are the checkpoint's",
+            help="start from this checkpoint, a trained Transformer, or one with heads, which are "
+            "copied as well; settings that neither flags nor the architecture's name give (sizes, "
+            "activation, norms, number of heads, ...) are the checkpoint's",
         )  # fmt: skip
         add(
             "--fine-tune-base", action="store_true",
@@ -135,7 +138,7 @@ class BlockwiseTransformer(TransformerModel):
         add(
             "--train-first-head", action="store_true",
             help="also learn the head of the next token (as in the paper); without this flag it is "
-            "the identity, so that a frozen base keeps its output",
+            "the identity, so that a frozen base keeps its output. It starts as the identity",
         )  # fmt: skip
 
     @classmethod
@@ -256,7 +259,10 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
             name.
     """
     path = args.base_path
-    settings = transformer_settings(path, "--base-path")
+    heads = ("block_size", "head_layer", "train_first_head")
+    settings = transformer_settings(path, "--base-path", heads)
+    if settings.pop("train_first_head", False):
+        args.train_first_head = True  # a learned head is kept; an identity may be learned
     kind: Any = MODEL_REGISTRY[model]
     if ("attention_block" in settings) != ("image" in model):  # local attention or not
         wanted = f"a checkpoint of {kind.base_kind} with --arch {model}"
@@ -277,14 +283,15 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
 
 
 def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
-    """Copy a base's weights.
+    """Copy a base's weights, and its heads if it has some.
 
     Raises:
         UsageError: the checkpoint is missing, or holds another kind of model or other sizes.
     """
     base, _ = load_beside(path, "--base-path", task)
     known = model.base_parts
-    if type(base.encoder) not in known or type(base.decoder) not in known:
+    has_heads = type(base) is type(model)
+    if type(base.encoder) not in known or not (has_heads or type(base.decoder) in known):
         raise option_error(
             "--base-path", path,
             f"a checkpoint of {model.base_kind}; this holds a {type(base).__name__}",
@@ -302,6 +309,8 @@ def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
                 "--base-path", path, f"a Transformer of the same size; its {name} does not fit"
             )
         weight.copy_(known)
+    if has_heads:
+        model.block_heads.start_from(base.block_heads)
 
 
 # ---- architectures ------------------------------------------------------------------------------
@@ -318,15 +327,16 @@ def _register(model: str, suffix: str) -> None:
     sizes = named_sizes(suffix)
 
     def architecture(args: Any) -> None:
-        defaults: dict[str, Any] = {"block_size": DEFAULT_BLOCK_SIZE, "head_layer": "dense"}
-        defaults |= {"base_path": None, "fine_tune_base": False, "train_first_head": False}
-        for name, value in defaults.items():
-            if getattr(args, name, None) is None:
-                setattr(args, name, value)
+        args.base_path = getattr(args, "base_path", None)
         if args.base_path and not getattr(args, "base_copied", False):
             # The name without a suffix fits any size; contradicting flags raise their own error.
             meant = {n: v for n, v in sizes.items() if suffix and not hasattr(args, n)}
             _take_base_settings(args, model, suffix, meant)
+        defaults: dict[str, Any] = {"block_size": DEFAULT_BLOCK_SIZE, "head_layer": "dense"}
+        defaults |= {"fine_tune_base": False, "train_first_head": False}
+        for name, value in defaults.items():
+            if getattr(args, name, None) is None:
+                setattr(args, name, value)
         set_sizes(args, suffix)
         base_architecture(args)
 

@@ -42,12 +42,13 @@ def set_sizes(args: Any, suffix: str) -> None:
         setattr(args, name, getattr(args, name, size))
 
 
-def transformer_settings(path: str, flag: str) -> dict[str, Any]:
+def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict[str, Any]:
     """Read the settings of a checkpoint's Transformer.
 
     Args:
         path: the checkpoint.
         flag: the flag that names it, for errors.
+        more: names of other settings, which are read if the checkpoint has them.
 
     Raises:
         UsageError: it is no checkpoint of a Transformer.
@@ -60,7 +61,7 @@ def transformer_settings(path: str, flag: str) -> dict[str, Any]:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
     # The settings that build a model, without paths of the training machine. "attention_" includes
     # the image Transformer's.
-    own = {field.name for field in fields(TransformerConfig)} - {"_name"}
+    own = {field.name for field in fields(TransformerConfig)} - {"_name"} | set(more)
     plain = (bool, int, float, str, type(None))
     return {
         key: value

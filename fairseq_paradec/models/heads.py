@@ -99,6 +99,20 @@ class BlockHeads(nn.Module):
         """Apply head 0, the head of the next token: ...×D -> ...×D."""
         return states if self.learned[:1] != [0] else self(states, [0]).squeeze(-2)
 
+    @torch.no_grad()
+    def start_from(self, others: BlockHeads) -> None:
+        """Copy heads of the same k and layer.
+
+        A head 0 that only these learn stays the identity, and its new hidden units are not read by
+        the others yet: the outputs are the same.
+        """
+        new = len(self.learned) - len(others.learned)  # 0 or 1
+        units = len(self.inner.weight) - len(others.inner.weight)
+        self.inner.weight[units:], self.inner.bias[units:] = others.inner.weight, others.inner.bias
+        self.outer.zero_()
+        self.outer[new:, :, units if self.is_dense else 0 :] = others.outer
+        self.bias[new:] = others.bias
+
     def _hidden(self, x: Tensor) -> Tensor:
         """Apply activation and dropout to the hidden units."""
         return self.activation_dropout(self.activation(x))
