@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import statistics
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.data import LanguagePairDataset
 from support import builders
 from support.builders import DEMO, DEMO_DRAFTER, Limits, decode, demo, tiny_drafter, tiny_task
+from support.commands import ROOT
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -115,9 +117,7 @@ def drafted(task, attention="prefix_causal", **extra):
         builders.tiny_model(task, **UNEVEN),
         tiny_drafter(task, attention, **DRAFTER | extra),
     )
-    own = shape_of(
-        drafter, caches_prefix=attention == "prefix_causal", block=drafter.block_size
-    )
+    own = shape_of(drafter, caches_prefix=attention == "prefix_causal", block=drafter.block_size)
     needed = {"shape": shape_of(model), "drafter": own}
     return model, needed, {"drafter_path": builders.lend(task, model, drafter), "block_size": 6}
 
@@ -338,7 +338,24 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
         wanted = operations[row["trace"]] / operations["greedy"]
         assert row["x greedy"] == pytest.approx(wanted, abs=0.0051)
 
+    measured = ROOT / "results/benchmark-native-tiny.json"  # FLOPs beside its speeds
+    beside = ["--benchmark", measured, "--training-flops", "2e9", "--drafter-training-flops", "1e9"]
+    files, drafter = [paths["greedy"], paths["gad"]], ["--drafter-path", DEMO_DRAFTER]
+    rounds = json.loads(measured.read_text())["seconds"]["latency"]["1"]
+    ratios = [sum(a) / sum(b) for a, b in zip(rounds["greedy"], rounds["gad"], strict=True)]
+    for row, trained, speed in zip(
+        table(capsys, tmp_path, "flops", *files, *path, *drafter, *beside),
+        (2e9, 3e9), (1.0, statistics.median(ratios)), strict=True,
+    ):  # fmt: skip
+        cost = operations[row["trace"]] + trained
+        assert float(row["training FLOP"]) == trained
+        assert float(row["FLOP with training"]) == pytest.approx(cost, rel=1e-3)
+        assert float(row["speed, x our greedy"].split()[0]) == pytest.approx(speed, abs=0.0051)
+        assert float(row["FLOP / speed"]) == pytest.approx(cost / speed, rel=1e-3)
+
+    unnamed = paths["greedy"].rename(tmp_path / "unnamed.jsonl")
     for arguments, words in (
+        (["flops", unnamed, *path, *beside], "allowed: names of the benchmark's decoders with"),
         (["flops", paths["gad"], *path], "--drafter-path: got None; allowed: a block_nat"),
         (["flops", paths["blockwise"], *path], "allowed: blockwise heads, for"),
         (

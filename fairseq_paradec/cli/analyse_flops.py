@@ -11,17 +11,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..analysis import flops, training_flops
+from ..analysis.benchmark_tables import OWN_GREEDY
 from ..analysis.flops import Count, Heads, Shape
+from ..analysis.timing import Spread, speed_up
 from ..analysis.training_flops import Update
 from ..errors import UsageError, option_error
 from ..methods import registry
 from ..methods.registry import METHODS
 from . import arguments
-from .analyse_speed import TRACED, read_records
+from .analyse_speed import MEASURED, TRACED, read_benchmark, read_records
 from .analyse_texts import Row
 from .text_files import named
 
 TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
+COST_NOTE = (
+    "FLOP with training: of all decoded sentences, and of training the model and, where it drafts, "
+    "the drafter. Speed: of {benchmark}, batch 1, against our greedy search, median of the rounds "
+    "(lowest-highest). FLOP / speed: santilli2023 compares methods by it (Tables 3 and 5)."
+)
 # Drafters that are models, by the registry's kinds.
 _KINDS = {registry.TRANSFORMER: TRANSFORMER, registry.BLOCK_NAT: BLOCK_NAT}
 
@@ -216,6 +223,7 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         "their projections. x greedy: over greedy search with --path, for the same outputs.",
     ]
     rows, oracle = [], False
+    speed = _speeds(args.benchmark)
     for name, path in named({path: path for path in args.trace}).items():
         total, plain, sentences, tokens = Count(), Count(), 0, 0
         method = ""
@@ -228,10 +236,39 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
             plain += flops.greedy(needed["shape"], len(record["source"]), length)
             sentences, tokens = sentences + 1, tokens + length
             oracle |= record["flags"].get("jacobi_length") == "oracle"
-        rows.append({"trace": name, "decoding": method} | _row(total, plain, sentences, tokens))
+        row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)
+        if speed:
+            if name not in speed:
+                allowed = f"names of the benchmark's decoders with .jsonl: {', '.join(speed)}"
+                raise option_error("TRACE", path, allowed)
+            drafted = METHODS[method].drafter is not None
+            trained = args.training_flops + (args.drafter_training_flops if drafted else 0)
+            row |= _cost(total.total, trained, speed[name])
+        rows.append(row)
+    if speed:
+        notes.append(COST_NOTE.format(benchmark=args.benchmark))
     if oracle:
         notes.append("Oracle lengths come from a greedy search, which is not counted.")
     return rows, notes
+
+
+def _speeds(benchmark: str | None) -> dict[str, Spread]:
+    """Return the decoders of a benchmark with their speed-ups over our greedy search, batch 1."""
+    if benchmark is None:
+        return {}
+    document = read_benchmark(benchmark)
+    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    return {name: speed_up(times[OWN_GREEDY], rounds) for name, rounds in times.items()}
+
+
+def _cost(decoding: float, trained: float, speed: Spread) -> Row:
+    """Return FLOPs beside speed: santilli2023, Tables 3 and 5."""
+    return {
+        "training FLOP": f"{trained:.3e}" if trained else "-",
+        "FLOP with training": f"{decoding + trained:.3e}",
+        "speed, x our greedy": speed.text(2),
+        "FLOP / speed": f"{(decoding + trained) / speed.median:.3e}",
+    }
 
 
 def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
@@ -367,12 +404,24 @@ def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.declare``."""
-    number = arguments.whole_number
+    number, positive = arguments.whole_number, arguments.positive
     add = command("flops", decoding, "FLOPs of decoding, by part", plugin=True)
     add("trace", nargs="+", metavar="TRACE", help=TRACED)
     add("--path", required=True, metavar="M", help="the checkpoint of the traces")
     add("--drafter-path", metavar="D", help="the drafter, or blockwise heads")
     add("--beam", type=number, metavar="N", help="the beam of multiword_beam, double_token_beam")
+    add(
+        "--benchmark", metavar="FILE",
+        help=f"set speed beside FLOPs, of {MEASURED}; the traces are named like its decoders",
+    )  # fmt: skip
+    for one, whose in (("--training-flops", "--path"), ("--drafter-training-flops", "the drafter")):
+        add(
+            one,
+            type=positive,
+            default=0,
+            metavar="F",
+            help=f"with --benchmark: training of {whose}",
+        )
 
     add = command(
         "training-flops", training, "FLOPs of training, on the lengths of a data set", plugin=True
