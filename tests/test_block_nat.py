@@ -15,7 +15,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 from fairseq.distributed import utils as distributed_utils
 from reference import block_nat as twin
 from support.builders import DEMO, DRAFTER_BLOCK_SIZE, demo, save_drafter, tiny_drafter, tiny_task
-from support.chance import assert_uniform
+from support.chance import assert_drawn, assert_uniform
 from support.losses import build, logged, pairs, rows_of, same_weights, teach
 from torch import Tensor
 
@@ -102,17 +102,20 @@ def test_features_are_the_twins(attention: str, count: int, copy: bool) -> None:
     assert next(scored, None) is None, "something after </s> is scored"
 
 
-@pytest.mark.parametrize("ratio", [None, 0.5], ids=["validation", "half"])
+@pytest.mark.parametrize("ratio, masks", [(None, 2), (0.5, SIZE), (0.5, 2)])
 @pytest.mark.parametrize("attention, prefixes", [(BIDIRECTIONAL, 1), (CAUSAL, 3)])
 def test_loss_is_the_twins(
-    monkeypatch: pytest.MonkeyPatch, attention: str, prefixes: int, ratio: float | None
+    monkeypatch: pytest.MonkeyPatch, attention: str, prefixes: int, ratio: float | None, masks: int
 ) -> None:
+    """A ratio of None is validation, where there are always as many masks as at most."""
     task, training = tiny_task(), ratio is not None
     model = tiny_drafter(task, attention, dropout=0.0, soft_copy=True)
     sample = pairs(task, 3, seed=5)
     ratios = {"glancing_ratio": ratio or 0.0, "glancing_ratio_end": ratio or 0.0}
     criterion = loss_of(prefixes_per_sentence=prefixes, **ratios)
     teach(model, loss_of(glancing_ratio=0.0), [sample], 15)
+    monkeypatch.setattr(model, "draw_block_size", lambda: masks)
+    size = masks if training else SIZE
     draws, rand = spied(monkeypatch, criterion, "draw_prefixes"), spied(monkeypatch, torch, "rand")
     torch.manual_seed(3)
     loss, sample_size, logging = criterion(model.train(training), sample)
@@ -120,10 +123,10 @@ def test_loss_is_the_twins(
     starts, drawn = draws[0][1]
     lots = rand[-1][1]
     if training:
-        assert lots.shape == (12, starts.size(1), SIZE) and len(rand) == 2
+        assert lots.shape == (12, starts.size(1), size) and len(rand) == 2
     want = [
         twin.train_block(
-            model.eval(), source, target, int(starts[b, j]), SIZE, attention, 0.1, ratio or 0.0,
+            model.eval(), source, target, int(starts[b, j]), size, attention, 0.1, ratio or 0.0,
             lots[b, j].tolist() if training else (),
         )
         for b, (source, target) in enumerate(rows_of(sample))
@@ -134,8 +137,9 @@ def test_loss_is_the_twins(
     assert loss.item() == pytest.approx(sum(w.loss for w in want), rel=1e-5)
     assert float(logging["loss"]) == loss.item() and not logging["loss"].requires_grad
     assert float(logging["nll_loss"]) == pytest.approx(sum(w.nll_loss for w in want), rel=1e-5)
-    assert logging["scored_at"].tolist() == [sum(w.scored[i] for w in want) for i in range(SIZE)]
-    assert logging["right_at"].tolist() == [sum(w.right[i] for w in want) for i in range(SIZE)]
+    for name in ("scored", "right"):
+        counts = [sum(getattr(w, name)[i] for w in want) for i in range(size)]
+        assert logging[f"{name}_at"].tolist() == counts + [0] * (SIZE - size)
     assert 0 < int(logging["right_at"].sum()) < sample_size, "some are right"
     assert logging["nsentences"] == 12 and logging["ntokens"] == sample["ntokens"]
     if training:
@@ -201,6 +205,46 @@ def test_long_sentences_have_more_prefixes(prefixes: int, spacing: int) -> None:
         for row, mask, length, number in zip(starts, drawn, lengths, wanted, strict=True):
             found = row[mask].tolist()
             assert len(set(found)) == len(found) == number and set(found) <= set(range(length))
+
+
+@pytest.mark.parametrize("share, spacing", [(0.5, 0), (0.4, 2), (1.0, 0)])
+def test_prefixes_behind_errors_are_the_twins(
+    monkeypatch: pytest.MonkeyPatch, share: float, spacing: int
+) -> None:
+    """Tried as in decoding, without dropout; uniform ones where errors are missing."""
+    task = tiny_task()
+    model = tiny_drafter(task, CAUSAL, dropout=0.3, soft_copy=True)
+    sample = pairs(task, 3, seed=5)
+    teach(model, loss_of(glancing_ratio=0.0), [sample], 15)
+    settings = {"tokens_per_prefix": spacing, "glancing_ratio": 0.0, "glancing_ratio_end": 0.0}
+    criterion = loss_of(prefixes_after_errors=share, **settings)
+    draws, rand = spied(monkeypatch, criterion, "draw_prefixes"), spied(monkeypatch, torch, "rand")
+    criterion(model.train(), sample)
+    assert model.decoder.training and len(draws) == 2 and len(rand) == 3
+    (tried, is_tried), (starts, drawn) = (found for _, found, _ in draws)
+    lots, more, met, uniform = rand[1][1], rand[2][1], 0, 0
+    for b, (source, target) in enumerate(rows_of(sample)):
+        wanted = max(1, math.ceil(len(target) / spacing)) if spacing else 1
+        trials = tried[b][is_tried[b]].tolist()
+        assert len(trials) == min(4 * wanted, len(target))
+        behind = twin.behind_errors(model.eval(), source, target, trials, SIZE)
+        given = lots[b, : len(target)].tolist(), behind, wanted, share, more[b].item()
+        want = twin.draw_prefixes(*given)
+        assert set(starts[b][drawn[b]].tolist()) == want
+        met, uniform = met + len(want & behind), uniform + len(want - behind)
+    assert met > 1 and uniform > 1
+    criterion(model, sample)
+    assert draws[2][1][0].equal(loss_of(**settings).draw_prefixes(sample["target"], False)[0])
+    assert len(draws) == 3, "validation is uniform"
+
+
+def test_block_sizes_are_whole_or_uniform() -> None:
+    model = tiny_drafter(tiny_task(), random_block_size=True)
+    torch.manual_seed(2)
+    sizes = torch.tensor([model.draw_block_size() for _ in range(3000)])
+    shares = [0.5 / SIZE] * (SIZE - 1) + [0.5 + 0.5 / SIZE]
+    assert_drawn(sizes.bincount()[1:].tolist(), shares)
+    assert tiny_drafter(tiny_task()).draw_block_size() == SIZE
 
 
 def test_validation_draws_the_same_each_time_and_leaves_the_seed_alone() -> None:
@@ -289,7 +333,8 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match=f"^{message}"):
             build(tiny_task(), "block_nat_tiny", **options)
-    for name, value in {"glancing_ratio": 1.5, "prefixes_per_sentence": 0}.items():
+    wrong = {"glancing_ratio": 1.5, "prefixes_per_sentence": 0, "prefixes_after_errors": -0.5}
+    for name, value in wrong.items():
         with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: got {value}; allowed"):
             loss_of(**{name: value})
 

@@ -260,9 +260,9 @@ def test_training_a_translator_is_what_torch_counts(step, shared):
     )
 
 
-@pytest.mark.parametrize("glancing", [0.0, 0.9])
+@pytest.mark.parametrize(("glancing", "errors"), [(0.0, 0.5), (0.9, 0.0)])
 @pytest.mark.parametrize("shared", [False, True])
-def test_training_a_drafter_is_what_torch_counts(shared, glancing):
+def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
     """Every prefix of a sentence in one pass, so that the first pass' positions are known."""
     task = tiny_task(size=WORDS)
     verifier = builders.tiny_model(task, **UNEVEN) if shared else None
@@ -276,10 +276,11 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing):
 
     def told(log):
         return training_flops.drafter_update(
-            shape, SOURCE, TARGET, 99, model.block_size, glancing > 0, log["sample_size"] / ROWS
-        )
+            shape, SOURCE, TARGET, 99, model.block_size, glancing > 0, log["sample_size"] / ROWS,
+            tries=99 if errors else 0,
+        )  # fmt: skip
 
-    check_update(task, model, BlockNatLoss(task, 0.1, 99, 0, glancing, glancing, 300), told)
+    check_update(task, model, BlockNatLoss(task, 0.1, 99, 0, errors, glancing, glancing, 300), told)
     # Blocks of 2 behind 0 to 3 of 4 tokens have 2, 2, 2 and 1 of them.
     assert training_flops.block_positions(4, 2) == 7 / 4
 
@@ -405,3 +406,8 @@ def test_updates_follow_the_losss_flags():
         wanted = training_flops.drafter_update(shape, 3, 5, prefixes, 2, True)
         found = learning(BLOCK_NAT, {"drafter_block_size": 2}, tokens_per_prefix=spacing, **flags)
         assert found == wanted
+    # Four prefixes are tried for each. K or, as often, 1 to K masks: of 2 three quarters are whole.
+    one, two = (training_flops.drafter_update(shape, 3, 5, 1, k, False, tries=4) for k in (1, 2))
+    random = {"drafter_block_size": 2, "random_block_size": True}
+    found = learning(BLOCK_NAT, random, prefixes_after_errors=0.5)
+    assert found.total == pytest.approx(one.total / 4 + two.total * 3 / 4)

@@ -106,7 +106,7 @@ class Shape:
         vocabulary: number of target tokens.
         soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
         caches_prefix: whether a block_nat model caches its prefix.
-        block: the number of a block_nat model's masks in training.
+        block: the least number of masks that a block_nat model fills.
         shares_encoder: whether a drafter has the verifier's encoder.
         tokens_per_step: z, the number of tokens that a model writes at once.
         heads: for blockwise decoding, or None.

@@ -81,7 +81,7 @@ def block_positions(target: int, size: int) -> float:
 
 def drafter_update(
     shape: Shape, source: int, target: int, prefixes: int, block: int, glancing: bool,
-    scored: float | None = None,
+    scored: float | None = None, tries: int = 0,
 ) -> Update:  # fmt: skip
     """Count an update of a block_nat model by block_nat_loss.
 
@@ -94,21 +94,32 @@ def drafter_update(
         glancing: whether a pass without gradients comes first.
         scored: number of scored positions; by default all positions with a target token, as if
             glancing revealed none: an upper bound.
+        tries: number of prefixes that are tried for errors, without gradients; 0: no such pass.
     """
-    prefixes = min(prefixes, target)
+    prefixes, tries = min(prefixes, target), min(tries, target)
     expected = prefixes * block_positions(target, block)
     scored = expected if scored is None else scored
+    copied = product(target + prefixes * block, source, shape.embedding) if shape.soft_copy else 0
+    learning = _blocks_pass(shape, source, target, prefixes, block, scored) - copied
+    found = _reading(shape, source, copied) + _learn(learning)
+    if glancing:
+        guess = _blocks_pass(shape, source, target, prefixes, block, expected)
+        found += Update(source_keys(shape, source) + guess)
+    if tries:
+        tried = _blocks_pass(shape, source, target, tries, block, tries)
+        found += Update(encoder(shape, source) + source_keys(shape, source) + tried)
+    return found
+
+
+def _blocks_pass(
+    shape: Shape, source: int, target: int, prefixes: int, block: int, projected: float
+) -> float:
+    """Count a pass of a block_nat model over a target and its blocks; see ``drafter_update``."""
     tokens = target + prefixes * block
-    pieces = decoder_pass(shape, tokens, tokens, source, scored)
-    copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
+    pieces = decoder_pass(shape, tokens, tokens, source, projected)
     # Only states of the blocks are resized for the vocabulary.
     cut = product(target, shape.decoder.dim, shape.output)
-    cut = cut if shape.decoder.dim != shape.output else 0
-    found = _reading(shape, source, copied) + _learn(sum(pieces.values()) - copied - cut)
-    if glancing:
-        guess = decoder_pass(shape, tokens, tokens, source, expected)
-        found += Update(source_keys(shape, source) + sum(guess.values()) - cut)
-    return found
+    return sum(pieces.values()) - (cut if shape.decoder.dim != shape.output else 0)
 
 
 def heads_update(

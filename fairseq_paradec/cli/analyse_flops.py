@@ -87,7 +87,7 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     settings: dict[str, Any] = {"heads": heads, "shares_encoder": shared}
     if "decoder.mask_vector" in sizes:
         kind = BLOCK_NAT
-        settings["block"] = model["drafter_block_size"]
+        settings["block"] = 0 if model.get("random_block_size") else model["drafter_block_size"]
         settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
     elif model.get("directions"):
         z = model["directions"] * model["tokens_per_direction"]
@@ -333,15 +333,23 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
     if shape is None:
         raise option_error("CHECKPOINT", path, "heads with their base, which runs in training")
     if checkpoint.kind == BLOCK_NAT:
+        from ..models.block_nat import TRIES
+
         ratios = [criterion.get(name) for name in ("glancing_ratio", "glancing_ratio_end")]
         least, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
         spacing = criterion.get("tokens_per_prefix")
+        tries = TRIES if criterion.get("prefixes_after_errors") else 0
+        shorter = range(1, block + 1) if model.get("random_block_size") else [block]
 
         def drafters(source: int, target: int) -> Update:
             prefixes = max(least, -(-target // spacing)) if spacing else least
-            return training_flops.drafter_update(
-                shape, source, target, prefixes, block, any(ratios)
+            whole, *others = (
+                training_flops.drafter_update(
+                    shape, source, target, prefixes, size, any(ratios), tries=tries * prefixes
+                )
+                for size in (block, *shorter)
             )
+            return (whole + sum(others, Update()) * (1 / len(others))) * 0.5
 
         return drafters
     if checkpoint.heads is None:

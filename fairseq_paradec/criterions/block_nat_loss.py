@@ -3,6 +3,8 @@
 Xia et al. 2022, section 3: from a target of n tokens (and ``</s>``) a prefix length p is drawn
 uniformly from 0..n, and the next k tokens are predicted from masks, with glancing. Positions after
 ``</s>`` are not part of the loss.
+
+Beyond the paper: ``--prefixes-after-errors``, prefixes as decoding meets them.
 """
 
 # No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
@@ -11,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from ..errors import option_error
-from ..models.block_nat import BlockOutput
+from ..models.block_nat import TRIES, BlockOutput
 from .projected_cross_entropy import log_blocks, projected_cross_entropy
 
 
@@ -39,6 +42,15 @@ class BlockNatLossConfig(FairseqDataclass):
             "--prefixes-per-sentence, so that long texts are learned as well as short ones; needs "
             "--drafter-attention prefix_causal, and memory that grows with the square of a text's "
             "length. 0: the same number of prefixes for long and short texts"
+        },
+    )
+    prefixes_after_errors: float = field(
+        default=0.0,
+        metadata={
+            "help": "this share of a sentence's prefixes end right behind a token that the drafter "
+            "now gets wrong as the first of a block, as prefixes in decoding do; uniform ones take "
+            "the place of those that are missing. Needs --drafter-attention prefix_causal, and a "
+            "pass without gradients"
         },
     )
     glancing_ratio: float = field(
@@ -66,6 +78,7 @@ class BlockNatLoss(FairseqCriterion):
         label_smoothing: float,
         prefixes_per_sentence: int,
         tokens_per_prefix: int,
+        prefixes_after_errors: float,
         glancing_ratio: float,
         glancing_ratio_end: float,
         glancing_updates: int,
@@ -73,6 +86,7 @@ class BlockNatLoss(FairseqCriterion):
         super().__init__(task)
         for name, ratio in (
             ("--label-smoothing", label_smoothing),
+            ("--prefixes-after-errors", prefixes_after_errors),
             ("--glancing-ratio", glancing_ratio),
             ("--glancing-ratio-end", glancing_ratio_end),
         ):
@@ -89,6 +103,7 @@ class BlockNatLoss(FairseqCriterion):
         self.smoothing = label_smoothing
         self.prefixes = prefixes_per_sentence
         self.tokens_per_prefix = tokens_per_prefix
+        self.after_errors = prefixes_after_errors
         self.ratio = (glancing_ratio, glancing_ratio_end)
         self.glancing_updates = glancing_updates
 
@@ -102,8 +117,12 @@ class BlockNatLoss(FairseqCriterion):
         """
         target = sample["target"]  # B×T
         net_input = sample["net_input"]
-        starts, drawn = self.draw_prefixes(target, model.training)
-        truth = blocks(target, starts, drawn, model.block_size, self.padding_idx)  # B×J×K
+        size = model.draw_block_size() if model.training else model.block_size
+        behind = None
+        if model.training and self.after_errors:
+            behind = self.behind_errors(model, net_input, target, size)
+        starts, drawn = self.draw_prefixes(target, model.training, behind)
+        truth = blocks(target, starts, drawn, size, self.padding_idx)  # B×J×K
         ratio = self.glancing_ratio(model.num_updates) if model.training else 0.0
         output: BlockOutput = model(
             net_input["src_tokens"], net_input["src_lengths"],
@@ -114,14 +133,15 @@ class BlockNatLoss(FairseqCriterion):
         sample_size = answers.numel()
         right = torch.zeros_like(output.scored)
         right[output.scored] = found.right
+        missing = (0, model.block_size - size)
         logging = {
             "loss": found.loss.data,
             "nll_loss": found.nll_loss,
             "ntokens": sample["ntokens"],
             "nsentences": target.size(0),
             "sample_size": sample_size,
-            "scored_at": output.scored.sum(dim=(0, 1)).cpu(),  # K
-            "right_at": right.sum(dim=(0, 1)).cpu(),  # K
+            "scored_at": F.pad(output.scored.sum(dim=(0, 1)), missing).cpu(),  # the model's K
+            "right_at": F.pad(right.sum(dim=(0, 1)), missing).cpu(),
         }
         if not model.training:
             logging["blocks"] = drawn.sum().item()
@@ -133,33 +153,68 @@ class BlockNatLoss(FairseqCriterion):
         first, last = self.ratio
         return first + (last - first) * min(num_updates / self.glancing_updates, 1.0)
 
-    def draw_prefixes(self, target: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+    def behind_errors(
+        self, model: Any, net_input: dict[str, Tensor], target: Tensor, size: int
+    ) -> Tensor:
+        """Find prefixes that end with a token which the model would have got wrong.
+
+        Prefix lengths q are tried, drawn as in ``draw_prefixes`` but four times as many: prefix
+        q + 1 is one if the model's first token behind prefix q is not the target's.
+
+        Args:
+            model: the drafter.
+            net_input: the source.
+            target: B×T, padded at the end.
+            size: K, the number of masks.
+
+        Returns:
+            B×T, whether a prefix of this length is one.
+        """
+        starts, drawn = self.draw_prefixes(target, True, tries=TRIES)
+        source = net_input["src_tokens"], net_input["src_lengths"]
+        wrong = model.first_tokens(*source, target, starts, size) != target.gather(1, starts)
+        behind = torch.zeros_like(F.pad(target, (0, 1)), dtype=torch.bool)
+        behind.scatter_(1, starts + 1, wrong & drawn)
+        return behind[:, :-1] & target.ne(self.padding_idx)  # nothing follows </s>
+
+    def draw_prefixes(
+        self, target: Tensor, training: bool, behind: Tensor | None = None, tries: int = 1
+    ) -> tuple[Tensor, Tensor]:
         """Draw prefix lengths, uniformly from 0..n and without repetition in a sentence.
 
         Args:
             target: B×T, padded at the end.
             training: False (validation): draw the same lengths each time.
+            behind: B×T; of a sentence's J prefixes, J times the share of
+                ``--prefixes-after-errors``, rounded at random, are drawn from these while there are
+                any. All others are drawn from the rest.
+            tries: draw this many times as many prefixes.
 
         Returns:
             starts: B×J prefix lengths, where J is the batch's largest number per sentence.
             drawn: B×J, False where a sentence has fewer prefixes.
         """
         real = target.ne(self.padding_idx)  # position t is real if and only if t <= n
-        most, wanted = self.prefixes, None
-        if self.tokens_per_prefix:
-            wanted = real.sum(dim=1, keepdim=True).add(self.tokens_per_prefix - 1)  # B×1
-            wanted = wanted.div(self.tokens_per_prefix, rounding_mode="floor").clamp(min=most)
-            most = max(most, -(-target.size(1) // self.tokens_per_prefix))
+        least, spacing = self.prefixes, self.tokens_per_prefix
+        wanted = torch.full_like(target[:, :1], least)  # B×1
+        most = least
+        if spacing:
+            wanted = real.sum(dim=1, keepdim=True).add(spacing - 1)
+            wanted = wanted.div(spacing, rounding_mode="floor").clamp(min=least)
+            most = max(least, -(-target.size(1) // spacing))
         generator = None
         if not training:
             generator = torch.Generator(target.device).manual_seed(target.size(1))
         lots = torch.rand(target.shape, device=target.device, generator=generator)
+        if behind is not None:
+            share = wanted * self.after_errors
+            share = (share + torch.rand(share.shape, device=target.device)).floor()
+            rank = lots.masked_fill(~behind, -1.0).argsort(descending=True).argsort()
+            lots = lots + (behind & (rank < share))
         lots.masked_fill_(~real, -1.0)
-        best, starts = lots.topk(min(most, target.size(1)), dim=1)
-        drawn = best >= 0
-        if wanted is not None:
-            drawn &= torch.arange(starts.size(1), device=target.device) < wanted
-        return starts, drawn
+        best, starts = lots.topk(min(most * tries, target.size(1)), dim=1)
+        index = torch.arange(starts.size(1), device=target.device)
+        return starts, (best >= 0) & (index < wanted * tries)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

@@ -35,6 +35,8 @@ from .building import DraftingTransformer, read_verifier, require_verifier, set_
 
 ATTENTIONS = ("bidirectional", "prefix_causal")
 DEFAULT_BLOCK_SIZE = 25  # the paper's
+#: With --prefixes-after-errors, how many prefixes are tried for each one that is drawn.
+TRIES = 4
 #: Options that are the verifier's, with --decoder-from-verifier.
 FROM_VERIFIER = (
     "decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads",
@@ -89,6 +91,7 @@ class BlockNatModel(DraftingTransformer):
     def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(args, encoder, decoder)
         self.block_size: int = args.drafter_block_size
+        self.has_random_blocks: bool = args.random_block_size
         self.num_updates = 0
         self.apply(init_bert_params)
 
@@ -101,6 +104,12 @@ class BlockNatModel(DraftingTransformer):
             "--drafter-block-size", type=int, metavar="K",
             help="tokens in a block in training, and in decoding unless --block-size is given "
             f"(default {DEFAULT_BLOCK_SIZE})",
+        )  # fmt: skip
+        add(
+            "--random-block-size", action="store_true",
+            help="draw the number of masks of every other training batch, on average, from 1 to "
+            "--drafter-block-size, so that one drafter serves all --block-size: decoding then "
+            "fills no more masks than that asks for",
         )  # fmt: skip
         add(
             "--drafter-attention", metavar="A",
@@ -156,12 +165,30 @@ class BlockNatModel(DraftingTransformer):
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
-    def check_prefixes(self, prefixes: int, tokens_per_prefix: int) -> None:
+    def masks(self, size: int) -> int:
+        """Return how many masks decoding fills to draft ``size`` tokens.
+
+        There are never fewer than in training: they attend to each other, so each of them predicts
+        as it has learned to.
+        """
+        return size if self.has_random_blocks else max(size, self.block_size)
+
+    def draw_block_size(self) -> int:
+        """Return the number of masks of a training batch.
+
+        With ``--random-block-size`` it is K in half of the batches, and uniform on 1..K in others.
+        """
+        if not self.has_random_blocks or torch.rand(()) < 0.5:
+            return self.block_size
+        return int(torch.randint(1, self.block_size + 1, ()))
+
+    def check_prefixes(self, prefixes: int, tokens_per_prefix: int, after_errors: float) -> None:
         """Refuse several prefixes per sentence with bidirectional attention.
 
         Args:
             prefixes: the loss's ``--prefixes-per-sentence``.
             tokens_per_prefix: its ``--tokens-per-prefix``.
+            after_errors: its ``--prefixes-after-errors``, for which several prefixes are tried.
 
         Raises:
             UsageError: more than one is allowed, and attention is bidirectional.
@@ -170,6 +197,7 @@ class BlockNatModel(DraftingTransformer):
             return
         for flag, given, one in (
             ("--prefixes-per-sentence", prefixes, 1), ("--tokens-per-prefix", tokens_per_prefix, 0),
+            ("--prefixes-after-errors", after_errors, 0),
         ):  # fmt: skip
             if given > one:
                 raise option_error(
@@ -227,6 +255,32 @@ class BlockNatModel(DraftingTransformer):
         return BlockOutput(features[scored], self.decoder.output_projection.weight, scored)
 
 
+    @torch.no_grad()
+    def first_tokens(
+        self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, starts: Tensor, size: int
+    ) -> Tensor:
+        """Predict the first token behind each prefix as in decoding: no dropout, nothing revealed.
+
+        Args:
+            src_tokens: B×S.
+            src_lengths: B.
+            target: B×T target tokens.
+            starts: B×J prefix lengths.
+            size: K, the number of masks.
+
+        Returns:
+            B×J tokens.
+        """
+        training = self.training
+        self.eval()
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        masks = target.new_full((*starts.shape, size), MASK)
+        features = self.decoder(target, starts, masks, encoder_out)[:, :, 0]
+        self.train(training)
+        found: Tensor = self.decoder.output_layer(features).argmax(dim=-1)
+        return found
+
+
 # ---- building -----------------------------------------------------------------------------------
 
 
@@ -272,6 +326,7 @@ def _fill_in(args: Any, suffix: str) -> None:
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", False)
     args.decoder_from_verifier = getattr(args, "decoder_from_verifier", False)
     args.soft_copy = getattr(args, "soft_copy", False)
+    args.random_block_size = getattr(args, "random_block_size", False)
     args.drafter_attention = getattr(args, "drafter_attention", None) or "bidirectional"
     if getattr(args, "drafter_block_size", None) is None:
         args.drafter_block_size = DEFAULT_BLOCK_SIZE

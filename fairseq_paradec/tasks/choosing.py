@@ -157,7 +157,9 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
                 "--ignore-prefix-size", ignored, "0 with a model that writes in another order"
             )
     if isinstance(model, BlockNatModel):
-        model.check_prefixes(criterion.prefixes, criterion.tokens_per_prefix)
+        model.check_prefixes(
+            criterion.prefixes, criterion.tokens_per_prefix, criterion.after_errors
+        )
         if cfg.left_pad_target:
             raise option_error("--left-pad-target", True, "--arch block_nat without it")
     if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:

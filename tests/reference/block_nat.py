@@ -118,6 +118,27 @@ def _feed_forward(layer: Any, x: Tensor) -> Tensor:
 # ---- training -----------------------------------------------------------------------------------
 
 
+def behind_errors(
+    model: Any, source: Sequence[int], target: Sequence[int], tried: Sequence[int], size: int
+) -> set[int]:
+    """Prefix lengths q + 1, q tried: with k masks behind prefix q the first guess is wrong."""
+    found = set()
+    for q in tried:
+        guess = block_logits(model, source, target[:q], [None] * size, "prefix_causal")[0].argmax()
+        if int(guess) != target[q] and q + 1 < len(target):
+            found.add(q + 1)
+    return found
+
+
+def draw_prefixes(
+    lots: Sequence[float], behind: set[int], wanted: int, share: float, lot: float
+) -> set[int]:
+    """Those of the highest lots; `wanted` · `share` (+ `lot`, cut) of those `behind` come first."""
+    order = sorted(range(len(lots)), key=lambda p: -lots[p])
+    first = [p for p in order if p in behind][: math.floor(wanted * share + lot)]
+    return set([*first, *(p for p in order if p not in first)][:wanted])
+
+
 @dataclass
 class Block:
     """What training asks of one block, and how it went.

@@ -106,6 +106,7 @@ CASES = [
     case("blockwise", "blockwise", "dense", exact=False, draft_tree=8, accept_topk=3),
     case("nat", "nat", "causal", exact=False, block_size=5),
     case("nat", "nat", "bidirectional-copy-shared", exact=False, block_size=2),
+    case("nat", "nat", "causal-random-sizes", exact=False, block_size=2),
     case("blockwise", "blockwise", "per_head"),
     case("blockwise", "blockwise", "dense"),
     case("blockwise", "blockwise", "dense", adaptive_block=True),

@@ -29,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "causal": {"attention": "prefix_causal", "decoder_layers": 1, "soft_copy": True},
     "causal-copy-shared": {"attention": "prefix_causal", "soft_copy": True, "shared": True},
+    "causal-random-sizes": {"attention": "prefix_causal", "random_block_size": True},
 }  # fmt: skip
 
 
@@ -122,7 +123,8 @@ def said_by(
     """The twin's drafter, or one that follows a script."""
     if script is not None:
         return lambda prefix: script(source, prefix, block_size)
-    masks = max(block_size, given.drafter.block_size)
+    trained = 1 if given.drafter.flags.random_block_size else given.drafter.block_size
+    masks = max(block_size, trained)
     draft = paper.drafter(given.drafter, source, masks, given.drafter.decoder.attention)
     return lambda prefix: draft(prefix)[:block_size]
 

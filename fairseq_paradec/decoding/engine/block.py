@@ -59,8 +59,7 @@ class BlockScorer(ChunkScorer):
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
         """Predict the block behind each row's prefix, in one pass.
 
-        There are never fewer masks than in training: they attend to each other, so each of them
-        predicts as it has learned to.
+        There can be more masks than K; see ``BlockNatModel.masks``.
 
         Args:
             prefixes: B lists of tokens, without a start symbol; in later calls a row's prefix
@@ -70,7 +69,7 @@ class BlockScorer(ChunkScorer):
         Returns:
             B×K×D hidden states of the first K masks, ready for ``log_probs``.
         """
-        masks = max(size, self.model.block_size)
+        masks = self.model.masks(size)
         cached = self.cache.lengths if self.caches_prefix else [0] * len(prefixes)
         self.keep(cached)
         new = [list(p[n:]) for p, n in zip(prefixes, cached, strict=True)]

@@ -204,7 +204,7 @@ class Bench:
         counts = encoder_pieces(draft, plan.source, not shared)
         self._add("drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
         for masks in plan.blocks:
-            filled = max(masks, self.pair.drafter.block_size)  # see BlockScorer.fill
+            filled = self.pair.drafter.masks(masks)
             seen = plan.cached + NEW_TOKENS + filled
             width = NEW_TOKENS + filled if draft.caches_prefix else seen
             counts = decoder_pieces(draft, plan.source, width, seen, masks)
