@@ -16,19 +16,20 @@ BASE = {"errors", "images", "target_order"}
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "output": set(),
     "target_order": {"errors"},
     "images": {"errors"},
     "options": BASE,
-    "compat": {"errors"},
+    "compat": {"errors", "output"},
     "analysis": BASE,
     "decoding": BASE | {"options"},
     "models": BASE | {"compat"},
     "criterions": BASE | {"models"},
-    "methods": BASE | {"options", "decoding", "analysis"},
+    "methods": BASE | {"options", "decoding", "analysis", "output"},
     "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure"},
+    | {"measure", "output"},
     "__init__": {"compat", "criterions", "models", "tasks"},
     "__main__": {"cli"},
 }  # fmt: skip

@@ -233,7 +233,7 @@ def test_a_usage_error_is_one_line():
     """And with LOGLEVEL=DEBUG the traceback is there."""
     wrong = ("generate", *GENERATE, "--decoding", "gready")
     result = fairseq(*wrong)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert result.returncode == 2 and "Traceback" not in result.stderr
     message = result.stderr.strip().splitlines()[-1]
     assert "--decoding: got 'gready'; allowed: auto, beam, greedy" in message
     assert not lines_of(result.stdout, "H")
@@ -261,6 +261,6 @@ def test_incomplete_data_is_named(tmp_path, make, words):
     folder = tmp_path / "none" if make == "no folder" else tmp_path
     subset = ["--gen-subset", "valid"] if make == "no subset" else []
     result = fairseq("generate", folder, *GENERATE[1:], *subset)
-    assert result.returncode == 1
+    assert result.returncode == 2
     (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert words in message

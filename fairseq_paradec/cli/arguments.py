@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..analysis.symbols import printable
 from ..errors import UsageError
+from ..output import whole_lines
 
 
 def whole_number(text: str) -> int:
@@ -120,9 +121,13 @@ def run(name: str, command: Callable[[], int]) -> int:
     Args:
         name: as typed, for the message.
         command: what to do.
+
+    Raises:
+        SystemExit: nobody reads its output on.
     """
     try:
-        return command()
+        with whole_lines():
+            return command()
     except (UsageError, OSError) as error:
         lines = map(printable, str(error).split("\n"))  # errors may quote texts of files
         print(f"{name}: error: " + "\n".join(lines), file=sys.stderr)

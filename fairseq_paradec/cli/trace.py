@@ -25,6 +25,7 @@ from ..analysis.symbols import printable
 from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Size
+from ..output import discard_output
 from . import arguments, pages
 
 WRITTEN_BY = "a file that --trace-file wrote"
@@ -297,7 +298,7 @@ def show(text: str) -> bool:
         print(text, flush=True)
         return True
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return False
 
 

@@ -14,6 +14,7 @@ from .command_line import (
     infer_moses_languages,
     remember_user_dir,
 )
+from .ending import end_commands
 from .printing import (
     print_usage_errors,
     report_translated_sentences,
@@ -34,3 +35,4 @@ def apply() -> None:
     infer_moses_languages()
     honour_bf16()
     print_usage_errors()
+    end_commands()

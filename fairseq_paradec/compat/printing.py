@@ -98,20 +98,23 @@ class _TranslatedToResults(logging.Filter):
 
 
 def print_usage_errors() -> None:
-    """Print a UsageError as one line.
+    """Print a UsageError as one line, and end with status 2.
 
     Fault: fairseq's commands have no handler for wrong input, so about ten frames of fairseq
-    precede the message. ``LOGLEVEL=DEBUG`` shows the frames; other errors are not changed.
+    precede the message, and the status is 1. ``LOGLEVEL=DEBUG`` shows the frames; other errors are
+    not changed, and a Python prompt goes on.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             # Compare by name: a second copy of the package has its own class.
-            debug = os.environ.get("LOGLEVEL", "").upper() == "DEBUG"
-            if kind.__name__ != UsageError.__name__ or debug:
-                original(kind, error, trace)
-            else:
+            usage = kind.__name__ == UsageError.__name__
+            if usage and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
                 print(f"error: {error}", file=sys.stderr)
+            else:
+                original(kind, error, trace)
+            if usage and not hasattr(sys, "ps1"):
+                raise SystemExit(2)
 
         return excepthook
 

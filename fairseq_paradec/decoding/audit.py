@@ -140,10 +140,14 @@ class Audit:
             log_probs[self.judge.token_indices_to_suppress] = -math.inf
         return log_probs
 
+    @property
+    def beyond(self) -> int:
+        """The number of sentences that differ beyond ties."""
+        return self.sentences - self.identical - self.ties
+
     def closing_line(self) -> str:
         """Return the totals as a line of text."""
-        beyond = self.sentences - self.identical - self.ties
         return (
             f"audit: {self.identical} of {self.sentences} sentences identical to fairseq's "
-            f"--beam 1, {self.ties} differ by a tie (gap < {TIE_GAP:g}), {beyond} beyond ties"
+            f"--beam 1, {self.ties} differ by a tie (gap < {TIE_GAP:g}), {self.beyond} beyond ties"
         )

@@ -6,6 +6,7 @@ same fields; the trace also has ``trace``, a list with one object per decoder pa
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -190,7 +191,7 @@ def is_report(path: str) -> bool:
 
 
 def open_report(flag: str, path: str) -> Any:
-    """Open a report for writing, line by line.
+    """Open a report for writing, in bytes and without a buffer.
 
     A process truncates a file when it first opens it; later generators of the process append.
 
@@ -204,7 +205,7 @@ def open_report(flag: str, path: str) -> Any:
     key = os.path.abspath(path)
     plain = os.path.isfile(path) or not os.path.exists(path)
     try:
-        file = open(path, "a" if plain or key in _begun else "w", buffering=1, encoding="utf-8")
+        file = open(path, "ab" if plain or key in _begun else "wb", buffering=0)
     except OSError as error:
         raise option_error(flag, path, f"a file that may be written ({error.strerror})") from error
     if plain:
@@ -222,7 +223,22 @@ def open_report(flag: str, path: str) -> Any:
 
 
 def write_record(file: Any, record: dict[str, Any]) -> None:
-    """Write one sentence's record as a line of JSON, and flush."""
+    """Write one sentence's record as a line of JSON, or nothing of it.
+
+    Args:
+        file: of ``open_report``.
+        record: the record.
+
+    Raises:
+        OSError: the disk is full, or nobody reads the pipe.
+    """
     head = {"schema": SCHEMA, "version": SCHEMA_VERSION}
-    file.write(json.dumps(head | record, ensure_ascii=False, allow_nan=False) + "\n")
-    file.flush()
+    line = json.dumps(head | record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    done = 0
+    try:
+        while done < len(line):
+            done += file.write(line[done:])
+    except OSError:
+        with contextlib.suppress(OSError):  # no plain file
+            os.ftruncate(file.fileno(), os.fstat(file.fileno()).st_size - done)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..decoding.audit import Audit
 from ..decoding.row import Row
 from ..decoding.trace import DecodingStats, open_report, write_record
 from ..options import DecodingConfig
+from ..output import FAILED
 from .registry import METHODS
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class Reports:
         self.audit = audit
         self.samples = samples
         self.stats = DecodingStats()
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, Any] = {}  # None: dropped
 
     def add(
         self,
@@ -70,23 +72,25 @@ class Reports:
         self.stats.seconds += seconds
         for row in rows:
             self.stats.add(len(row.tokens), len(row.passes))
+        if any(verdict and not (verdict["identical"] or verdict["tie"]) for verdict in verdicts):
+            FAILED.add("--audit")
         self._open()
-        if not self._files:
+        if not any(self._files.values()):
             return
         ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
         decoded_by = provenance()
         for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
             record = self._record(row, hypo[0], verdict) | decoded_by
             record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
-            if "stats" in self._files:
-                write_record(self._files["stats"], record)
-            if "trace" in self._files:
+            if self._files.get("stats"):
+                self._write("stats", record)
+            if self._files.get("trace"):
                 trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
-                write_record(self._files["trace"], record | {"trace": trace})
+                self._write("trace", record | {"trace": trace})
 
     def close(self) -> None:
         """Close the files and log the closing lines."""
-        for file in self._files.values():
+        for file in filter(None, self._files.values()):
             file.close()
         if self.stats.sentences == 0:
             return
@@ -103,7 +107,17 @@ class Reports:
                 self.config.decoding,
             )
         if self.audit is not None:
-            logger.info(self.audit.closing_line())
+            self._conclude(self.audit)
+
+    @staticmethod
+    def _conclude(audit: Audit) -> None:
+        """Tell the audit's result, also where the log has errors alone (``LOGLEVEL=ERROR``)."""
+        if audit.beyond > 0:
+            logger.error(audit.closing_line())
+        elif logger.getEffectiveLevel() <= logging.INFO:
+            logger.info(audit.closing_line())
+        else:
+            print(audit.closing_line(), file=sys.stderr)
 
     def _open(self) -> None:
         """Open the files at the first batch, so a generator that decodes nothing writes none."""
@@ -111,6 +125,19 @@ class Reports:
         for kind, path in paths.items():
             if path is not None and kind not in self._files:
                 self._files[kind] = open_report(f"--{kind}-file", path)
+
+    def _write(self, kind: str, record: dict[str, Any]) -> None:
+        """Write a record; if that is impossible, drop the report: the outputs are worth more."""
+        try:
+            write_record(self._files[kind], record)
+        except OSError as error:
+            file, self._files[kind] = self._files[kind], None
+            file.close()
+            FAILED.add(f"--{kind}-file")
+            logger.error(
+                "--%s-file: %s cannot be written any more (%s): the report ends here, the "
+                "translation goes on", kind, file.name, error.strerror,
+            )  # fmt: skip
 
     def _record(
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None

@@ -58,7 +58,8 @@ def run_python(
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a user's commands find there."""
-    usual = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
+    ours = ("PYTHONPATH", "PYTHONUNBUFFERED", "LOGLEVEL")
+    usual = {k: v for k, v in os.environ.items() if k not in ours}
     return usual | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"} | {**(more or {})}
 
 

@@ -1,0 +1,112 @@
+"""How commands end: reports that cannot be written, failed audits, signals, closed pipes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import threading
+
+import pytest
+import torch
+from support.builders import Limits, batch, built
+from support.commands import DEMO, PLUGIN, ROOT, fairseq, lines_of, run_python
+
+from fairseq_paradec import output
+
+GIVEN = (DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--cpu", "--decoding", "hgj")
+
+
+@pytest.fixture
+def failed(monkeypatch):
+    monkeypatch.setattr(output, "FAILED", set())
+    monkeypatch.setattr("fairseq_paradec.methods.reports.FAILED", output.FAILED)
+    return output.FAILED
+
+
+@pytest.mark.parametrize("kind", ["stats", "trace"])
+@pytest.mark.parametrize("where", ["full device", "full disk", "closed pipe"])
+def test_a_report_that_cannot_be_written_is_dropped(kind, where, tmp_path, caplog, failed):
+    """The outputs stay, one line says why, and what was written before can be read."""
+    task, model = built("share_all")
+    path = "/dev/full" if where == "full device" else str(tmp_path / "report.jsonl")
+    if where == "closed pipe":
+        os.mkfifo(path)
+        threading.Thread(target=lambda: open(path).close()).start()
+    args = argparse.Namespace(**Limits().flags(), decoding="pgj", **{f"{kind}_file": path})
+    generator = task.build_generator([model], args)
+    limits, wanted = resource.getrlimit(resource.RLIMIT_FSIZE), []
+    try:
+        for seed in range(5):
+            if where == "full disk" and seed == 1:
+                first = os.path.getsize(path)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (first + first // 2, limits[1]))
+            sample = batch(task, [6, 3], seed=seed)
+            hypos = task.inference_step(generator, [model], sample)
+            plain = argparse.Namespace(**Limits().flags(), decoding="pgj")
+            wanted = task.inference_step(task.build_generator([model], plain), [model], sample)
+            assert all(torch.equal(a["tokens"], b["tokens"]) for (a,), (b,) in zip(hypos, wanted))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (said,) = (r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage())
+    why = {"full device": "No space", "full disk": "too large", "closed pipe": "Broken pipe"}
+    assert f"--{kind}-file: {path}" in said and why[where] in said
+    assert failed == {f"--{kind}-file"}
+    if where == "full disk":
+        text = open(path).read()
+        assert text.endswith("}\n") and 2 <= text.count("\n") < 10
+
+
+HERE = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+CLOSED = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
+DIES = f"""{HERE}
+from fairseq_paradec.tasks.translation import ParallelTranslationTask as Task
+original, left = Task.inference_step, [4]
+def step(*args, **kwargs):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 15)
+    return original(*args, **kwargs)
+Task.inference_step = step
+"""
+WRONG = f"""{HERE}
+from fairseq_paradec.decoding.acceptance import ExactMatch
+ExactMatch.commit = lambda self, accepted, drafted, rows: rows
+"""
+ONE = ("--batch-size", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "before", "status", "count", "said"),
+    [
+        (("--stats-file", "/dev/full"), "", 1, 100, "--stats-file: /dev/full"),
+        (("--audit",), "", 0, 100, "audit: 100 of 100"),
+        (("--audit",), WRONG, 1, 100, "beyond ties"),
+        (ONE, DIES, -signal.SIGTERM, 3, ""),
+        ((), CLOSED, 128 + signal.SIGPIPE, 0, ""),
+        (("--block-size", 0), "", 2, 0, "--block-size: got 0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_a_command_ends_with_a_status_and_whole_lines(command, flags, before, status, count, said):
+    """Under LOGLEVEL=ERROR, where nothing but errors and what was asked for is said."""
+    more = (*flags, "-s", "en", "-t", "de") if command == "interactive" else flags
+    text, env = "ein hund läuft .\n" * 100, {"LOGLEVEL": "ERROR"}
+    result = fairseq(command, *GIVEN, *more, before=before, stdin=text, env=env)
+    assert result.returncode == status, result.stderr
+    assert len(lines_of(result.stdout, "P")) == count
+    if status >= 0:  # a signal kills in the midst of workers
+        assert said in result.stderr and result.stderr.count("\n") <= 1
+
+
+@pytest.mark.slow
+def test_paradec_prints_whole_lines_and_ends_with_its_reader():
+    run = HERE + "from fairseq_paradec.cli import arguments\n{}\nsys.exit(arguments.run('x', f))"
+    dies = "def f():\n    print('one')\n    os.kill(os.getpid(), 15)"
+    result = run_python(run.format(dies))
+    assert (result.returncode, result.stdout) == (-signal.SIGTERM, "one\n")
+    prints = f"{CLOSED}\ndef f():\n    print('one')\n    return 0"
+    result = run_python(run.format(prints))
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
