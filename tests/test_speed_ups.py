@@ -114,9 +114,13 @@ def test_by_beam_each_has_its_baseline():
     assert [one.name for one in found] == [GREEDY, BEAM, "wide 1", "wide 2"]
     assert of(found, "wide 1") == {"beam 1": (Spread(2.5, 2, 3), GREEDY)}
     assert of(found, "wide 2") == {"beam 2": (Spread(2.5, 2, 3), BEAM)}
+    found = speed_ups.speed_ups(document(), "batch-beam")  # nor do batches of it have others
+    assert {one.name for one in found} == {"wide 1"}
+    assert of(found, "wide 1")["batch 1"] == (Spread(2.5, 2, 3), GREEDY)
+    assert of(found, "wide 1")["batch 8"] == (Spread(1, 1, 1), GREEDY)
     # Peers were timed sentence by sentence alone.
     names = [{row["decoder"] for row in one["rows"]} for one in speed_ups.tables(document())]
-    assert [PEER in one for one in names] == [False, False, False, False, True]
+    assert [PEER in one for one in names] == [False, False, False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["tiny", "speed-tiny"])

@@ -23,7 +23,7 @@ from .timing import Rounds, Spread, length_bins, speed_up
 Row = dict[str, Any]
 
 #: Settings by which speed-ups are listed.
-KINDS = ("batch", "beam", "length", "threads")
+KINDS = ("batch", "beam", "batch-beam", "length", "threads")
 
 #: Quantiles of the per-sentence speed-ups, in percent.
 QUANTILES = (5, 25, 50, 75, 95)
@@ -81,7 +81,7 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
         document: what ``paradec benchmark`` wrote.
         by: one of ``KINDS``.
         against: the baseline's label; for ``beam`` only where fairseq's search of the same beam is
-            missing.
+            missing. For ``batch-beam`` its command is the baseline's, with each system's beam.
 
     Returns:
         An empty list if there is nothing to compare: one batch size, one number of threads, or no
@@ -96,6 +96,8 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
     if against not in {system["label"] for system in _own(document)}:
         allowed = "a decoder that is no peer: peers were timed with their own threads"
         raise option_error("--against", against, allowed)
+    if by == "batch-beam":
+        return _by_batch_and_beam(document, against)
     cells = {"batch": _batches, "length": _lengths, "threads": _threads}[by](document)
     if len(cells) < 2:
         return []
@@ -144,20 +146,44 @@ def _beam_of(command: str) -> tuple[str, int] | None:
     return " ".join(_BEAM_FLAG.sub(" ", command).split()), int(widths[0])
 
 
-def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
-    """Return the systems that were measured with several beams."""
-    times = document["seconds"]["latency"][_main(document)]
+def _with_beams(document: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """Return the systems by their commands without the beam, with their beams in order."""
     groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for system in _own(document):
         split = _beam_of(system["command"])
         if split is not None:
             groups.setdefault(split[0], []).append((split[1], system))
+    return {command: sorted(ones, key=lambda one: one[0]) for command, ones in groups.items()}
+
+
+def _by_batch_and_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
+    """Return the systems with several beams, those of the baseline's, at each batch size."""
+    cells, groups = _batches(document), _with_beams(document)
+    bases: dict[int, str] = {}
+    for ones in groups.values():
+        labels = {width: one["label"] for width, one in ones}
+        bases = labels if against in labels.values() else bases
+    return [
+        SpeedUp(shown(one), label(one), at, speed_up(times[base], times[one["label"]]), base)
+        for ones in groups.values()
+        if len(ones) > 1
+        for width, one in ones
+        for base in [bases.get(width, one["label"])]
+        if base != one["label"] and len(bases) > 1 and len(cells) > 1
+        for at, (times, _) in cells.items()
+    ]
+
+
+def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
+    """Return the systems that were measured with several beams."""
+    times = document["seconds"]["latency"][_main(document)]
+    groups = _with_beams(document)
     stock = {width: system["label"] for width, system in groups.get("beam", [])}
     found = []
     for ones in groups.values():
         if len({width for width, _ in ones}) < 2:
             continue
-        for width, system in sorted(ones, key=lambda one: one[0]):
+        for width, system in ones:
             name, base = system["label"], stock.get(width, against)
             gain, ms = speed_up(times[base], times[name]), milliseconds(times[name])
             found.append(SpeedUp(shown(system), label(system), f"beam {width}", gain, base, ms))
@@ -261,6 +287,7 @@ def bars(found: Sequence[Histogram], width: int = 40) -> str:
 _TITLES = {
     "batch": "Speed-up by batch size",
     "beam": "Speed-up by beam, batch 1",
+    "batch-beam": "Speed-up by batch size and beam",
     "length": "Speed-up by source length, batch 1",
     "threads": "Speed-up by CPU threads, batch 1",
 }
@@ -269,6 +296,8 @@ _NOTES = {
     "length. The baseline has the same batches.",
     "beam": "Systems whose commands differ only in --beam. Each against fairseq's search with the "
     "same beam where that was measured, else against the named baseline.",
+    "batch-beam": "Each against the baseline's search with the same beam and batch size "
+    "(zhang2020, Figure 2). Batch 1: the timed sentences one by one; others: all sentences.",
     "length": "Bins of about as many sentences each, by tokens of the source.",
     "threads": "Each against the baseline with as many threads.",
 }
