@@ -80,21 +80,6 @@ def test_every_rule_is_the_papers(flags: dict[str, Any]) -> None:
     assert len(found_sizes) >= 3 and drafted_ends > 5  # random heads are right and wrong
 
 
-@pytest.mark.parametrize("trained", [1, 2, 6])
-@pytest.mark.parametrize("kind", ["per_head-first", "lent"])
-def test_every_block_size(kind: str, trained: int) -> None:
-    """As trained, and every smaller one: the same heads, fewer of them."""
-    given = numbers(kind, trained)
-    sample = batch(given.task, RAGGED[:4], seed=2)
-    for size in range(1, trained + 1):
-        for flags in ({}, {"min_block": size}):
-            found = same_as_twin(given, sample, block_size=size, **flags)
-            assert max(s for result in found for s in result.sizes) <= size
-            if flags:
-                assert all({*result.sizes[:-2]} <= {size} for result in found)
-    same_as_twin(given, sample)  # by default as trained
-
-
 def test_the_rules_by_hand() -> None:
     """One row per case: what passes, up to the first that does not."""
     low, pad = -math.inf, 1

@@ -6,14 +6,14 @@ Every two levels of two factors meet in some row of the table. A row is decoded 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from reference.greedy import rules_for
 from reference.jacobi import reference, sentence
-from support import adaptive, assisted, blockwise, exact, gad, multiword, trees
+from support import assisted, blockwise, exact, gad, multiword, trees
 from support.builders import source_rows
 from support.conformance import CASES, FACTORS, Setting, allowed, generator_of, row_name, setting_of
 from support.pairwise import Row, pairwise
@@ -34,7 +34,7 @@ ROWS = pairwise(FACTORS, allowed)
 def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
     """Tokens, scores (None if the twin has none), number of passes, and passes if it has them."""
     flags, limits = dict(setting.case.flags), setting.limits
-    family, adapts = setting.case.family, flags.pop("adaptive_block", False)
+    family = setting.case.family
     if family == "jacobi":
         rules = rules_for(
             setting.task.target_dictionary, setting.models, len(source), prefix=prefix,
@@ -46,16 +46,10 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
         return None
     if "draft_tree" in flags:
         result = trees.twin(setting, source, prefix)
-        passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
     elif family == "assisted":
         result = assisted.twin(setting, source, prefix)
-        passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
-    elif adapts:
-        result = adaptive_twin(setting, source, prefix, flags)
-        passes = [(p.start, p.num_drafted, p.num_accepted) for p in result.passes]
     elif family in ("gad", "nat"):
         result = gad.twin(setting.given, source, limits, prefix, setting.script, **flags)
-        passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
     else:
         del flags["decoding"]
         result = blockwise.twin(setting.given, source, limits, prefix, **flags)
@@ -63,17 +57,9 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
         passes = [(0, 0, 0)]
         passes += [(b.start + 1, len(b.predicted) - 1, b.size - 1) for b in verified]
         assert len(passes) == result.passes
+        return result.tokens, result.scores, len(passes), passes
+    passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
     return result.tokens, result.scores, len(passes), passes
-
-
-def adaptive_twin(
-    setting: Setting, source: Sequence[int], prefix: Sequence[int], flags: Mapping[str, Any]
-) -> Any:
-    given, limits = setting.given, setting.limits
-    if setting.case.family == "gad":
-        size = flags["block_size"]
-        return adaptive.gad_twin(given, source, limits, prefix, setting.script, size)
-    return adaptive.heads_twin(given, source, limits, prefix)
 
 
 # ---- the table ----------------------------------------------------------------------------------

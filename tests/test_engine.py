@@ -264,8 +264,10 @@ def relative_error(got, want):
     return float((got - want).norm() / (want - want.mean(-1, keepdim=True)).norm())
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_dtypes_are_near(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [*((d, "torch") for d in BOUNDS), ("bf16", "native"), ("int8", "native")]
+)
+def test_dtypes_are_near(dtype, kind):
     """Near fp32, and not fp32; a model with two layers swapped is further away."""
     task, given, sources = demo()
     model = copy.deepcopy(given)
@@ -274,7 +276,7 @@ def test_dtypes_are_near(dtype):
     inputs = torch.randint(4, 2000, (1, TOKENS), generator=seed)
     with torch.inference_mode():
         want = run_chunks(ChunkScorer(model), sample, inputs, (5, 1, 7))
-        engine = Engine(dtype)
+        engine = Engine(dtype, kind=kind)
         got = run_chunks(ChunkScorer(model, engine), sample, inputs, (5, 1, 7))
         assert 1e-5 < relative_error(got, want) < BOUNDS[dtype]
         layers = model.decoder.layers

@@ -15,17 +15,6 @@ from support.exact import METHODS, RAGGED, Flags, check, name
 LIMITS = Limits(max_len_b=60)
 
 
-def test_a_generator_decodes_one_batch_after_another() -> None:
-    task, model = built("learned_positions")
-    flags = {"decoding": "pgj", "jacobi_init": "ngram", "jacobi_window": "sliding"}
-    generator = task.build_generator([model], argparse.Namespace(**Limits().flags(), **flags))
-    for seed, lengths in enumerate([(3, 5, 9), (4,), (2, 2, 7, 6, 8)]):
-        sample = batch(task, lengths, seed)
-        got = task.inference_step(generator, [model], sample)
-        for hypos, want in zip(got, stock_greedy(task, [model], sample, max_len_b=16), strict=True):
-            assert hypos[0]["tokens"].tolist() == want["tokens"].tolist()
-
-
 @pytest.mark.parametrize("flags", METHODS, ids=name)
 def test_threads_may_share_a_generator(flags: Flags) -> None:
     task, model, rows = demo()

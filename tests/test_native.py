@@ -15,16 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from support.builders import (
     VARIANTS,
     Limits,
     batch,
     decode,
     lend,
-    lend_heads,
     task_for,
-    tiny_blockwise,
     tiny_drafter,
     tiny_model,
     tiny_reordered,
@@ -200,45 +197,7 @@ def test_a_source_may_hold_pad(variant: str) -> None:
     torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
 
 
-@torch.inference_mode()
-def test_lower_dtypes_are_near() -> None:
-    task, model = tiny_task(), model_of("default")
-    sample, tokens = batch(task, [7, 4]), torch.randint(4, 30, (2, 5))
-    scores = {}
-    for dtype in ("fp32", "bf16", "int8"):
-        scorer = ChunkScorer(model, Engine(dtype, kind="native"))
-        scorer.encode(sample["net_input"])
-        scores[dtype] = scorer.log_probs(scorer.step(tokens))
-    spread = scores["fp32"].std()
-    for dtype in ("bf16", "int8"):
-        off = (scores[dtype] - scores["fp32"]).abs().mean()
-        assert 0 < off < 0.1 * spread, dtype
-
-
 # ---- outputs -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("decoding", ["greedy", "hgj", "gad", "blockwise"])
-@pytest.mark.parametrize("lengths", [[6], [9, 3, 6, 2]], ids=str)
-def test_outputs_are_fairseqs(decoding: str, lengths: list[int]) -> None:
-    task = tiny_task()
-    model, sample, limits = model_of("default", task), batch(task, lengths), Limits()
-    flags: dict[str, Any] = {"decoding": decoding}
-    if decoding == "gad":
-        drafter = tiny_drafter(task, dtype=torch.float32)
-        flags["drafter_path"] = lend(task, model, drafter)
-    if decoding == "blockwise":
-        heads = tiny_blockwise(task, dtype=torch.float32).block_heads
-        flags["drafter_path"] = lend_heads(task, model, heads)
-    stock = SequenceGenerator([model], task.target_dictionary, beam_size=1, max_len_b=16)
-    want = stock.generate([model], sample)
-    found = decode(task, [model], sample, limits, engine="native", **flags)
-    torchs = decode(task, [model], sample, limits, **flags)
-    for ours, other, (theirs, *_) in zip(found, torchs, want, strict=True):
-        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-        scores = ours["positional_scores"]
-        torch.testing.assert_close(scores, theirs["positional_scores"], atol=1e-4, rtol=0)
-        assert ours["steps"] == other["steps"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Suppressed tokens: what fairseq's search never chooses, no method chooses."""
+"""Suppressed tokens, beside the conformance table: the audit, pairs, single positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support import builders
-from support.builders import Limits, batch, built, lend, task_for, tiny_drafter
+from support.builders import Limits, batch, task_for
 
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
@@ -18,102 +18,40 @@ from fairseq_paradec.errors import UsageError
 LIMITS = Limits(max_len_b=14, min_len=3, unkpen=0.5, temperature=1.3)
 RAGGED = (3, 7, 5, 2, 9)
 
-WAYS: list[dict[str, Any]] = [
-    {"decoding": "greedy"},
-    {"decoding": "gad", "drafter_shortlist": 12},
-    {"decoding": "blockwise", "drafter_shortlist": 12, "adaptive_block": True},
-    {"decoding": "multiword_beam", "beam": 1},
-    {"decoding": "auto_fast"},
-]
-
 
 def generate(
-    task: Any, model: Any, sample: Any, tokens: list[int], prefix: Any = None, **flags: Any
-) -> list[list[dict[str, Any]]]:
-    """All hypotheses; `tokens` are suppressed."""
+    task: Any, model: Any, sample: Any, tokens: list[int], **flags: Any
+) -> list[list[int]]:
+    """The best outputs; `tokens` are suppressed."""
     words = tuple(task.target_dictionary[token] for token in tokens)
-    generator = task.build_generator(
-        [model], argparse.Namespace(**LIMITS.flags() | flags),
-        extra_gen_cls_kwargs={"tokens_to_suppress": words},
-    )  # fmt: skip
-    hypos: list[list[dict[str, Any]]] = task.inference_step(
-        generator, [model], sample, prefix_tokens=prefix
-    )
-    return hypos
+    args, extra = argparse.Namespace(**LIMITS.flags() | flags), {"tokens_to_suppress": words}
+    generator = task.build_generator([model], args, extra_gen_cls_kwargs=extra)
+    hypos = task.inference_step(generator, [model], sample)
+    return [row[0]["tokens"].tolist() for row in hypos]
 
 
-def assert_same(got: list[list[dict[str, Any]]], want: list[list[dict[str, Any]]]) -> None:
-    for ours, theirs in zip(got, want, strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            assert one["tokens"].tolist() == other["tokens"].tolist()
-            torch.testing.assert_close(
-                one["positional_scores"].float(), other["positional_scores"].float(),
-                atol=2e-6, rtol=0,
-            )  # fmt: skip
+def favourites(outputs: list[list[int]]) -> list[int]:
+    found = Counter(token for tokens in outputs for token in tokens if token > 3)
+    return [token for token, _ in found.most_common(5)]
 
 
-def favourites(hypos: list[list[dict[str, Any]]], count: int) -> list[int]:
-    found = Counter(t for row in hypos for t in row[0]["tokens"].tolist() if t > 3)
-    return [token for token, _ in found.most_common(count)]
-
-
-@pytest.fixture(scope="module")
-def model() -> tuple[Any, Any, str]:
-    """A model with heads, its task, and a drafter for it."""
+def test_the_audit_judges_by_the_same_tokens(caplog):
     task = task_for("default")
-    model = builders.tiny_blockwise(task)
-    return task, model, lend(task, model, tiny_drafter(task))
-
-
-@pytest.mark.parametrize("prefixed", [False, True], ids=["free", "prefixes"])
-@pytest.mark.parametrize("flags", WAYS, ids=str)
-def test_every_method_suppresses_what_fairseq_does(model, flags, prefixed):
-    task, model, drafter = model
-    sample = batch(task, RAGGED, seed=4)
-    flags = dict(flags)
-    if flags["decoding"] == "gad":
-        flags["drafter_path"] = drafter
-    free = generate(task, model, sample, [], decoding="beam", beam=1)
-    tokens = [0, *favourites(free, 6)]
-    prefix = None
-    if prefixed:  # ragged, with suppressed tokens among them, one longer than a chunk is
-        rows = [[tokens[-1], 7, tokens[1]] for _ in RAGGED]
-        prefix = torch.tensor([row[: 1 + b % 3] + [1] * (2 - b % 3) for b, row in enumerate(rows)])
-    want = generate(task, model, sample, tokens, prefix, decoding="beam", beam=1)
-    assert [r[0]["tokens"].tolist() for r in want] != [r[0]["tokens"].tolist() for r in free]
-    assert_same(generate(task, model, sample, tokens, prefix, **flags), want)
-    if prefixed:
-        assert any(set(row[0]["tokens"].tolist()) & set(tokens) for row in want)
-
-
-def test_the_audit_judges_by_the_same_tokens(model, caplog):
-    task, model, _ = model
-    sample = batch(task, RAGGED, seed=4)
-    tokens = favourites(generate(task, model, sample, [], decoding="beam", beam=1), 5)
+    model, sample = builders.tiny_blockwise(task), batch(task, RAGGED, seed=4)
+    tokens = favourites(generate(task, model, sample, [], decoding="beam", beam=1))
     caplog.set_level("WARNING")
     generate(task, model, sample, tokens, decoding="blockwise", audit=True)
     assert "audit: sentence" not in caplog.text
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_beam_search_suppresses_them_too(beam):
-    task, model = built("default")
-    sample = batch(task, RAGGED, seed=2)
-    tokens = favourites(generate(task, model, sample, [], decoding="beam", beam=beam), 5)
-    flags = {"beam": beam, "nbest": beam}
-    want = generate(task, model, sample, tokens, decoding="beam", **flags)
-    assert_same(generate(task, model, sample, tokens, decoding="multiword_beam", **flags), want)
-
-
-def test_nor_do_models_of_pairs_write_them():
+def test_models_of_pairs_do_not_write_them():
     task = task_for("default")
     model = builders.tiny_reordered(task, "double_token_tiny")
     sample, how = batch(task, RAGGED, seed=2), {"decoding": "double_token_beam", "beam": 2}
-    free = generate(task, model, sample, [], **how)
-    tokens = favourites(free, 5)
+    tokens = favourites(generate(task, model, sample, [], **how))
     assert tokens
-    for row in generate(task, model, sample, tokens, **how):
-        assert not set(row[0]["tokens"].tolist()) & set(tokens)
+    for output in generate(task, model, sample, tokens, **how):
+        assert not set(output) & set(tokens)
 
 
 def test_without_an_end_there_is_no_output():

@@ -136,16 +136,21 @@ class Network:
         return (logits / temperature).log_softmax(dim=-1)
 
 
-def blockwise(network: Network, rules: Rules, k: int, criterion: Criterion) -> Result:
-    """Section 3's loop, with a criterion of section 5; fairseq's limits hold for every p_i."""
+def blockwise(
+    network: Network, rules: Rules, k: int, criterion: Criterion, adaptive: bool = False
+) -> Result:
+    """Section 3's loop, with a criterion of section 5; fairseq's limits hold for every p_i.
+
+    Adaptive, a block is of at most two tokens more than were accepted of the one before.
+    """
     result = Result(passes=1)  # the first Predict
-    y = result.tokens
+    y, most = result.tokens, k
     while rules.eos not in y:
         j = len(y)
         # Predict. Nothing is looked for behind </s>, nor where only </s> may come: p_1 will say it.
         state = network.states(y)[-1]
         predicted: list[int] = []
-        for i in range(k):
+        for i in range(most):
             if i > 0 and (predicted[-1] == rules.eos or j + i >= rules.max_len):
                 break
             scores = network.log_probs(state, i, rules.temperature)
@@ -161,6 +166,7 @@ def blockwise(network: Network, rules: Rules, k: int, criterion: Criterion) -> R
         while size < len(predicted) and criterion.holds(p_1[size], predicted[size]):
             size += 1
         size = max(size, min(criterion.least, len(predicted)))
+        most = min(k, size + 2) if adaptive else k
         # Accept.
         result.blocks.append(Block(j, tuple(predicted), size))
         result.scores += [float(p_1[i][token]) for i, token in enumerate(predicted[:size])]

@@ -70,18 +70,29 @@ def drafter(model: Any, source: Sequence[int], block_size: int, attention: str) 
     return draft
 
 
-def gad(verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: float = 0.0) -> Result:
-    """Section 3's loop; with top_beta and tau section 4's."""
+def gad(
+    verify: Verify,
+    draft: Draft,
+    rules: Rules,
+    top_beta: int = 1,
+    tau: float = 0.0,
+    adaptive: bool = False,
+) -> Result:
+    """Section 3's loop; with top_beta and tau section 4's.
+
+    Adaptive, a block is as long as what the last pass wrote, its own token counted, and one more.
+    """
     result = Result()
-    y = result.tokens
+    y, size = result.tokens, None
     while rules.eos not in y:
         start = len(y)
         # Draft. What greedy search may not choose, a draft need not hold.
         drafted: list[int] = []
-        for i, scores in enumerate(draft(y)):
+        for i, scores in enumerate(draft(y)[:size]):
             if start + i < rules.max_len and rules.eos not in drafted:
                 drafted.append(int(rules.apply(scores / rules.temperature, start + i).argmax()))
-        accept(result, verify, drafted, rules, top_beta, tau)
+        accepted = accept(result, verify, drafted, rules, top_beta, tau)
+        size = accepted + 2 if adaptive else None
     return result
 
 

@@ -101,6 +101,7 @@ def hybrid(
     init: str = "pad",
     stop: str = "prefix",
     window: str = "block",
+    adaptive: bool = False,
 ) -> Result:
     """Algorithm 3: Algorithm 2, blocks left to right (or a window that slides), up to
     `hybrid_length` positions, then greedy until `</s>`."""
@@ -108,7 +109,7 @@ def hybrid(
     result = Result()
     if window == "sliding":
         assert stop == "prefix"
-        finished = _sliding(x, block_size, end, init, result)
+        finished = _sliding(x, block_size, end, init, result, adaptive)
     else:
         boundaries = [*range(0, end, block_size), end]
         finished = _blocks(x, boundaries, init, stop, result)
@@ -126,6 +127,7 @@ def reference(
     jacobi_length: str = "grow",
     jacobi_stop: str = "prefix",
     hybrid_length: int | None = None,
+    adaptive_block: bool = False,
 ) -> Result:
     """The algorithm that these flags name."""
     if decoding == "greedy":
@@ -133,7 +135,8 @@ def reference(
     if decoding == "pj":
         return parallel_jacobi(x, jacobi_init, jacobi_stop, jacobi_length)
     assert decoding == "hgj" or (decoding == "pgj" and hybrid_length is None), decoding
-    return hybrid(x, block_size, hybrid_length, jacobi_init, jacobi_stop, jacobi_window)
+    how = (jacobi_init, jacobi_stop, jacobi_window, adaptive_block)
+    return hybrid(x, block_size, hybrid_length, *how)
 
 
 def _greedy_tail(x: Sentence, result: Result) -> None:
@@ -172,16 +175,24 @@ def _blocks(x: Sentence, boundaries: Sequence[int], init: str, stop: str, result
     return False
 
 
-def _sliding(x: Sentence, block_size: int, limit: int, init: str, result: Result) -> bool:
-    """A window that moves on by what is final after every pass; True once `</s>` is final."""
+def _sliding(
+    x: Sentence, block_size: int, limit: int, init: str, result: Result, adaptive: bool
+) -> bool:
+    """A window that moves on by what is final after every pass; True once `</s>` is final.
+
+    If it is adaptive, it is one longer than what it last agreed on and the token behind that.
+    """
+    longest = block_size
     history: list[Run] = []
     old: list[int] = []  # guesses that the last pass left
     while len(result.tokens) < limit:
         done = result.tokens
-        size = min(block_size, limit - len(done))
-        old = old + first_guess(init, x, [*done, *old], size - len(old), history)
+        size = min(longest, limit - len(done))
+        old = old[:size]
+        old += first_guess(init, x, [*done, *old], size - len(old), history)
         y = x.predict([*done, *old])[len(done) :]
         num_final = min(_agreeing(old, y) + 1, size)
+        longest = min(block_size, _agreeing(old, y) + 2) if adaptive else block_size
         result.starts.append(len(done))
         history.append(y)
         final = y[:num_final]

@@ -225,7 +225,8 @@ def twin(
     words = given.task.target_dictionary
     rules = rules_for(words, [given.model], len(source), prefix=prefix, **limits.reference())
     size = flags.get("block_size", given.heads.block_size)
-    return paper.blockwise(network(given, tuple(source)), rules, size, criterion(given.task, flags))
+    how = (criterion(given.task, flags), flags.get("adaptive_block", False))
+    return paper.blockwise(network(given, tuple(source)), rules, size, *how)
 
 
 def same_as_twin(given: Given, sample: dict[str, Any], **flags: Any) -> list[paper.Result]:

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from reference import gad as paper
-from reference.greedy import rules_for, stock_greedy
+from reference.greedy import rules_for
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.models.block_nat import BlockNatModel
 from support import builders
 from support.builders import DRAFTER_BLOCK_SIZE, Limits, built, dictionary, lend, source_rows
-from support.exact import Decoded, outputs_of, watched
+from support.exact import Decoded, watched
 
 SEED = 2  # of drafters whose outputs have many lengths
 #: Every kind of drafter; "shared": on the verifier's own encoder.
@@ -139,6 +139,7 @@ def twin(
     block_size: int = DRAFTER_BLOCK_SIZE,
     accept_topk: int = 3,
     accept_margin: float = 1.0,
+    adaptive_block: bool = False,
 ) -> paper.Result:
     """What the paper's algorithm makes of one sentence."""
     models = [given.drafter] if decoding == "nat" else given.models
@@ -149,18 +150,8 @@ def twin(
     if decoding == "nat":
         return paper.nat(draft, rules)
     verify = twin_verifier(given, key, limits.temperature)
-    if decoding == "gad":
-        return paper.gad(verify, draft, rules)
-    return paper.gad(verify, draft, rules, accept_topk, accept_margin)
-
-
-def greedy_of(
-    given: Pair,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008
-) -> dict[tuple[int, ...], list[int]]:
-    """fairseq's greedy output of each source."""
-    return outputs_of(sample, stock_greedy(given.task, given.models, sample, **limits.stock()))
+    topk = 1 if decoding == "gad" else accept_topk
+    return paper.gad(verify, draft, rules, topk, accept_margin, adaptive_block)
 
 
 def lots(*key: Any) -> torch.Generator:
