@@ -10,11 +10,11 @@ import pytest
 from support import builders
 from support.builders import Limits, batch, decode, lend, lend_heads, tiny_blockwise, tiny_drafter
 from support.commands import ROOT
+from support.tables import refused, run
 
 from fairseq_paradec.analysis import acceptance_by_position, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import documents
 
 PEER = "CTranslate2 greedy"
@@ -219,12 +219,6 @@ def test_acceptance_adds_up_to_the_records(traced, name):
 # ---- the commands --------------------------------------------------------------------------------
 
 
-def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
-    status = paradec(["analyse", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
 def saved(path: Path, what: Any) -> Path:
     path.write_text(json.dumps(what), encoding="utf-8")
     return path
@@ -239,7 +233,7 @@ def test_the_commands_print_write_and_draw(tmp_path, traced, capsys):
         (["histogram", benchmark, "--decoder", "greedy"], "    3-4x     2 " + 40 * "█" + "\n"),
         (["acceptance", traced["gad"], traced["blockwise"]], "\nblockwise         1"),
     ):
-        status, text, err = run(capsys, *arguments, "--out", out, "--plot", plot)
+        status, text, err = run(capsys, "analyse", *arguments, "--out", out, "--plot", plot)
         assert status == 0, err
         assert words in text and plot.read_bytes().startswith(b"\x89PNG")
         written = json.loads(out.read_text(encoding="utf-8"))
@@ -265,6 +259,4 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
         (["acceptance", twisted], "twisted.jsonl, line 1: the sentence contradicts itself"),
         (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
     ):
-        status, out, err = run(capsys, *arguments)
-        assert (status, out, err.count("\n")) == (2, "", 1), err
-        assert words in err
+        assert words in refused(capsys, "analyse", *arguments)

@@ -9,17 +9,10 @@ import re
 
 import pytest
 import torch
-from support.builders import (
-    HEADS_BLOCK_SIZE,
-    Limits,
-    batch,
-    built,
-    collate,
-    decode,
-    demo,
-    tiny_blockwise,
-)
+from support import builders
+from support.builders import HEADS_BLOCK_SIZE, Limits, batch, built, decode
 from support.commands import ROOT
+from support.tables import refused, run
 from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
 from fairseq_paradec.analysis import page as pages
@@ -54,11 +47,9 @@ LETTERS |= {"discarded": "x", "pending": "w"}
         ),
         # a bonus token that is not used
         ("a b", [(0, "a b", "a b c", 2, 2)], [("a/a b/a", "a/a b/a c/x")]),
-        (  # a block that waits until it is unchanged
-            "a b c",
-            [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
-            [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")],
-        ),
+        # a block that waits until it is unchanged
+        ("a b c", [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
+         [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]),
         # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
         ("", [(0, "a b", "c d", 1, 0)], [("a/w b/b", "c/x d/b")]),
         # accepted and final: nothing after it counts in either line, whatever was counted
@@ -111,10 +102,6 @@ def test_contradictions_are_refused(changes, message):
         read_sentence(GOOD | changes, "s 3")
 
 
-def sentence_text(sentence):
-    return trace_text.sentence_text(sentence, False, None)
-
-
 def real_sentences(folder, task, model, sample, limits, **flags):
     """What --trace-file writes, and what is read of it."""
     path = folder / "trace.jsonl"
@@ -136,7 +123,7 @@ def real_sentences(folder, task, model, sample, limits, **flags):
 def test_real_traces_add_up(tmp_path, flags):
     """The cells that count, read off their states alone, are the output; steps are, too."""
     task, _ = built("share_all")
-    model, sample = tiny_blockwise(task, "share_all"), batch(task, [8, 5, 3, 11])
+    model, sample = builders.tiny_blockwise(task, "share_all"), batch(task, [8, 5, 3, 11])
     for data, sentence in real_sentences(tmp_path, task, model, sample, Limits(), **flags):
         output = []
         scores = [one.log_prob for one in sentence.origins]
@@ -158,10 +145,10 @@ def test_real_traces_add_up(tmp_path, flags):
 
 def test_the_example_in_the_documentation(tmp_path):
     """docs/trace.md shows what the command prints for this sentence of the demo."""
-    task, model, rows = demo(torch.float64)
-    sample, limits = collate(task, [rows[7]]), Limits(max_len_b=200)
+    task, model, rows = builders.demo(torch.float64)
+    sample, limits = builders.collate(task, [rows[7]]), Limits(max_len_b=200)
     ((_, sentence),) = real_sentences(tmp_path, task, model, sample, limits, decoding="pgj")
-    text = sentence_text(sentence).partition("\n")[2]
+    text = trace_text.sentence_text(sentence, False, None).partition("\n")[2]
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     assert text in page
     assert trace_text.legend(color=False) in page
@@ -196,7 +183,7 @@ def test_origins_in_another_order_have_directions():
         (3, "bonus", "1→"),
     ]  # fmt: skip
     assert [one.places for one in sentence.passes] == [[0, 3], [1, 2], [4]]
-    lines = sentence_text(sentence).splitlines()
+    lines = trace_text.sentence_text(sentence, False, None).splitlines()
     assert [line[8:] for line in lines if " V " in line] == [
         "+A · · +D ·", "A +B +C D ·", "A B C D +</s>",
     ]  # fmt: skip
@@ -236,20 +223,18 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
         path.write_text(content, encoding="latin-1")
     elif content is not None:
         write(path, *content)
-    assert paradec(["trace", str(path), "--html", str(page)]) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith("paradec trace: error: " + message.format(path=path))
+    status, out, err = run(capsys, "trace", path, "--html", page)
+    assert status == 2 and err.startswith("paradec trace: error: " + message.format(path=path))
     assert len(headings(out)) == before and err.count("\n") == 1
     assert not page.exists()
 
 
 def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
     """And never over another file."""
-    page = tmp_path / "page.html"
+    page, during, original = tmp_path / "page.html", [], viewer.sentence
     assert paradec(["trace", str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
     assert first.startswith(pages.MARK) and first.endswith(pages.TAIL)
-    during, original = [], viewer.sentence
 
     def interrupted(*args):
         during.append(page.read_text(encoding="utf-8"))
@@ -258,11 +243,11 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
         return original(*args)
 
     monkeypatch.setattr(viewer, "sentence", interrupted)
+    content = trace.read_bytes()
     assert paradec(["trace", str(trace), "--html", str(page)]) == 130
+    assert paradec(["trace", str(trace), "--html", str(trace)]) == 2
     assert during == [first, first] and page.read_text(encoding="utf-8") == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "trace.jsonl"]
-    content = trace.read_bytes()
-    assert paradec(["trace", str(trace), "--html", str(trace)]) == 2
     assert trace.read_bytes() == content
 
 
@@ -292,31 +277,26 @@ def test_the_listing_of_the_paper(trace, capsys):
 
 def test_files_are_matched_by_number(tmp_path, capsys):
     """Two traces of the same data in different orders; each lacks a sentence of the other."""
-    two = [str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]
+    two, other = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"], tmp_path / "other.jsonl"
     for path, name, ids in zip(two, ("first", "second"), ((3, 1, 2), (5, 1, 3)), strict=True):
-        records = [GOOD | {"id": i, "source": [f"s{i}"], "decoding": name} for i in ids]
-        write(tmp_path / path, *records)
+        write(path, *(GOOD | {"id": i, "source": [f"s{i}"], "decoding": name} for i in ids))
     for arguments, names in (
         ([], ["3 (first)", "3 (second)", "1 (first)", "1 (second)", "2 (first)", "2", "5",
               "5 (second)"]),
         (["--sentence", "5", "1"], ["1 (first)", "1 (second)", "5", "5 (second)"]),
     ):  # fmt: skip
-        assert paradec(["trace", *two, *arguments]) == 0
-        shown = headings(capsys.readouterr().out)
-        assert [line.split("sentence ")[1] for line in shown] == names
-    assert paradec(["trace", *two, "--sentence", "9"]) == 2
-    assert "--sentence: got '9'; allowed: numbers (id) of s" in capsys.readouterr().err
-
-
-def test_another_source_is_refused(tmp_path, capsys):
-    three = [tmp_path / f"{name}.jsonl" for name in "abc"]
-    for path, source in zip(three, (None, ["s1"], ["s2"]), strict=True):  # the first does not tell
-        write(path, GOOD | {"id": 1, "source": source})
-    assert paradec(["trace", *map(str, three[:2])]) == 0
-    assert paradec(["trace", *map(str, three)]) == 2
-    assert capsys.readouterr().err == (
-        f"paradec trace: error: {three[2]}, line 1: sentence 1 has another source than in "
-        f"{three[1]}, line 1; allowed: traces of the same data\n"
+        status, out, _ = run(capsys, "trace", *two, *arguments)
+        assert status == 0
+        assert [line.split("sentence ")[1] for line in headings(out)] == names
+    said = refused(capsys, "trace", *two, "--sentence", "9")
+    assert "--sentence: got '9'; allowed: numbers (id) of s" in said
+    write(other, GOOD | {"id": 2, "source": None})  # does not tell
+    assert run(capsys, "trace", *two, other)[0] == 0
+    write(other, GOOD | {"id": 2, "source": ["s9"]})
+    _, _, said = run(capsys, "trace", *two, other)
+    assert said == (
+        f"paradec trace: error: {other}, line 1: sentence 2 has another source than in "
+        f"{two[0]}, line 3; allowed: traces of the same data\n"
     )
 
 
@@ -346,12 +326,6 @@ def test_steps_by_hand():
     one = image_of("greedy", "1 2 3 4 5 6 </s>", [1, 2, 3, 4, 5, 6, 7], [0] * 7)
     pixels, steps, _ = maps(one, Size(1, 2, 3))
     assert pixels.tolist() == [[[1, 2, 3], [4, 5, 6]]] and steps.tolist() == [[1, 2, 3, 4, 5, 6]]
-
-
-def test_what_is_no_image_is_refused():
-    said, output = "sentence 0 (pgj): tokens[3]: got 256; allowed: 0 to 255", "10 20 30 256 </s>"
-    with pytest.raises(UsageError, match=re.escape(said)):
-        maps(image_of("pgj", output, [1] * 5, [4]), GREY)
 
 
 def test_pictures(tmp_path):
