@@ -217,8 +217,9 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert list(found) == list(range(100))
     lines = (DEMO / "bpe" / "demo.de").read_text(encoding="utf-8").splitlines()
     assert [len(one) for one in found.values()] == [len(line.split()) + 1 for line in lines]
-    ((model, plain, difference),) = table(capsys, "pmi", path, path)
-    assert model == plain and float(model) > 1 and float(difference) == 0
+    (_, model, plain, same), (*_, difference) = table(capsys, "pmi", path, path, 1)
+    assert model == plain and float(model) > 1 and float(same) == 0
+    assert float(difference) == pytest.approx(math.log10(float(model)), abs=1e-3)
     wanted = [line.replace("@@ ", "") for line in lines]
     assert text_files.sentences("HYP", str(path), text_files.TRANSLATION) == wanted
     assert text_files.sentences("REF", str(path), text_files.REFERENCE) == wanted
