@@ -296,9 +296,15 @@ else
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1))
     # Threads that spin while they wait slow each other down sixfold where cores are shared.
     export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+    languages=() subsets=("$data"/train.*-*.*.idx)
+    if [ -f "${subsets[0]}" ]; then # fairseq would take the first name in the folder
+        pair=${subsets[0]##*/train.}
+        pair=${pair%%.*} # en-de
+        languages=(--source-lang "${pair%-*}" --target-lang "${pair#*-}")
+    fi
     command=("$python" -P -m fairseq_cli.train "$data" --user-dir "$root/fairseq_paradec"
-        --save-dir "$save_dir" --no-progress-bar --log-format simple --log-interval 50
-        "${flags[@]}")
+        "${languages[@]}" --save-dir "$save_dir" --no-progress-bar --log-format simple
+        --log-interval 50 "${flags[@]}")
     note "[1/2] training: $preset, ${length[1]} ${length[0]}, $done_updates updates done$log_is"
     printf '==== %s: %s\n' "$(date -u +%FT%TZ)" "${command[*]@Q}" >>"$log"
     if [ "$gpus" = 0 ] && [ "$processes" -gt 1 ]; then

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
+from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
 from support.builders import Limits, batch, built, decode, sources, tiny_task
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
@@ -113,6 +115,21 @@ def test_how_a_model_was_decoded_in_training_is_forgotten(tmp_path):
         ParallelTranslationTask.setup_task(cfg)
     task = ParallelTranslationTask.setup_task(cfg, from_checkpoint=True)
     assert configure(task.cfg) == DecodingConfig()
+
+
+def test_the_language_pair_is_saved_and_compared(caplog):
+    """What fairseq infers is in the configuration that is saved; a model is asked for its pair."""
+    for source, target, pair in ((None, None, "en-de"), ("de", "en", "de-en")):
+        options = {"data": str(DEMO), "source_lang": source, "target_lang": target}
+        whole = OmegaConf.create({"task": {"_name": "translation", **options}})
+        task = setup_task(whole.task)
+        assert f"{whole.task.source_lang}-{whole.task.target_lang}" == pair
+        caplog.clear()
+        checkpoint_utils.load_model_ensemble_and_task([str(DEMO / "model.pt")], task=task)
+        warned = [one for one in caplog.messages if one.startswith("--path, -s, -t: ")]
+        assert [one.split(",", 4)[-1] for one in warned] == [
+            f" and the model is asked for {pair}"
+        ] * (pair != "en-de")
 
 
 @pytest.mark.slow

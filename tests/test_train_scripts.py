@@ -59,6 +59,7 @@ class Stubbed:
         self.data.mkdir()
         for language in ("en", "de"):
             (self.data / f"dict.{language}.txt").write_text("a 1\n")
+            (self.data / f"train.en-de.{language}.idx").touch()
         self.record = folder / "record"
         self.save_dir = folder / "model"
         self.python = folder / "python"
@@ -94,7 +95,8 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
     [
         (
             "--preset tiny --threads 3",
-            "arch=transformer share-all-embeddings= criterion=lean_cross_entropy "
+            "source-lang=en target-lang=de arch=transformer share-all-embeddings= "
+            "criterion=lean_cross_entropy "
             "max-tokens=4096 max-epoch=38 keep-last-epochs=8 cpu= threads=3 !max-update",
         ),
         ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
+from fairseq.data import data_utils
 from fairseq.logging import meters
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_REGISTRY, setup_task
@@ -290,13 +291,22 @@ def _dictionary_problem(path: str, state: Any, task: Any) -> UsageError | None:
 
 
 def _warn_of_other_languages(filenames: Sequence[str], cfg: Any, task: Any) -> None:
-    """Log a warning if the checkpoint was trained for another language pair than the task's."""
+    """Log a warning if the checkpoint was trained for another language pair than the task's.
+
+    A checkpoint of older versions that names no pair was trained without -s and -t, for the pair
+    that its data's files are named after; DATA's stand for them.
+    """
     settings = getattr(task, "cfg", None)
     sides = ("source_lang", "target_lang")
     trained = [getattr(cfg.task, side, None) for side in sides]
     wanted = [getattr(settings, side, None) for side in sides]
+    known = "was trained for %s-%s"
+    data = getattr(settings, "data", None)
+    if trained == [None, None] and data:
+        trained = list(data_utils.infer_language_pair(utils.split_paths(data)[0]))
+        known = "names no language pair, DATA's files are of %s-%s,"
     if any(a and b and a != b for a, b in zip(trained, wanted)):
         logger.warning(
-            "%s was trained for %s-%s and is asked for %s-%s",
+            f"--path, -s, -t: %s {known} and the model is asked for %s-%s",
             ", ".join(map(str, filenames)), *trained, *wanted,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..compat.checkpoints import OVERRIDES
@@ -53,7 +54,10 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
                     cfg[option.name] = asked.get(option.name, option.default)
         configure(cfg)
         _check_data(cfg)
-        return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+        task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+        if not kwargs.get("from_checkpoint"):
+            _keep_pair(cfg)
+        return task
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""
@@ -126,6 +130,20 @@ def _check_data(cfg: Any) -> None:
                 f"{name}: got {language!r}, but {path} is not there; allowed: a language with a "
                 f"dictionary in DATA, which holds {', '.join(found) or 'none'}"
             )
+
+
+def _keep_pair(cfg: Any) -> None:
+    """Write the language pair into the configuration that fairseq-train saves.
+
+    fairseq 0.12 writes a pair that it infers from DATA into a copy alone, so that checkpoints
+    trained without -s and -t name none.
+
+    Args:
+        cfg: the task's options, after its setup.
+    """
+    whole = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    if whole is not None and "task" in whole:
+        whole.task.source_lang, whole.task.target_lang = cfg.source_lang, cfg.target_lang
 
 
 sample_without_beam([name for name, method in METHODS.items() if method.samples])
