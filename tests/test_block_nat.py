@@ -34,7 +34,8 @@ VERIFIER = str(DEMO / "model.pt")
 
 def loss_of(**options: Any) -> BlockNatLoss:
     """The loss with its default flags, but for these."""
-    config = BlockNatLossConfig(**{"glancing_updates": 300} | options)
+    defaults = {"glancing_updates": 300, "max_update": 0, "max_epoch": 0}
+    config = BlockNatLossConfig(**defaults | options)
     return BlockNatLoss.build_criterion(config, tiny_task())
 
 
@@ -74,13 +75,15 @@ def spied(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
     return calls
 
 
-@pytest.mark.parametrize("copy", [False, True], ids=["masks, post-norm", "soft-copy, pre-norm"])
+@pytest.mark.parametrize("copy", [False, True], ids=["masks, post-norm", "soft-copy, sinusoids"])
 @pytest.mark.parametrize("attention, count", [(BIDIRECTIONAL, 1), (CAUSAL, 1), (CAUSAL, 3)])
 @torch.no_grad()
 def test_features_are_the_twins(attention: str, count: int, copy: bool) -> None:
     task = tiny_task()
     norms = {"encoder_normalize_before": copy, "decoder_normalize_before": copy}
-    model = tiny_drafter(task, attention, soft_copy=copy, **norms)
+    places = "sinusoidal" if copy else "learned"
+    model = tiny_drafter(task, attention, soft_copy=copy, drafter_positions=places, **norms)
+    assert model.decoder.embed_scale == (4 if copy else 1)
     sample = pairs(task, seed=count)
     source, target = sample["net_input"]["src_tokens"], sample["target"]
     assert source[1, 0] == 1, "sources are padded on the left"
@@ -284,10 +287,27 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     assert not run_model(model, sample, starts)[0].logits.equal(without.logits), "dropout is on"
 
 
-def test_the_glancing_ratio_changes_linearly_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    criterion = loss_of()
-    for updates, ratio in ((0, 0.5), (150, 0.4), (300, 0.3), (301, 0.3), (10**6, 0.3)):
+@pytest.mark.parametrize(
+    "options, points",
+    [
+        ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
+        ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
+        ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
+        ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
+        ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),
+        ({"glancing_updates": 0}, [(150_000, 9, 0.4)]),
+    ],
+)  # fmt: skip
+def test_the_glancing_ratio_changes_linearly_and_stays(options: Any, points: Any) -> None:
+    """Over given updates, the run's own, or its epochs."""
+    criterion = loss_of(**options)
+    for updates, epoch, ratio in points:
+        criterion.task.begin_epoch(epoch, None)
         assert criterion.glancing_ratio(updates) == pytest.approx(ratio)
+
+
+def test_training_alone_glances(monkeypatch: pytest.MonkeyPatch) -> None:
+    criterion = loss_of()
     task = tiny_task()
     model, sample = tiny_drafter(task).train(), pairs(task)
     calls = spied(monkeypatch, block_nat, "reveal")
@@ -327,6 +347,8 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     for options, message in (
         ({"drafter_block_size": 25, "max_target_positions": 24}, "--drafter-block-size: .*25.*24"),
         ({"share_verifier_encoder": True}, "--share-verifier-encoder: .*--encoder-from"),
+        ({"drafter_positions": "rotary"}, "--drafter-positions: .*rotary.*learned, sinusoidal"),
+        ({"drafter_positions": "sinusoidal", "decoder_learned_pos": True}, "--decoder-learned-pos"),
         ({"encoder_from": VERIFIER, "encoder_layers": 3}, "--encoder-layers: .*3; .*4, .*model.pt"),
         ({"encoder_from": VERIFIER, "encoder_learned_pos": True}, "--encoder-learned-pos: "),
         ({"encoder_from": other}, "--encoder-from: got .*other.pt.*Transformer"),

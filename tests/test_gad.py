@@ -40,7 +40,7 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "masks": {},
     "soft-copy": {"soft_copy": True, "decoder_normalize_before": True, "no_scale_embedding": True},
     "wide": {"decoder_embed_dim": 32},
-    "sizes": {"random_block_size": True},
+    "sizes": {"random_block_size": True, "drafter_positions": "sinusoidal"},
 }
 
 

@@ -16,11 +16,14 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
+from omegaconf import II
 from torch import Tensor
 
 from ..errors import option_error
 from ..models.block_nat import TRIES, BlockOutput
 from .projected_cross_entropy import log_blocks, projected_cross_entropy
+
+ENDLESS = 300_000  # updates in which glancing falls in a run without an end: the paper's
 
 
 @dataclass
@@ -61,11 +64,18 @@ class BlockNatLossConfig(FairseqDataclass):
         },
     )
     glancing_ratio_end: float = field(
-        default=0.3, metadata={"help": "the share after --glancing-updates; falls linearly"}
+        default=0.3, metadata={"help": "the share at the end; falls linearly"}
     )
     glancing_updates: int = field(
-        default=300000, metadata={"help": "updates in which --glancing-ratio falls to its end"}
+        default=0,
+        metadata={
+            "help": "updates in which --glancing-ratio falls to its end. 0: those of --max-update, "
+            "or --max-epoch's epochs (from one to the next), whichever end first; without an end "
+            f"{ENDLESS:,}"
+        },
     )
+    max_update: int = II("optimization.max_update")
+    max_epoch: int = II("optimization.max_epoch")
 
 
 @register_criterion("block_nat_loss", dataclass=BlockNatLossConfig)
@@ -82,6 +92,8 @@ class BlockNatLoss(FairseqCriterion):
         glancing_ratio: float,
         glancing_ratio_end: float,
         glancing_updates: int,
+        max_update: int,
+        max_epoch: int,
     ) -> None:
         super().__init__(task)
         for name, ratio in (
@@ -92,20 +104,22 @@ class BlockNatLoss(FairseqCriterion):
         ):
             if not 0 <= ratio <= 1:
                 raise option_error(name, ratio, "a number from 0 to 1")
-        for name, number in (
-            ("--prefixes-per-sentence", prefixes_per_sentence),
-            ("--glancing-updates", glancing_updates),
+        for name, number, least in (
+            ("--prefixes-per-sentence", prefixes_per_sentence, 1),
+            ("--tokens-per-prefix", tokens_per_prefix, 0),
+            ("--glancing-updates", glancing_updates, 0),
         ):
-            if number < 1:
-                raise option_error(name, number, "a whole number from 1 up")
-        if tokens_per_prefix < 0:
-            raise option_error("--tokens-per-prefix", tokens_per_prefix, "a whole number from 0 up")
+            if number < least:
+                raise option_error(name, number, f"a whole number from {least} up")
         self.smoothing = label_smoothing
         self.prefixes = prefixes_per_sentence
         self.tokens_per_prefix = tokens_per_prefix
         self.after_errors = prefixes_after_errors
         self.ratio = (glancing_ratio, glancing_ratio_end)
-        self.glancing_updates = glancing_updates
+        self.glancing_updates = glancing_updates or max_update
+        self.epochs = 0 if glancing_updates else max_epoch
+        if not self.glancing_updates and not self.epochs:
+            self.glancing_updates = ENDLESS
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
@@ -151,7 +165,12 @@ class BlockNatLoss(FairseqCriterion):
     def glancing_ratio(self, num_updates: int) -> float:
         """Return the glancing ratio after ``num_updates`` updates."""
         first, last = self.ratio
-        return first + (last - first) * min(num_updates / self.glancing_updates, 1.0)
+        done = num_updates / self.glancing_updates if self.glancing_updates else 0.0
+        if self.epochs:
+            # Epochs have equal lengths, but fairseq tells a loss neither that nor where one begins.
+            begun = getattr(self.task, "epoch", 1) - 1
+            done = max(done, begun / max(self.epochs - 1, 1))
+        return first + (last - first) * min(done, 1.0)
 
     def behind_errors(
         self, model: Any, net_input: dict[str, Tensor], target: Tensor, size: int

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerDecoder
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 MASK = -1  # stands for the mask vector in tensors of tokens
@@ -83,10 +84,13 @@ class BlockNatDecoder(TransformerDecoder):
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
         if self.embed_positions is not None:
-            first = self.embed_positions.padding_idx + 1
+            places = self.embed_positions
+            sinusoids = isinstance(places, SinusoidalPositionalEmbedding)
+            table = places.weights.to(x) if sinusoids else places.weight
+            first = places.padding_idx + 1
             # Slots past the last position are not scored.
             last = self.max_positions() - 1
-            x = x + self.embed_positions.weight[first + positions.clamp(max=last)]
+            x = x + table[first + positions.clamp(max=last)]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return x

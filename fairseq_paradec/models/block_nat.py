@@ -34,6 +34,7 @@ from .block_decoder import MASK, BlockNatDecoder
 from .building import DraftingTransformer, read_verifier, require_verifier, set_sizes
 
 ATTENTIONS = ("bidirectional", "prefix_causal")
+POSITIONS = ("learned", "sinusoidal")
 DEFAULT_BLOCK_SIZE = 25  # the paper's
 #: With --prefixes-after-errors, how many prefixes are tried for each one that is drawn.
 TRIES = 4
@@ -117,6 +118,13 @@ class BlockNatModel(DraftingTransformer):
             "bidirectional (the paper's, default): prefix and masks attend to each other; "
             "prefix_causal: prefix tokens attend to those before them, so that they are computed "
             "once and cached",
+        )  # fmt: skip
+        add(
+            "--drafter-positions", metavar="P",
+            help="the decoder's position vectors, and those of an encoder that is not --encoder-"
+            "from's: " + " or ".join(POSITIONS) + ". learned (the paper's, default): as in BERT, "
+            "beside unscaled embeddings; sinusoidal: the Transformer's, beside scaled ones, which "
+            "positions that are rare in training have, too",
         )  # fmt: skip
         add(
             "--soft-copy", action="store_true",
@@ -288,6 +296,10 @@ def _check_options(args: Any) -> None:
     """Refuse wrong options, and options that contradict each other."""
     if args.drafter_attention not in ATTENTIONS:
         raise option_error("--drafter-attention", args.drafter_attention, ", ".join(ATTENTIONS))
+    if args.drafter_positions not in POSITIONS:
+        raise option_error("--drafter-positions", args.drafter_positions, ", ".join(POSITIONS))
+    if args.drafter_positions == "sinusoidal" and args.decoder_learned_pos:
+        raise option_error("--decoder-learned-pos", True, "--drafter-positions learned with it")
     positions = getattr(args, "max_target_positions", None) or DEFAULT_MAX_TARGET_POSITIONS
     size = args.drafter_block_size
     if not 1 <= size <= positions:
@@ -338,11 +350,12 @@ def _fill_in(args: Any, suffix: str) -> None:
         # The frozen encoder keeps its own embedding; the decoder's is trained.
         args.share_all_embeddings = False
         args.share_decoder_input_output_embed = True
-    # As in BERT: learned positions, GELU, unscaled and normalised embeddings.
-    args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
-    args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
+    # As in BERT: learned positions, GELU, unscaled and normalised embeddings. Sinusoids would drown
+    # unscaled embeddings.
+    args.drafter_positions = getattr(args, "drafter_positions", None) or "learned"
+    for name in ("encoder_learned_pos", "decoder_learned_pos", "no_scale_embedding"):
+        setattr(args, name, getattr(args, name, args.drafter_positions == "learned"))
     args.activation_fn = getattr(args, "activation_fn", "gelu")
-    args.no_scale_embedding = getattr(args, "no_scale_embedding", True)
     args.layernorm_embedding = getattr(args, "layernorm_embedding", True)
     base_architecture(args)
 

@@ -76,6 +76,11 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         with cpu_autocast(self.cfg.autocast):
             return super().train_step(*args, **kwargs)
 
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """As fairseq; the epoch, counted from 1, is kept for schedules by epochs."""
+        self.epoch = epoch
+        super().begin_epoch(epoch, model)  # type: ignore[misc]
+
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> Any:
         """As fairseq.
 

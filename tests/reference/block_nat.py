@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 #: What stands in a block: a revealed token, or None for a mask.
@@ -78,9 +79,12 @@ def _input(model: Any, source: Sequence[int], token: int | None, t: int) -> Tens
             x += _soft_copy(model, source, t)
     else:
         x = decoder.embed_scale * decoder.embed_tokens.weight[token]
-    # fairseq's table of positions starts behind <pad>'s row.
-    last = decoder.max_target_positions - 1
-    x = x + decoder.embed_positions.weight[decoder.padding_idx + 1 + min(t, last)]
+    # fairseq's positions start behind <pad>'s row.
+    place = decoder.padding_idx + 1 + min(t, decoder.max_target_positions - 1)
+    if isinstance(decoder.embed_positions, torch.nn.Embedding):
+        x = x + decoder.embed_positions.weight[place]
+    else:
+        x = x + SinusoidalPositionalEmbedding.get_embedding(place + 1, len(x))[place].to(x)
     return x if decoder.layernorm_embedding is None else decoder.layernorm_embedding(x)
 
 

@@ -214,7 +214,8 @@ def tiny_drafter(
         model = ARCH_MODEL_REGISTRY["block_nat"].build_model(args, task)
         for module in (model.decoder, *([model.encoder] if verifier is None else [])):
             module.embed_tokens.weight.normal_()
-            module.embed_positions.weight.normal_()
+            if isinstance(module.embed_positions, torch.nn.Embedding):
+                module.embed_positions.weight.normal_()
         model.decoder.mask_vector.normal_()
         model.decoder.output_projection.weight.normal_(std=0.25)
         _spread(model, "default", task.target_dictionary)

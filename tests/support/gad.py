@@ -29,7 +29,9 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "causal": {"attention": "prefix_causal", "decoder_layers": 1, "soft_copy": True},
     "causal-copy-shared": {"attention": "prefix_causal", "soft_copy": True, "shared": True},
-    "causal-random-sizes": {"attention": "prefix_causal", "random_block_size": True},
+    "causal-sinusoids-sizes": {
+        "attention": "prefix_causal", "drafter_positions": "sinusoidal", "random_block_size": True,
+    },
 }  # fmt: skip
 
 
