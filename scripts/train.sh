@@ -30,10 +30,11 @@ options:
                           big           6+6 layers, d 1024, ffn 4096, 300,000 updates
                           deep-shallow  base with 12 encoder layers and 1 decoder layer
     --arch NAME         (default: transformer); the preset's sizes are given as flags. block_nat is
-                        a drafter, with settings of its own (Xia et al. 2022; tiny 60 epochs, iwslt
-                        50,000 updates, others 300,000). It takes the sizes of the verifier that
-                        -- --encoder-from FILE names, and block_nat_fast, of 2 decoder layers, its
-                        encoder, too. shallow_decoder, of one decoder layer on that encoder, drafts
+                        a drafter, with settings of its own (Xia et al. 2022: glancing, a soft copy,
+                        blocks of 25 tokens, big 30; iwslt 50,000 updates, others 300,000. tiny 60
+                        epochs without the first two, blocks of 8). It takes the sizes of the
+                        verifier that -- --encoder-from FILE names, and block_nat_fast, of 2 decoder
+                        layers, its encoder, too. shallow_decoder, of one decoder layer on that encoder, drafts
                         for --decoding assisted (tiny 2,500 updates). Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
                         sa_transformer, transformer_r2l, transformer_both_ends (Zhang et al. 2020,
                         trained like any model), double_token, double_token_l2r and double_token_r2l

@@ -34,7 +34,7 @@ options:
     --verifier FILE        a trained Transformer
     --draft-on WHAT        what the drafter learns (default: own-greedy)
                              own-greedy  what the verifier will say: its greedy translations
-                             teacher     the teacher's translations
+                             teacher     the teacher's translations (the paper's)
                              references  the targets of DATA
     --epochs N             how long the drafter is trained (default: the preset's; see train.sh)
     --updates N            or for N updates
@@ -46,10 +46,11 @@ options:
     --python PYTHON        default: .venv/bin/python in this checkout, else python3
 
 examples:
-    scripts/train_gad.sh data-bin/wmt14.en-de --save-dir checkpoints/gad
+    scripts/train_gad.sh data-bin/wmt14.en-de --save-dir checkpoints/gad --draft-on teacher
     scripts/train_gad.sh data-bin/multi30k.en-de --save-dir checkpoints/tiny-gad --preset tiny --fast
     scripts/train_gad.sh data-bin/multi30k.en-de --save-dir checkpoints/k10 --preset tiny --fast \
-        --verifier checkpoints/tiny-gad/verifier/model.pt -- --drafter-block-size 10
+        --verifier checkpoints/tiny-gad/verifier/model.pt -- --drafter-block-size 10 \
+        --random-block-size --prefixes-after-errors 0.5
 HELP
 }
 

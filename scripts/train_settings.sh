@@ -165,24 +165,29 @@ else # GAD's drafter
             training=(--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --lr 0.0005
                 --warmup-updates 4000 --drafter-block-size 25)
             ;;
-        base | big | deep-shallow) # Xia et al. 2022, Table 10
+        base | big | deep-shallow) # Xia et al. 2022, Table 10; blocks of big: section 5.3.2
             length=(updates 300000) batch=131072
+            block=25
+            [ "$preset" != big ] || block=30
             training=(--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --lr 0.0005
-                --warmup-updates 10000 --drafter-block-size 25)
+                --warmup-updates 10000 --drafter-block-size "$block")
             ;;
     esac
     training+=(--lr-scheduler inverse_sqrt --clip-norm 5 --weight-decay 0.01 --dropout "$dropout"
         --criterion block_nat_loss --best-checkpoint-metric accepted)
     switches=(--maximize-best-checkpoint-metric)
+    if [[ $preset != tiny && $preset != small ]]; then # glancing falls over the whole run
+        training+=(--glancing-ratio 0.5 --glancing-ratio-end 0.3)
+        # Their script has --src-embedding-copy. The native engine does not know it, so a drafter for
+        # speed goes without; it needs embeddings of one size.
+        [[ $attention != bidirectional || -n $(value_of --decoder-embed-dim '') ]] ||
+            switches+=(--soft-copy)
+    fi
 fi
 training+=(--label-smoothing "$smoothing")
 
 [ -z "$epochs" ] || length=(epochs "$epochs")
 [ -z "$updates" ] || length=(updates "$updates")
-if [[ $arch == block_nat* && $preset != tiny && $preset != small ]]; then
-    training+=(--glancing-ratio 0.5 --glancing-ratio-end 0.3)
-    [ "${length[0]}" != updates ] || training+=(--glancing-updates "${length[1]}")
-fi
 if [ "$arch" = shallow_decoder ] && [ "${length[0]}" = updates ]; then
     training+=(--lr-scheduler polynomial_decay --total-num-update "${length[1]}")
 elif [ "$arch" = shallow_decoder ]; then # fairseq's linear decay counts updates

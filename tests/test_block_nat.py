@@ -292,6 +292,7 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     [
         ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
         ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
+        ({"glancing_ratio": 0.0}, [(300, 1, 0.0)]),
         ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
         ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
         ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),

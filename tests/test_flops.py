@@ -410,5 +410,6 @@ def test_updates_follow_the_losss_flags():
     # Four prefixes are tried for each. K or, as often, 1 to K masks: of 2 three quarters are whole.
     one, two = (training_flops.drafter_update(shape, 3, 5, 1, k, False, tries=4) for k in (1, 2))
     random = {"drafter_block_size": 2, "random_block_size": True}
-    found = learning(BLOCK_NAT, random, prefixes_after_errors=0.5)
+    flags = {"prefixes_after_errors": 0.5, "glancing_ratio_end": 0.3, "max_epoch": 9}
+    found = learning(BLOCK_NAT, random, **flags)
     assert found.total == pytest.approx(one.total / 4 + two.total * 3 / 4)

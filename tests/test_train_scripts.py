@@ -100,8 +100,14 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
             "max-tokens=4096 max-epoch=38 keep-last-epochs=8 cpu= threads=3 !max-update",
         ),
         ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
-        # glancing lasts as long as the training
-        ("--arch block_nat --updates 5000", "max-update=5000 glancing-updates=5000"),
+        # the paper's: glancing lasts as long as the training, by itself
+        (
+            "--arch block_nat --epochs 9",
+            "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25",
+        ),
+        ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
+        ("--arch block_nat_fast -- --encoder-from V", "glancing-ratio-end=0.3 !soft-copy"),
+        ("--preset tiny --arch block_nat -- --encoder-from V", "glancing-ratio=0 !soft-copy"),
         # several prefixes need an attention that allows them
         (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 !encoder-layers"),
         (f"{FAST} --drafter-attention bidirectional", "prefixes-per-sentence=1"),

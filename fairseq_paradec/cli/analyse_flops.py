@@ -335,7 +335,9 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
     if checkpoint.kind == BLOCK_NAT:
         from ..models.block_nat import TRIES
 
-        ratios = [criterion.get(name) for name in ("glancing_ratio", "glancing_ratio_end")]
+        glances = bool(criterion.get("glancing_ratio"))
+        if "max_epoch" not in criterion:  # an older loss: from 0 it rose to its end
+            glances |= bool(criterion.get("glancing_ratio_end"))
         least, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
         spacing = criterion.get("tokens_per_prefix")
         tries = TRIES if criterion.get("prefixes_after_errors") else 0
@@ -345,7 +347,7 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
             prefixes = max(least, -(-target // spacing)) if spacing else least
             whole, *others = (
                 training_flops.drafter_update(
-                    shape, source, target, prefixes, size, any(ratios), tries=tries * prefixes
+                    shape, source, target, prefixes, size, glances, tries=tries * prefixes
                 )
                 for size in (block, *shorter)
             )

@@ -64,7 +64,8 @@ class BlockNatLossConfig(FairseqDataclass):
         },
     )
     glancing_ratio_end: float = field(
-        default=0.3, metadata={"help": "the share at the end; falls linearly"}
+        default=0.3,
+        metadata={"help": "the share at the end, at most that of the start; falls linearly"},
     )
     glancing_updates: int = field(
         default=0,
@@ -115,7 +116,7 @@ class BlockNatLoss(FairseqCriterion):
         self.prefixes = prefixes_per_sentence
         self.tokens_per_prefix = tokens_per_prefix
         self.after_errors = prefixes_after_errors
-        self.ratio = (glancing_ratio, glancing_ratio_end)
+        self.ratio = (glancing_ratio, min(glancing_ratio, glancing_ratio_end))
         self.glancing_updates = glancing_updates or max_update
         self.epochs = 0 if glancing_updates else max_epoch
         if not self.glancing_updates and not self.epochs:
