@@ -149,6 +149,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "drafter": train("drafter", 12, *DRAFTER),
         "half a drafter": train("other drafter", 7, *DRAFTER),
         "other drafter": train("other drafter", 12, *DRAFTER),
+        "two epochs": train("epochs", 0, *DRAFTER, "--glancing-updates", "0", "--max-epoch", "2"),
     }
     result = succeed(run_python(TRAIN, json.dumps([*commands.values()]), cwd=folder))
     parts = re.split(r"^COMMAND$", result.stdout, flags=re.MULTILINE)[1:]
@@ -200,3 +201,6 @@ def test_glancing_and_losses_go_on_where_they_stopped(runs: Runs) -> None:
     assert dict(runs.drawn("drafter")) == want
     assert dict(runs.drawn("half a drafter") + runs.drawn("other drafter")) == want
     assert [number for number, _ in runs.drawn("other drafter")] == [*range(7, 12)]
+    ratios = [ratio for _, ratio in runs.drawn("two epochs")]
+    half = len(ratios) // 2
+    assert half > 2 and ratios == [0.5] * half + [0.3] * half, "the run's own epochs"
