@@ -47,6 +47,7 @@ def test_a_data_folder(tmp_path):
     assert read(dest / "dict.document.txt") == read(dest / "dict.summary.txt")
 
     flags = "-s document -t summary --max-source-positions 1024 --max-target-positions 1024"
+    flags += " --path model.pt"
     parsed = options.parse_args_and_arch(
         options.get_generation_parser(), [str(dest), *flags.split()]
     )

@@ -120,6 +120,7 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
 
 def test_fairseqs_commands_take_sampling_without_beam() -> None:
     both = "--decoding assisted --sampling"
-    for words, beam in {both: 1, f"{both} --beam 4": 4, both[:19]: 5, both[20:]: 5}.items():
-        parser = options.get_generation_parser()
-        assert options.parse_args_and_arch(parser, [str(DEMO), *words.split()]).beam == beam
+    for words, beam in {both: 1, f"{both} --beam 4 --nbest 4": 4, both[:19]: 5}.items():
+        given = [str(DEMO), "--path", "model.pt", *words.split()]
+        parsed = options.parse_args_and_arch(options.get_generation_parser(), given)
+        assert parsed.beam == beam

@@ -255,29 +255,3 @@ def test_a_usage_error_is_one_line():
     assert "--decoding: got 'gready'; allowed: auto, beam, greedy" in message
     assert not lines_of(result.stdout, "H")
     assert "Traceback" in fairseq(*wrong, env={"LOGLEVEL": "DEBUG"}).stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        ("no folder", "DATA: got"),
-        ("no dictionaries", "dict.en.txt is not there"),
-        ("no subset", "--gen-subset"),
-        ("damaged", "--gen-subset"),
-    ],
-)
-def test_incomplete_data_is_named(tmp_path, make, words):
-    """Without -s and -t, as the page says it."""
-    for kind in ["test.*"] if make == "no dictionaries" else ["test.*", "dict.*"]:
-        for file in DEMO.glob(kind):
-            shutil.copy(file, tmp_path)
-    if make == "damaged":
-        binary = tmp_path / "test.en-de.en.idx"
-        binary.write_bytes(binary.read_bytes()[:40])
-    folder = tmp_path / "none" if make == "no folder" else tmp_path
-    subset = ["--gen-subset", "valid"] if make == "no subset" else []
-    result = fairseq("generate", folder, *GENERATE[1:], *subset)
-    assert result.returncode == 2
-    (message,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert words in message

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors
 from .command_line import (
+    check_arguments,
     default_validation_task,
     honour_bf16,
     infer_moses_languages,
     remember_user_dir,
 )
+from .data import divide_into_buckets, refuse_torn_data
 from .ending import end_commands
 from .printing import (
     print_usage_errors,
+    quote_fairseq,
     report_translated_sentences,
     set_log_level,
     silence_warnings,
@@ -33,6 +36,10 @@ def apply() -> None:
     remember_user_dir()
     default_validation_task()
     infer_moses_languages()
+    check_arguments()
+    refuse_torn_data()
+    divide_into_buckets()
     honour_bf16()
     print_usage_errors()
+    quote_fairseq()
     end_commands()

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +23,16 @@ from fairseq.data import data_utils
 from fairseq.logging import meters
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_REGISTRY, setup_task
+from omegaconf import (
+    AnyNode,
+    BooleanNode,
+    DictConfig,
+    FloatNode,
+    IntegerNode,
+    ListConfig,
+    StringNode,
+)
+from omegaconf.base import ContainerMetadata, Metadata
 
 from ..errors import UsageError
 from .patching import wrap_once
@@ -44,8 +55,9 @@ def allow_fairseq_checkpoints() -> None:
     Fault: ``torch.load`` loads weights only since torch 2.6, and refuses the ``argparse.Namespace``
     in every checkpoint and the numpy arrays and scalars in those trained with ``--eval-bleu``.
     numpy < 2 writes them under ``numpy.core``, numpy >= 2 under ``numpy._core``; both names are
-    allowed with any numpy. fairseq up to 0.8 wrote its meters, then under ``fairseq.meters``. Safe
-    loading stays on: these types hold data only.
+    allowed with any numpy. fairseq up to 0.8 wrote its meters, then under ``fairseq.meters``;
+    1.0.0a0 wrote its settings as nodes of omegaconf. Safe loading stays on: these types hold data
+    only.
     """
     reconstruct: Any = np.zeros(0).__reduce__()[0]
     scalar: Any = np.float64(0).__reduce__()[0]
@@ -59,6 +71,9 @@ def allow_fairseq_checkpoints() -> None:
     torch.serialization.add_safe_globals(
         [(kind, f"{place}.{kind.__name__}") for place in _METERS for kind in kinds]
     )
+    settings = [DictConfig, ListConfig, AnyNode, BooleanNode, FloatNode, IntegerNode, StringNode]
+    about = [Metadata, ContainerMetadata, Any, defaultdict, dict, list, int, float, str, bool]
+    torch.serialization.add_safe_globals([*settings, *about])
 
 
 def explain_checkpoint_errors() -> None:
@@ -203,8 +218,9 @@ def _file_problem(path: str) -> UsageError | None:
         return _checkpoint_error(
             path,
             f"which holds objects that safe loading refuses: {', '.join(refused)}",
-            "a checkpoint of tensors, numbers, numpy arrays and argparse.Namespace; if you wrote "
-            "the file yourself, write it again without those objects",
+            "a checkpoint of tensors, numbers, numpy arrays and settings; if you trust its author, "
+            "read it by torch.load(FILE, weights_only=False) where it was written, and save it "
+            "without those objects",
         )
     keys = sorted(map(str, state)) if isinstance(state, Mapping) else []
     if "model" in keys and (state.get("args") is not None or state.get("cfg") is not None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -92,6 +93,39 @@ def _fill_languages(args: argparse.Namespace) -> None:
         setattr(args, side, pair[side])
 
 
+def check_arguments() -> None:
+    """Name wrong arguments before anything is loaded.
+
+    Fault: without ``--path`` fairseq 0.12 asserts, or splits None. It reads ``--model-overrides``
+    after the task is set up: what is no Python ends with its parser's error, and validate would
+    run it.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*args: Any, **kwargs: Any) -> Any:
+            parsed = original(*args, **kwargs)
+            _check_arguments(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="check_arguments")
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    """Check parsed arguments; those that the command does not have are not there."""
+    if getattr(args, "path", "") is None:
+        raise option_error("--path", None, "a checkpoint, or several with ':' between them")
+    overrides = getattr(args, "model_overrides", "{}")
+    try:
+        fits = isinstance(ast.literal_eval(overrides), dict)
+    except (ValueError, SyntaxError):
+        fits = False
+    if not fits:
+        allowed = "a Python dict such as \"{'max_source_positions': 512}\""
+        raise option_error("--model-overrides", overrides, allowed)
+
+
 def show_flags_in_help(title: str, flags: Any) -> None:
     """Let ``--help`` of every fairseq command list a task's flags.
 
@@ -115,10 +149,11 @@ def show_flags_in_help(title: str, flags: Any) -> None:
 
 
 def sample_without_beam(decodings: Collection[str]) -> None:
-    """Let some decodings sample without ``--beam 1``.
+    """Let some decodings be asked for ``--sampling`` without ``--beam 1``.
 
-    fairseq 0.12 refuses ``--sampling`` where ``--nbest`` is not ``--beam``, before it asks the
-    task. These decodings give one output, and count fairseq's default beam as not given.
+    fairseq 0.12 asserts that ``--nbest`` is ``--beam`` under ``--sampling``, before it asks the
+    task. These decodings sample one output or refuse, and count fairseq's default beam as not
+    given. With the others the error says what to give.
 
     Args:
         decodings: values of ``--decoding``.
@@ -132,6 +167,11 @@ def sample_without_beam(decodings: Collection[str]) -> None:
             samples = getattr(found, "sampling", False)
             if samples and found.beam == default and getattr(found, "decoding", "") in decodings:
                 found.beam = 1
+            if samples and found.nbest != found.beam:
+                raise option_error(
+                    "--sampling", True, f"it with --beam 1; fairseq's search draws {found.beam} "
+                    f"outputs with --beam {found.beam} --nbest {found.beam}",
+                )  # fmt: skip
             return parsed
 
         return parse

@@ -1,4 +1,4 @@
-"""The end of fairseq-generate and fairseq-interactive: whole lines, and an exit status."""
+"""Input and end of fairseq-generate and fairseq-interactive: text, lines, an exit status."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from fairseq import options
 
 from ..output import FAILED, whole_lines
+from .data import explain_input
 from .patching import wrap_once
 
 _COMMANDS = ("fairseq_cli.generate", "fairseq_cli.interactive")
@@ -19,7 +20,8 @@ def end_commands() -> None:
 
     Fault: fairseq 0.12 loses finished lines at a signal, ends with a traceback if nobody reads its
     output on, and has no exit status but that of an error, though a report may have been dropped or
-    an audit failed. The commands' modules may be imported after this one, before they parse.
+    an audit failed. Text that cannot be read is a traceback, too. The commands' modules may be
+    imported after this one, before they parse.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +41,8 @@ def _wrap_commands() -> None:
         name = getattr(getattr(module, "__spec__", None), "name", None)
         if name in _COMMANDS and hasattr(module, "main"):
             wrap_once(module, "main", _with_status)
+        if name in _COMMANDS and hasattr(module, "buffered_read"):
+            wrap_once(module, "buffered_read", explain_input)
 
 
 def _with_status(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from types import FrameType
@@ -119,3 +121,24 @@ def print_usage_errors() -> None:
         return excepthook
 
     wrap_once(sys, "excepthook", wrap)
+
+
+def quote_fairseq() -> None:
+    """Make a UsageError of what fairseq itself says against a flag.
+
+    Fault: fairseq 0.12 asserts and raises general errors about its flags, such as "Must specify
+    batch size either with --max-tokens or --batch-size". An error of fairseq's own code that names
+    a flag is taken for one.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            frames = traceback.extract_tb(trace)
+            own = frames and re.search(r"/fairseq(_cli)?/", frames[-1].filename)
+            if own and kind.__name__ != UsageError.__name__ and re.search(r"--[a-z]", str(error)):
+                kind, error = UsageError, UsageError(" ".join(str(error).split()))
+            original(kind, error, trace)
+
+        return excepthook
+
+    wrap_once(sys, "excepthook", wrap, fix="quote_fairseq")

@@ -45,6 +45,9 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     command += flags
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if result.returncode != 0:
+        said = result.stderr.strip().split("\n")[-1]
+        if said.startswith("error: "):
+            raise UsageError(f"fairseq-generate: {said[7:]}")
         print(result.stderr[-4000:], file=sys.stderr)
         raise UsageError(f"fairseq-generate failed with status {result.returncode}")
     found: dict[int, str] = {}

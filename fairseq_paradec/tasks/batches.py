@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
+from ..errors import nan_error
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +90,11 @@ class EverySentence:
                     "a sentence" if sample_id is None else f"sentence {sample_id}", problem,
                 )  # fmt: skip
         if len(good) == len(problems):
-            return super().inference_step(  # type: ignore[misc]
-                generator, models, sample, prefix_tokens, constraints
-            )
+            return self._search(generator, models, sample, prefix_tokens, constraints)
         eos = self.tgt_dict.eos()
         hypos = [[empty_hypothesis(eos, src_tokens.device)] for _ in problems]
         if good:
-            decoded = super().inference_step(  # type: ignore[misc]
+            decoded = self._search(
                 generator,
                 models,
                 select_rows(sample, good, self.tgt_dict.pad()),
@@ -104,6 +104,19 @@ class EverySentence:
             for b, hypo in zip(good, decoded, strict=True):
                 hypos[b] = hypo
         return hypos
+
+    def _search(self, generator: Any, models: Sequence[Any], *batch: Any) -> Any:
+        """As fairseq's ``inference_step``.
+
+        Raises:
+            UsageError: the model gives NaN; fairseq's own search asserts that a sentence ends.
+        """
+        try:
+            return super().inference_step(generator, models, *batch)  # type: ignore[misc]
+        except AssertionError as error:
+            if re.fullmatch(r"(\d+) < \1", str(error)):
+                raise nan_error("--path", models) from error
+            raise
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it cannot be translated, or None.

@@ -59,6 +59,35 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
             _keep_pair(cfg)
         return task
 
+    @classmethod
+    def load_dictionary(cls, filename: str) -> Any:
+        """As fairseq.
+
+        Raises:
+            UsageError: the file is missing, or no dictionary.
+        """
+        try:
+            return super().load_dictionary(filename)  # type: ignore[misc]
+        except Exception as error:  # fairseq raises many kinds
+            raise option_error(
+                "DATA", filename, "a dictionary that fairseq-preprocess wrote, with a word and its "
+                f"count in each line ({_one_line(error)})",
+            ) from error  # fmt: skip
+
+    def build_bpe(self, args: Any) -> Any:
+        """As fairseq.
+
+        Raises:
+            UsageError: a file of ``--bpe`` is missing, or not one of its kind.
+        """
+        try:
+            return super().build_bpe(args)  # type: ignore[misc]
+        except Exception as error:  # each kind of BPE raises its own
+            raise option_error(
+                "--bpe", getattr(args, "_name", None),
+                f"it with its file, such as --bpe-codes FILE ({_one_line(error)})",
+            ) from error  # fmt: skip
+
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""
         self._has_criterion = True
@@ -89,12 +118,19 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         """
         try:
             return super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
+        except UsageError:
+            raise
         except (FileNotFoundError, ValueError) as error:
             raise UsageError(
                 f"DATA: got {self.cfg.data!r}, whose subset {split!r} is missing or damaged "
                 f"({error}); allowed: a folder that fairseq-preprocess made, and a subset in it "
                 "(--gen-subset, --train-subset, --valid-subset)"
             ) from error
+
+
+def _one_line(error: Exception) -> str:
+    """Return the words of an error, without line ends."""
+    return " ".join(str(error).split())
 
 
 @contextlib.contextmanager
@@ -151,7 +187,7 @@ def _keep_pair(cfg: Any) -> None:
         whole.task.source_lang, whole.task.target_lang = cfg.source_lang, cfg.target_lang
 
 
-sample_without_beam([name for name, method in METHODS.items() if method.samples])
+sample_without_beam(METHODS)
 show_flags_in_help("fairseq_paradec (parallel decoding)", ParallelDecodingOptions)
 
 # A registered name cannot be registered again; the plugin's task replaces fairseq's.

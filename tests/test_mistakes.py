@@ -1,0 +1,94 @@
+"""Users' mistakes with fairseq's commands: one line that names it, exit status 2, no traceback."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.commands import DEMO, PLUGIN, fairseq
+
+TRAIN = "--arch transformer --optimizer adam --lr 1 --max-update 1"
+SIZED = TRAIN + " --batch-size 9"
+TEXT = "-s en -t de --input {}/"
+CODES = "-s en -t de --bpe subword_nmt"
+TORN = r"is cut off or damaged$"
+Spoil = Callable[[Path], object]
+
+
+def put(name: str, data: bytes) -> Spoil:
+    """Write a file of the data folder anew."""
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def cut(name: str, size: int) -> Spoil:
+    """Keep the first bytes of a file of the data folder."""
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+def lose(pattern: str) -> Spoil:
+    """Remove files of the data folder."""
+    return lambda folder: [file.unlink() for file in folder.glob(pattern)]
+
+
+def diverge(folder: Path) -> None:
+    """Write a teacher whose training has diverged."""
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    state["model"] = {name: weight * float("nan") for name, weight in state["model"].items()}
+    torch.save(state, folder / "nan.pt")
+
+
+#: Command, what is done to its data, flags, and the message (a regular expression).
+MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
+    "no folder": ("generate", shutil.rmtree, "", r"DATA: got '.*there is none$"),
+    "no dictionaries": ("generate", lose("dict.*"), "", r"dict\.en\.txt is not there"),
+    "no subset": ("generate", None, "--gen-subset valid", r"'valid' is missing.*--gen-subset"),
+    "short index": ("generate", cut("test.en-de.en.idx", 600), "", r"DATA.*en\.idx'.*" + TORN),
+    "half a head": ("generate", cut("test.en-de.de.idx", 20), "", r"DATA.*de\.idx'.*" + TORN),
+    "empty index": ("generate", cut("test.en-de.en.idx", 0), "", r"DATA.*en\.idx'.*" + TORN),
+    "short data": ("validate", cut("test.en-de.en.bin", 300), "", r"DATA.*en\.bin'.*" + TORN),
+    "no data": ("generate", cut("test.en-de.de.bin", 0), "", r"DATA.*de\.bin'.*" + TORN),
+    "no counts": ("generate", put("dict.en.txt", b"a\nb\n"), "", r"DATA.*en\.txt'.*and its count"),
+    "no text": ("train", put("dict.de.txt", b"\xff 3\n"), SIZED, r"DATA.*de\.txt'.*encoding"),
+    "twice": ("interactive", put("dict.en.txt", b"a 3\na 2\n"), "", r"DATA.*Duplicate word"),
+    "no path": ("generate", None, "", r"--path: got None; allowed: a checkpoint"),
+    "no path to ask": ("interactive", None, "-s en -t de", r"--path: got None; allowed: a check"),
+    "no path to check": ("validate", None, "", r"--path: got None; allowed: a checkpoint"),
+    "no size": ("train", None, TRAIN, r"either with --max-tokens or --batch-size$"),
+    "sampling": ("generate", None, "--sampling", r"--sampling: got True.* --beam 1; .* --nbest 5"),
+    "greedily": ("generate", None, "--sampling --decoding pj", r"--sampling: .*pj cannot honour"),
+    "overrides": ("generate", None, "--model-overrides {{", r"--model-overrides: got '{'; allowed"),
+    "a list": ("validate", None, "--model-overrides [1]", r"--model-overrides: got '\[1\]'; allo"),
+    "absent": ("interactive", None, TEXT + "no", r"--input: got '.*/no'; allowed.*No such file"),
+    "folder": ("interactive", None, TEXT, r"--input: got '.*/'; allowed.*Is a directory"),
+    "latin 1": (
+        "interactive",
+        put("l1", b"a\nb\xfc c\n"),
+        TEXT + "l1",
+        r"in UTF-8; .*b.xfc c",
+    ),
+    "codes": ("interactive", None, f"{CODES} --bpe-codes {{}}/c", r"--bpe: got 'sub.*/c not found"),
+    "no codes": ("generate", None, CODES, r"--bpe: got 'subword_nmt'.*--bpe-codes FILE"),
+    "nan": ("generate", diverge, "--path {}/nan.pt --max-len-b 3", r"--path: .*gives NaN proba"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
+    command, spoil, flags, words = MISTAKES[mistake]
+    folder = tmp_path / "data"
+    shutil.copytree(DEMO, folder, ignore=lambda *_: ["bpe", "raw"])
+    given = flags.format(folder).split()
+    if command != "train" and "path" not in mistake and "--path" not in given:
+        given += ["--path", str(folder / "model.pt")]
+    given += ["--valid-subset", "test", "--batch-size", "9"] if command == "validate" else []
+    if spoil is not None:
+        spoil(folder)
+    result = fairseq(command, folder, "--user-dir", PLUGIN, "--cpu", *given, stdin="a b\n")
+    lines = [line for line in result.stderr.splitlines() if " | INFO | " not in line]
+    assert result.returncode == 2 and len(lines) == 1, result.stderr
+    assert re.match(f"error: .*{words}", lines[0]), lines[0]
