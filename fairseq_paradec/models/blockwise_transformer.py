@@ -261,6 +261,8 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
     path = args.base_path
     heads = ("block_size", "head_layer", "train_first_head")
     settings = transformer_settings(path, "--base-path", heads)
+    if "head_layer" not in settings:  # --block-size is a flag of decoding, too
+        settings.pop("block_size", None)
     if settings.pop("train_first_head", False):
         args.train_first_head = True  # a learned head is kept; an identity may be learned
     kind: Any = MODEL_REGISTRY[model]
