@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from .. import __version__
+from .engine.watch import Watch
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
 
-# Hashes of models that are prepared for inference, by model and dtype.
-_HASHES: WeakKeyDictionary[nn.Module, dict[torch.dtype, str]] = WeakKeyDictionary()
+# Hashes of models that are prepared for inference.
+_HASHES: WeakKeyDictionary[nn.Module, tuple[Watch, str]] = WeakKeyDictionary()
 
 
 def provenance(
@@ -57,13 +58,11 @@ def weights_hash(model: nn.Module) -> str:
 
     The hash covers names, dtypes, shapes and values. A copy that ``--engine-dtype`` makes has the
     hash of its original; a model that fairseq itself converts (``--fp16``) has another hash. 400
-    million fp32 parameters take about a second: once for a model that is prepared for inference,
-    in every call for a model in training.
+    million fp32 parameters take about a second: once for a model that is prepared for inference
+    (and again when it has changed), in every call for a model in training.
     """
-    dtype = next(model.parameters()).dtype
-    known = _HASHES.setdefault(model, {})
-    if dtype in known:
-        return known[dtype]
+    if model in _HASHES and not _HASHES[model][0].changed():
+        return _HASHES[model][1]
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
@@ -71,7 +70,7 @@ def weights_hash(model: nn.Module) -> str:
         digest.update(values.view(torch.uint8).numpy().data)
     hash_digits = digest.hexdigest()[:16]
     if getattr(model, "_is_generation_fast", False):
-        known[dtype] = hash_digits
+        _HASHES[model] = Watch(model), hash_digits
     return hash_digits
 
 

@@ -30,6 +30,7 @@ from .native.passes import NativeCache, native_pass, native_write
 from .native.stack import FORMS, NativeMap
 from .projection import Projection, gather_projection
 from .settings import Engine
+from .watch import Watch
 from .weights import Form, compiles
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class ChunkScorer:
     Usage: ``encode`` once per batch; then ``step`` scores a chunk, ``keep`` sets the number of
     tokens of each row that stay cached, ``reorder`` picks rows. The weights of a model in training
     change between calls, so every ``encode`` gathers them again; those of a model prepared for
-    inference are gathered once and must not change after that. A scorer holds one batch's cache,
-    so each thread needs its own scorer.
+    inference are gathered once, and again when they have changed (see Watch). A scorer holds one
+    batch's cache, so each thread needs its own scorer.
 
     Args:
         model: a stock fairseq Transformer in evaluation mode.
@@ -75,6 +76,7 @@ class ChunkScorer:
         self.engine = engine
         self.given = model
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
+        self._watch = Watch(model)
         self._settle()
 
     def _settle(self) -> None:
@@ -146,9 +148,10 @@ class ChunkScorer:
         weight = self.given.decoder.embed_tokens.weight
         lasting = getattr(self.given, "_is_generation_fast", False)
         kind = (weight.dtype, weight.device, lasting)
-        if self._gathered_from == kind and lasting:
+        changed = lasting and self._watch.changed()
+        if self._gathered_from == kind and lasting and not changed:
             return
-        if self._gathered_from is not None and self._gathered_from != kind:
+        if changed or self._gathered_from not in (None, kind):
             self._settle()
         self._gathered_from = kind
         if self.packed is not None:

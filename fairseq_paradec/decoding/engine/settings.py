@@ -12,6 +12,7 @@ from torch import nn
 
 from ...errors import option_error
 from .compiled import Compiling
+from .watch import Watch
 from .weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,7 +21,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()} | {torch.float64: "fp64"}
 
 # Copies of models in other dtypes; a model's copies live as long as the model.
-_COPIES: WeakKeyDictionary[nn.Module, dict[torch.dtype, Any]] = WeakKeyDictionary()
+_COPIES: WeakKeyDictionary[nn.Module, dict[torch.dtype, tuple[Watch, Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class Engine:
     kind: str = "torch"
 
     def model(self, model: Any) -> Any:
-        """Return the model in this dtype: the model itself, or its copy, made once."""
+        """Return the model in this dtype: the model itself, or its copy, made once.
+
+        The copy of a model that has changed gets its weights.
+        """
         if self.dtype is None:
             return model
         wanted = DTYPES.get(self.dtype, torch.float32)
@@ -49,9 +53,13 @@ class Engine:
             return model
         copies = _COPIES.setdefault(model, {})
         if wanted not in copies:
-            copies[wanted] = copy.deepcopy(model).to(wanted)
-            copies[wanted].eval()  # the model may be in training and decode between updates
-        return copies[wanted]
+            copies[wanted] = Watch(model), copy.deepcopy(model).to(wanted)
+            copies[wanted][1].eval()  # the model may be in training and decode between updates
+        watch, own = copies[wanted]
+        if watch.changed():
+            # fairseq's own load_state_dict upgrades checkpoints and needs their options.
+            nn.Module.load_state_dict(own, model.state_dict())
+        return own
 
     def dtype_of(self, model: Any) -> str:
         """Return the name of the dtype in which the passes of a model are computed."""

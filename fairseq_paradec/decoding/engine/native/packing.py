@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
+from ..watch import Watch
 from .library import library
 from .passes import NativeWeights, native_encode
 from .stack import ACTIVATIONS, NativeHeads, NativeMap, NativeStack, why_not
@@ -34,7 +35,7 @@ class Packed(NamedTuple):
 #: Packed models by scorer's class and form, each with the state of its weights when it was packed.
 _PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
 _PACKED = WeakKeyDictionary()
-_HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, NativeHeads]]] = WeakKeyDictionary()
+_HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
 _PACKING = threading.Lock()
 
@@ -82,12 +83,14 @@ def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
     return Packed(_pack(plain, model.decoder.output_projection, form), encoder)
 
 
-def _stamp(module: Any) -> list[tuple[int, float]]:
-    """Return the state of a module's weights: where they lie, and their sums.
+def _stamp(module: Any) -> list[tuple[int, int, float]]:
+    """Return the state of a module's weights: where they lie, torch's counts, and their sums.
 
-    torch counts changes, but not those through ``.data`` or numpy.
+    torch does not count changes through ``.data`` or numpy.
     """
-    return [(p.data_ptr(), float(p.detach().sum())) for p in module.parameters()]
+    weights = list(module.parameters())
+    counts = [0 if p.is_inference() else p._version for p in weights]
+    return [(p.data_ptr(), n, float(p.detach().sum())) for p, n in zip(weights, counts)]
 
 
 def _why_not(model: Any) -> str | None:
@@ -127,11 +130,10 @@ def pack_heads(heads: Any, form: str) -> Any:
     """
     if heads.activation not in ACTIVATIONS:
         return heads
-    stamp = _stamp(heads)
     with _PACKING:
         known = _HEADS.setdefault(heads, {})
-        if form not in known or known[form][0] != stamp:
-            known[form] = stamp, NativeHeads(heads, form)
+        if form not in known or known[form][0].changed():
+            known[form] = Watch(heads), NativeHeads(heads, form)
         return known[form][1]
 
 

@@ -1,0 +1,105 @@
+"""A kept generator decodes by its models' weights as they are now, not as they once were."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+
+import pytest
+import torch
+from support.builders import (
+    Limits,
+    batch,
+    lend,
+    lend_heads,
+    task_for,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+)
+
+from fairseq_paradec.decoding.provenance import weights_hash
+
+ENGINES = {
+    "native": {"engine": "native"},
+    "native int8": {"engine": "native", "engine_dtype": "int8"},
+    "torch": {"engine": "torch"},
+    "a copy": {"engine": "torch", "engine_dtype": "bf16"},
+}
+
+
+@torch.no_grad()
+def in_place(model, other):
+    for weight, new in zip(model.parameters(), other.parameters()):
+        weight.copy_(new)
+
+
+def through_data(model, other):
+    """As fairseq's optimisers do, which torch does not count."""
+    for weight, new in zip(model.parameters(), other.parameters()):
+        weight.data.copy_(new)
+
+
+def elsewhere(model, other):
+    for weight, new in zip(model.parameters(), other.parameters()):
+        weight.data = new.detach().clone()
+
+
+def one_matrix(model, other):
+    model.get_parameter(next(n for n, p in model.named_parameters() if p.dim() > 1)).data.mul_(-1)
+
+
+def built(decoding, seed):
+    """A task, a model that is prepared for inference, and its drafter or heads."""
+    task, like = task_for("default"), ("default", torch.float32)
+    model = tiny_model(task, *like, seed)
+    if decoding == "blockwise":
+        helper = tiny_blockwise(task, *like, seed).block_heads
+    elif decoding == "gad":
+        helper = tiny_drafter(task, dtype=torch.float32, seed=seed)
+    else:
+        helper = tiny_model(task, *like, seed + 1, decoder_layers=1)
+    model._is_generation_fast = helper._is_generation_fast = True
+    return task, model, helper
+
+
+def generator(task, decoding, model, helper, engine):
+    """A generator that knows nothing of others."""
+    flags = Limits().flags() | {"decoding": decoding} | ENGINES[engine]
+    if decoding in ("gad", "assisted", "blockwise"):
+        given = lend_heads if decoding == "blockwise" else lend
+        flags["drafter_path"] = given(task, model, helper)
+    return task.build_generator([model], argparse.Namespace(**flags))
+
+
+def outputs(made, task, model):
+    found = []
+    for seed in (1, 2):
+        hypos = task.inference_step(made, [model], batch(task, [9, 6, 3], seed=seed))
+        names = ("tokens", "positional_scores", "num_drafted", "num_accepted")
+        found += [
+            [torch.as_tensor(hypo[n]).tolist() for n in names if n in hypo] for hypo, *_ in hypos
+        ]
+    return found
+
+
+@pytest.mark.parametrize("change", [in_place, through_data, elsewhere, one_matrix])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("decoding", ["greedy", "gad", "assisted", "blockwise", "multiword_beam"])
+def test_changed_weights_are_read(decoding, engine, change):
+    task, model, helper = built(decoding, 0)
+    _, *others = built(decoding, 5)
+    kept = generator(task, decoding, model, helper, engine)
+    before = [outputs(kept, task, model)]
+    kept_hash = weights_hash(model)
+    for part, other in zip((model, helper), others):  # the model, then what drafts for it
+        change(part, other)
+        fresh = copy.deepcopy(model)
+        new = generator(task, decoding, fresh, copy.deepcopy(helper), engine)
+        now = outputs(kept, task, model)
+        assert now == outputs(new, task, fresh)
+        before.append(now)
+    assert before[0] != before[1]
+    if decoding in ("gad", "assisted", "blockwise"):
+        assert before[1] != before[2]
+    assert weights_hash(model) == weights_hash(fresh) != kept_hash
