@@ -58,6 +58,12 @@ def has_ended(pid):
         return True
 
 
+def test_the_projects_own_queue_is_a_queue(runs):
+    runs.queue = ROOT / "scripts/experiments.queue"
+    found = runs.states()
+    assert len(found) > 100 and set(found.values()) == {"not run"}
+
+
 def test_runs_in_order_and_only_once(runs):
     runs.write(
         "# a comment", "",
