@@ -41,6 +41,12 @@ def diverge(folder: Path) -> None:
     torch.save(state, folder / "nan.pt")
 
 
+def swap(file: str) -> Spoil:
+    """Put a word that the dictionary does not have in front of a file."""
+    foreign = (60000).to_bytes(2, "little")
+    return lambda folder: (folder / file).write_bytes(foreign + (folder / file).read_bytes()[2:])
+
+
 #: Command, what is done to its data, flags, and the message (a regular expression).
 MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     "no folder": ("generate", shutil.rmtree, "", r"DATA: got '.*there is none$"),
@@ -72,6 +78,16 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     ),
     "codes": ("interactive", None, f"{CODES} --bpe-codes {{}}/c", r"--bpe: got 'sub.*/c not found"),
     "no codes": ("generate", None, CODES, r"--bpe: got 'subword_nmt'.*--bpe-codes FILE"),
+    "words": ("generate", swap("test.en-de.en.bin"), "", r"DATA.* word 60000, and there are 7944"),
+    "prefix": ("generate", swap("test.en-de.de.bin"), "--prefix-size 9", r"DATA.* a word 60000"),
+    "no beam": ("generate", None, "--beam 0", r"--beam: got 0; allowed: a whole number from 1 up"),
+    "no seed": ("interactive", None, "-s en -t de --seed -1", r"--seed: got -1; allowed"),
+    "limits": ("generate", None, "--min-len 500", r"min_len cannot be larger than max_len"),
+    "results": ("generate", None, "--results-path {}/model.pt", r".*File exists: '.*/model.pt'"),
+    "constraints": ("generate", None, "--constraints", r"--constraints: .*fairseq-interactive"),
+    "a word": ("generate", None, "--post-process wheel", r"Unknown post_process option: wheel"),
+    "json": ("train", None, f"{SIZED} --eval-bleu-args {{{{", r"--eval-bleu-args: got '{'; all.*{"),
+    "sizes": ("train", None, f"{SIZED} --encoder-embed-dim 15", r"embed_dim must be divisible"),
     "nan": ("generate", diverge, "--path {}/nan.pt --max-len-b 3", r"--path: .*gives NaN proba"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -17,6 +18,13 @@ from fairseq.models import BaseFairseqModel
 
 from ..errors import option_error
 from .patching import wrap_once
+
+#: Flags whose value is a dict, how fairseq reads it, and what is allowed.
+_DICTS: tuple[tuple[str, Callable[[str], Any], str], ...] = (
+    ("model_overrides", ast.literal_eval, "a Python dict: \"{'max_source_positions': 512}\""),
+    ("eval_bleu_args", json.loads, 'a JSON object: \'{"decoding": "greedy"}\''),
+    ("eval_bleu_detok_args", json.loads, 'a JSON object: \'{"target_lang": "de"}\''),
+)
 
 
 def remember_user_dir() -> None:
@@ -98,7 +106,7 @@ def check_arguments() -> None:
 
     Fault: without ``--path`` fairseq 0.12 asserts, or splits None. It reads ``--model-overrides``
     after the task is set up: what is no Python ends with its parser's error, and validate would
-    run it.
+    run it. Numbers below what is possible end in numpy, torch or the search.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,14 +124,19 @@ def _check_arguments(args: argparse.Namespace) -> None:
     """Check parsed arguments; those that the command does not have are not there."""
     if getattr(args, "path", "") is None:
         raise option_error("--path", None, "a checkpoint, or several with ':' between them")
-    overrides = getattr(args, "model_overrides", "{}")
-    try:
-        fits = isinstance(ast.literal_eval(overrides), dict)
-    except (ValueError, SyntaxError):
-        fits = False
-    if not fits:
-        allowed = "a Python dict such as \"{'max_source_positions': 512}\""
-        raise option_error("--model-overrides", overrides, allowed)
+    for name, least in (("beam", 1), ("seed", 0), ("num_workers", 0)):
+        given = getattr(args, name, None)
+        if given is not None and given < least:
+            allowed = f"a whole number from {least} up"
+            raise option_error("--" + name.replace("_", "-"), given, allowed)
+    for name, read, allowed in _DICTS:
+        given = getattr(args, name, None) or "{}"
+        try:
+            fits = isinstance(read(given), dict)
+        except (ValueError, SyntaxError):
+            fits = False
+        if not fits:
+            raise option_error("--" + name.replace("_", "-"), given, allowed)
 
 
 def show_flags_in_help(title: str, flags: Any) -> None:

@@ -33,6 +33,9 @@ _REPEATED: tuple[tuple[type[Warning], str, str], ...] = (
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn"),
 )
 
+#: What fairseq's errors say if they are meant for its user.
+_TOLD = r"--[a-z]|[Pp]lease |Unknown "
+
 
 def silence_warnings() -> None:
     """Filter warnings that repeat at every start and that a user cannot act on.
@@ -124,18 +127,21 @@ def print_usage_errors() -> None:
 
 
 def quote_fairseq() -> None:
-    """Make a UsageError of what fairseq itself says against a flag.
+    """Make a UsageError of what fairseq itself tells its user.
 
-    Fault: fairseq 0.12 asserts and raises general errors about its flags, such as "Must specify
-    batch size either with --max-tokens or --batch-size". An error of fairseq's own code that names
-    a flag is taken for one.
+    Fault: fairseq 0.12 asserts and raises general errors about flags and files, such as "Must
+    specify batch size either with --max-tokens or --batch-size". Taken for such: an assertion in
+    words, an error of fairseq's own code that names a flag or asks for something, and the system's
+    about a file.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             frames = traceback.extract_tb(trace)
             own = frames and re.search(r"/fairseq(_cli)?/", frames[-1].filename)
-            if own and kind.__name__ != UsageError.__name__ and re.search(r"--[a-z]", str(error)):
+            words = "[a-z]{3}" if issubclass(kind, AssertionError) else _TOLD
+            told = own and kind.__name__ != UsageError.__name__ and re.search(words, str(error))
+            if told or (isinstance(error, OSError) and error.filename):
                 kind, error = UsageError, UsageError(" ".join(str(error).split()))
             original(kind, error, trace)
 

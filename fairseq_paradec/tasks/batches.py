@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
-from ..errors import nan_error
+from ..errors import nan_error, option_error
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,9 @@ class EverySentence:
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
         src_tokens = sample["net_input"]["src_tokens"]
+        self._check_words(src_tokens, self.source_dictionary)  # type: ignore[attr-defined]
+        if prefix_tokens is not None:
+            self._check_words(prefix_tokens, self.tgt_dict)
         problems = self._problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
         ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
@@ -105,12 +108,26 @@ class EverySentence:
                 hypos[b] = hypo
         return hypos
 
+    def _check_words(self, tokens: Tensor, words: Any) -> None:
+        """Refuse tokens that a dictionary does not have; B×T."""
+        last = int(tokens.max()) if tokens.numel() else 0
+        if last >= len(words):
+            raise option_error(
+                "DATA", self.cfg.data, "a folder whose files fit its dictionaries; these have a "
+                f"word {last}, and there are {len(words)}",
+            )  # fmt: skip
+
     def _search(self, generator: Any, models: Sequence[Any], *batch: Any) -> Any:
         """As fairseq's ``inference_step``.
 
         Raises:
-            UsageError: the model gives NaN; fairseq's own search asserts that a sentence ends.
+            UsageError: the model gives NaN, where fairseq's own search asserts that a sentence
+                ends; or its search needs constraints, and the batch has none.
         """
+        search = getattr(generator, "search", None)
+        if getattr(search, "supports_constraints", False) and batch[-1] is None:
+            allowed = "it with fairseq-interactive, which reads constraints behind the sentence"
+            raise option_error("--constraints", True, allowed)
         try:
             return super().inference_step(generator, models, *batch)  # type: ignore[misc]
         except AssertionError as error:
