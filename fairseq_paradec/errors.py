@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -18,6 +19,13 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
         allowed: the allowed values, in words.
     """
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
+
+
+def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:
+    """Build the error for an unknown name, with up to three known ones that are like it."""
+    like = difflib.get_close_matches(given, known)
+    near = f", such as {', '.join(like)}" if like else ""
+    return option_error(flag, given, f"a setting that fairseq or this plugin knows{near}")
 
 
 def nan_error(flag: str, models: Iterable[object]) -> UsageError:

@@ -31,13 +31,15 @@ LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "n
     ("arguments", "words"),
     [
         (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
-        (["demo", "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        (["demo"], ["--data", "data-bin/demo.en-de in a checkout"]),
         ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
         ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
     ],
 )
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("fairseq_paradec.cli.demo.DEFAULT_DATA", Path("site-packages/data-bin"))
     assert main.main(arguments) == 2
     captured = capsys.readouterr()
     assert all(word in captured.err.splitlines()[-1] for word in words), captured.err

@@ -88,6 +88,11 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     "a word": ("generate", None, "--post-process wheel", r"Unknown post_process option: wheel"),
     "json": ("train", None, f"{SIZED} --eval-bleu-args {{{{", r"--eval-bleu-args: got '{'; all.*{"),
     "sizes": ("train", None, f"{SIZED} --encoder-embed-dim 15", r"embed_dim must be divisible"),
+    "no shard": ("generate", None, "--num-shards 3 --shard-id 3", r"--shard-id: got 3; allowed: f"),
+    "shards": ("interactive", None, "-s en -t de --num-shards 2", r"--num-shards: got 2; allowed"),
+    "override": ("generate", None, "--model-overrides {{'encoder_layer':9}}", r"encoder_layers"),
+    "scores": ("train", None, f'{SIZED} --eval-bleu --eval-bleu-args {{{{"beem":1}}}}', r"as beam"),
+    "decoder": ("generate", None, "--decoding gready", r"--decoding: got 'gready'; allowed: auto"),
     "nan": ("generate", diverge, "--path {}/nan.pt --max-len-b 3", r"--path: .*gives NaN proba"),
 }
 

@@ -146,8 +146,11 @@ def test_interactive_answers_every_line():
     assert texts[1] == texts[2] == ""
     assert "Hund" in texts[0]
     assert "Männer" in texts[4]
-    assert "is empty; its output is empty" in result.stderr
-    assert "the model takes 1024; its output is empty" in result.stderr
+    assert "sentence 1 is empty; its output is empty" in result.stderr
+    assert (
+        "sentence 2 (" in result.stderr
+        and "the model takes 1024; its output is empty" in result.stderr
+    )
 
 
 @pytest.mark.slow
@@ -206,11 +209,13 @@ def test_generate_is_fairseq_greedy_by_the_audit_and_by_text():
     given = (data, "--user-dir", "fairseq_paradec", "--path", model, "--prefix-size", "1")
     flags = ("--decoding", "hgj", "--audit", "--print-step")
     ours = succeed(fairseq("generate", *given, *flags, cwd=root))
-    stock = succeed(fairseq("generate", *given, "--beam", "1", cwd=root))
+    parts = ("--beam", "1", "--batch-size", "30", "--num-shards", "3", "--shard-id")
+    stock = [succeed(fairseq("generate", *given, *parts, n, cwd=root)).stdout for n in range(3)]
     hypotheses = [
-        {line.split("\t")[0]: line.split("\t")[2] for line in lines_of(r.stdout, "H")}
-        for r in (ours, stock)
+        {line.split("\t")[0]: line.split("\t")[2] for line in lines_of(text, "H")}
+        for text in (ours.stdout, "".join(stock))
     ]
+    assert [len(lines_of(text, "H")) for text in stock] == [40, 30, 30]
     assert len(hypotheses[0]) == len(lines_of(ours.stdout, "I")) == 100
     assert hypotheses[0] == hypotheses[1]
     assert "audit: 100 of 100 sentences identical" in ours.stderr
@@ -239,6 +244,13 @@ again = TransformerModel.from_pretrained(
     bpe="subword_nmt", bpe_codes={str(DEMO / "codes.bpe")!r},
 )
 assert (again.task.cfg.decoding, again.task.cfg.block_size) == ("pgj", 3)
+load = lambda **given: TransformerModel.from_pretrained({str(DEMO)!r}, "model.pt", **given)
+ask = lambda **given: hub.translate(text, **given)
+for call, wrong, right in ((load, "decodin", "decoding"), (ask, "blocksize", "block_size")):
+    try:
+        assert not call(**{{wrong: 3}})
+    except ValueError as error:
+        assert f"got {{wrong!r}}" in str(error) and right in str(error)
 assert again.translate(text) == want
 print(want)
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..errors import option_error
 from . import arguments
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
@@ -31,5 +32,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; return 1 if an exact decoder diverged beyond ties."""
     from ..measure.demo import demo
 
+    if args.data == DEFAULT_DATA and not DEFAULT_DATA.is_dir():
+        raise option_error(
+            "--data", None,
+            "a data folder; an installed package has none: the demo's is data-bin/demo.en-de in a "
+            "checkout of the source",
+        )  # fmt: skip
     with arguments.quiet():
         return demo(args)

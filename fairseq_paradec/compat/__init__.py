@@ -12,11 +12,13 @@ from .command_line import (
     check_arguments,
     default_validation_task,
     honour_bf16,
+    honour_shards,
     infer_moses_languages,
     remember_user_dir,
 )
 from .data import divide_into_buckets, refuse_torn_data
 from .ending import end_commands
+from .hub import refuse_unknown_overrides
 from .printing import (
     print_usage_errors,
     quote_fairseq,
@@ -40,6 +42,8 @@ def apply() -> None:
     refuse_torn_data()
     divide_into_buckets()
     honour_bf16()
+    honour_shards()
+    refuse_unknown_overrides()
     print_usage_errors()
     quote_fairseq()
     end_commands()

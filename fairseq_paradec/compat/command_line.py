@@ -7,7 +7,7 @@ import ast
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fairseq import options, utils
@@ -139,7 +139,36 @@ def _check_arguments(args: argparse.Namespace) -> None:
             raise option_error("--" + name.replace("_", "-"), given, allowed)
 
 
-def show_flags_in_help(title: str, flags: Any) -> None:
+def honour_shards() -> None:
+    """Let fairseq-generate decode the shard ``--shard-id`` of ``--num-shards``.
+
+    Fault: fairseq 0.12 ignores both flags there and shards by those of distributed training.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*args: Any, **kwargs: Any) -> Any:
+            parsed = original(*args, **kwargs)
+            _set_shard(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix="honour_shards")
+
+
+def _set_shard(args: argparse.Namespace) -> None:
+    """Set the shard of parsed arguments; commands that do not generate are left alone."""
+    shards, shard = getattr(args, "num_shards", 1), getattr(args, "shard_id", 0)
+    if not hasattr(args, "nbest") or (shards, shard) == (1, 0):
+        return
+    if hasattr(args, "buffer_size"):
+        raise option_error("--num-shards", shards, "nothing here; fairseq-generate takes shards")
+    if not 0 <= shard < shards:
+        raise option_error("--shard-id", shard, f"from 0 up, below --num-shards ({shards})")
+    args.distributed_world_size, args.distributed_rank = shards, shard
+
+
+def show_flags_in_help(title: str, flags: Any, choices: Mapping[str, Sequence[str]]) -> None:
     """Let ``--help`` of every fairseq command list a task's flags.
 
     Fault: fairseq 0.12 prints the help before it asks the task for its flags.
@@ -147,13 +176,18 @@ def show_flags_in_help(title: str, flags: Any) -> None:
     Args:
         title: the title of their group.
         flags: the dataclass with the flags as fields.
+        choices: the allowed values of those that have a list of them.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def parse(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
             given = sys.argv[1:] if input_args is None else input_args
             if {"-h", "--help"} & set(given):
-                gen_parser_from_dataclass(parser.add_argument_group(title), flags())
+                group = parser.add_argument_group(title)
+                gen_parser_from_dataclass(group, flags())
+                for action in group._group_actions:
+                    if choices.get(action.dest):
+                        action.metavar = "{" + ",".join(choices[action.dest]) + "}"
             return original(parser, input_args, *args, **kwargs)
 
         return parse

@@ -97,7 +97,9 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
             )
     if given.get("audit") and not method.audited:
         raise option_error(
-            "--audit", True, f"it with a --decoding that verifies; {decoding} does not"
+            "--audit",
+            True,
+            "it with --decoding " + ", ".join(n for n, one in METHODS.items() if one.audited),
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..options import (
-    ENGINE,
     ENGINE_FLAGS,
     METHOD,
     METHOD_FLAGS,
@@ -16,7 +15,6 @@ from ..options import (
 )
 from .registry import (
     BLOCK_NAT,
-    DECODINGS,
     HEADS,
     METHODS,
     STOCK_DECODINGS,
@@ -37,10 +35,8 @@ def flag_help(name: str) -> str:
     if name == "decoding":
         summaries = STOCK_DECODINGS | {one.name: one.summary for one in METHODS.values()}
         methods = "; ".join(f"{method}: {summary}" for method, summary in summaries.items())
-        return f"{option.help}: {', '.join(DECODINGS)}. {methods}"
+        return f"{option.help}. {methods}"
     owners = f"{', '.join(readers(name))}: " if option.group == METHOD else ""
-    if option.choices and option.group == ENGINE:
-        owners = f"{', '.join(option.choices)}: "
     default = default_words(option)
     return owners + option.help + (f" (default: {default})" if default else "")
 

@@ -31,6 +31,9 @@ class EverySentence:
     tgt_dict: Any
     _has_criterion = False
     _left_out: np.ndarray | None = None
+    # In fairseq-interactive: how many lines there were, and the numbers of those of the last batch.
+    _lines = 0
+    _numbers: Tensor | None = None
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's iterator, with every sentence in a batch.
@@ -62,6 +65,27 @@ class EverySentence:
         batches._frozen_batches = (*batches.frozen_batches, *more)
         return batches
 
+    def get_interactive_tokens_and_lengths(self, lines: list[str], *args: Any) -> Any:
+        """As fairseq; only fairseq-interactive calls this."""
+        self._lines += len(lines)
+        return super().get_interactive_tokens_and_lengths(lines, *args)  # type: ignore[misc]
+
+    def build_dataset_for_inference(self, src_tokens: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq; the numbers of a batch are kept, which fairseq-interactive drops."""
+        dataset: Any = super().build_dataset_for_inference(  # type: ignore[misc]
+            src_tokens, *args, **kwargs
+        )
+        collate, first = dataset.collater, self._lines - len(src_tokens)
+
+        def collater(*args: Any, **kwargs: Any) -> Any:
+            batch = collate(*args, **kwargs)
+            if self._lines > 0:
+                self._numbers = first + batch["id"]
+            return batch
+
+        dataset.collater = collater
+        return dataset
+
     def filter_indices_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
         """Filter as fairseq in training; in generation drop the too long ones instead."""
         if self._left_out is None:
@@ -83,6 +107,8 @@ class EverySentence:
         self._check_words(src_tokens, self.source_dictionary)  # type: ignore[attr-defined]
         if prefix_tokens is not None:
             self._check_words(prefix_tokens, self.tgt_dict)
+        if "id" not in sample and self._numbers is not None:
+            sample = sample | {"id": self._numbers}
         problems = self._problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
         ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -18,9 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..compat.checkpoints import OVERRIDES
 from ..compat.command_line import sample_without_beam, show_flags_in_help
+from ..compat.hub import refuse_unknown, refuse_unknown_keywords
 from ..errors import UsageError, option_error
 from ..methods.configure import configure
-from ..methods.registry import METHODS
+from ..methods.registry import DECODINGS, METHODS
+from ..options import OPTIONS
 from .batches import EverySentence
 from .choosing import ChoosesMethod, check_pair
 from .flags import ParallelDecodingOptions, ParallelTranslationConfig
@@ -98,6 +102,9 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
     def build_model(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; the model is kept for the check against the criterion."""
         self._model = super().build_model(*args, **kwargs)  # type: ignore[misc]
+        if self.cfg.eval_bleu:
+            known = {*OPTIONS, *(field.name for field in fields(GenerationConfig))}
+            refuse_unknown("--eval-bleu-args", json.loads(self.cfg.eval_bleu_args), known)
         return self._model
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +195,11 @@ def _keep_pair(cfg: Any) -> None:
 
 
 sample_without_beam(METHODS)
-show_flags_in_help("fairseq_paradec (parallel decoding)", ParallelDecodingOptions)
+show_flags_in_help(
+    "fairseq_paradec (parallel decoding)", ParallelDecodingOptions,
+    {name: one.choices for name, one in OPTIONS.items()} | {"decoding": tuple(DECODINGS)},
+)  # fmt: skip
+refuse_unknown_keywords(OPTIONS)
 
 # A registered name cannot be registered again; the plugin's task replaces fairseq's.
 TASK_REGISTRY.pop("translation", None)
