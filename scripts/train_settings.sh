@@ -58,7 +58,7 @@ if [[ $arch == blockwise_* ]]; then # heads on a Transformer
             training=(--warmup-updates 500 --block-size 6 --heads-per-update all)
             if [ -n "$fine_tunes" ]; then
                 length=(epochs 10) batch=1024
-                training+=(--lr 0.0003)
+                training+=(--lr 0.0003 --first-head-weight 10) # head 1 writes the outputs
             else
                 training+=(--lr 0.003 --dropout 0.1)
             fi

@@ -42,9 +42,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base_file(tmp_path_factory.mktemp("base"))[1]
 
 
-def loss_of(heads: str = "one", smoothing: float = 0.1) -> BlockwiseLoss:
+def loss_of(heads: str = "one", smoothing: float = 0.1, first: float = 1.0) -> BlockwiseLoss:
     """The loss with these flags."""
-    return BlockwiseLoss(tiny_task(), smoothing, heads)
+    return BlockwiseLoss(tiny_task(), smoothing, heads, first)
 
 
 # ---- the model against its twin -----------------------------------------------------------------
@@ -165,6 +165,9 @@ def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
         loss_of(smoothing=1.5)
     with pytest.raises(UsageError, match="^--heads-per-update: got 'two'; allowed: one, all"):
         loss_of("two")
+    for heads, weight in (("all", 0.0), ("one", 2.0)):
+        with pytest.raises(UsageError, match=f"^--first-head-weight: got {weight}"):
+            loss_of(heads, first=weight)
 
 
 @layers
@@ -233,17 +236,19 @@ def test_loss_and_gradients_are_the_twins(first: bool, layer: str) -> None:
     model, sample = tuned(layer, train_first_head=first), pairs(tiny_task(), seed=3)
     want, _ = twin.losses_of(model, rows_of(sample), 0.1)
     assert [head.scored for head in want] == [21, 17, 14, 11]
-    for heads in ([0], [1], [2], [3], [0, 1, 2, 3]):
-        criterion = loss_of("all" if len(heads) > 1 else "one")
+    every = [0, 1, 2, 3]
+    for heads, weight in (([0], 1), ([1], 1), ([2], 1), ([3], 1), (every, 1), (every, 10)):
+        criterion = loss_of("all" if len(heads) > 1 else "one", first=weight)
         criterion.draw_heads = lambda trained, heads=heads: heads
         model.zero_grad()
         loss, sample_size, logging = criterion(model, sample)
         loss.backward()
         assert sample_size == logging["sample_size"] == want[heads[0]].scored
-        mean = twin.mean(want, heads)
+        mean = twin.mean(want, heads, weight)
         assert loss.item() / sample_size == pytest.approx(mean.item(), abs=1e-9)
         assert logging["loss"].item() == loss.item() and not logging["loss"].requires_grad
-        nll = sum(want[i].nll_loss / want[i].scored for i in heads) / len(heads)
+        times = {i: 1 if i else weight for i in heads}
+        nll = sum(times[i] * want[i].nll_loss / want[i].scored for i in heads) / sum(times.values())
         assert float(logging["nll_loss"]) / sample_size == pytest.approx(nll, abs=1e-9)
         for name in ("scored", "right"):
             counts = [getattr(head, name) * (i in heads) for i, head in enumerate(want)]

@@ -297,7 +297,7 @@ def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned):
     model, needed, _ = headed(task, variant, **options)
     trained = model.trained_heads
     for chosen in (trained[:1], trained[-1:], trained):
-        criterion = BlockwiseLoss(task, 0.1, "one" if len(chosen) == 1 else "all")
+        criterion = BlockwiseLoss(task, 0.1, "one" if len(chosen) == 1 else "all", 1.0)
         if len(chosen) == 1:
             criterion.draw_heads = lambda _, c=chosen: list(c)
         wanted = training_flops.heads_update(

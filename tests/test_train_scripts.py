@@ -127,7 +127,7 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
         (
             f"{IMAGES} --fine-tune-base --block-size 4",
             "task=image_super_resolution criterion=blockwise_loss heads-per-update=all "
-            "block-size=4 train-first-head= lr=0.0003 max-epoch=10 "
+            "block-size=4 train-first-head= lr=0.0003 first-head-weight=10 max-epoch=10 "
             "max-tokens=3073 !encoder-layers !share-all-embeddings",
         ),
     ],

@@ -6,6 +6,7 @@ their mean; ``--heads-per-update all`` trains the mean itself.
 
 # No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,28 +34,47 @@ class BlockwiseLossConfig(FairseqDataclass):
             "uniformly; all: the mean of all losses, with more memory and time"
         },
     )
+    first_head_weight: float = field(
+        default=1.0,
+        metadata={
+            "help": "weight of head 1 in the mean of --heads-per-update all; the others' is 1. Head "
+            "1 alone writes the outputs: with more weight, a small base keeps them in fine-tuning"
+        },
+    )
 
 
 @register_criterion("blockwise_loss", dataclass=BlockwiseLossConfig)
 class BlockwiseLoss(FairseqCriterion):
     """Label-smoothed cross entropy of prediction heads."""
 
-    def __init__(self, task: Any, label_smoothing: float, heads_per_update: str) -> None:
+    def __init__(
+        self,
+        task: Any,
+        label_smoothing: float,
+        heads_per_update: str,
+        first_head_weight: float,
+    ) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing <= 1:
             raise option_error("--label-smoothing", label_smoothing, "a number from 0 to 1")
         if heads_per_update not in HEADS_PER_UPDATE:
             allowed = ", ".join(HEADS_PER_UPDATE)
             raise option_error("--heads-per-update", heads_per_update, allowed)
+        if not 0 < first_head_weight < math.inf:
+            raise option_error("--first-head-weight", first_head_weight, "a number above 0")
+        if first_head_weight != 1 and heads_per_update == "one":
+            allowed = "1, or --heads-per-update all"
+            raise option_error("--first-head-weight", first_head_weight, allowed)
         self.smoothing = label_smoothing
         self.heads_per_update = heads_per_update
+        self.weights = (first_head_weight, 1.0)
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of a batch.
 
-        In validation it is the mean over all heads, with head 0.
+        In validation it is the (weighted) mean over all heads, with head 0.
 
         Returns:
             The loss, summed over the tokens; their number; and the logged values.
@@ -64,7 +84,8 @@ class BlockwiseLoss(FairseqCriterion):
         heads = self.draw_heads(model.trained_heads) if model.training else list(range(count))
         output: HeadsOutput = model(**sample["net_input"], heads=heads)
         truths = [ahead(target, head, self.padding_idx) for head in heads]  # B×T each
-        # All heads have equal weight, independent of their number of tokens.
+        # The heads' weights do not depend on their numbers of tokens.
+        weights = [self.weights[min(head, 1)] for head in heads]
         reals = [truth.ne(self.padding_idx) for truth in truths]
         sizes = [int(real.sum()) for real in reals]
         sample_size = sizes[0]
@@ -76,7 +97,7 @@ class BlockwiseLoss(FairseqCriterion):
             found = projected_cross_entropy(
                 states, output.projection, truths[slot][real], self.smoothing
             )
-            share = sample_size / max(sizes[slot], 1) / len(heads)
+            share = sample_size / max(sizes[slot], 1) * weights[slot] / sum(weights)
             loss = loss + share * found.loss
             nll_loss = nll_loss + share * found.nll_loss
             scored[head] = real

@@ -262,7 +262,6 @@ class BlockNatModel(DraftingTransformer):
         features = self.decoder(target, starts, shown, encoder_out)
         return BlockOutput(features[scored], self.decoder.output_projection.weight, scored)
 
-
     @torch.no_grad()
     def first_tokens(
         self, src_tokens: Tensor, src_lengths: Tensor, target: Tensor, starts: Tensor, size: int

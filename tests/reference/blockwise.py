@@ -240,6 +240,8 @@ def losses_of(
     return losses, accepted
 
 
-def mean(losses: Sequence[HeadLoss], heads: Sequence[int]) -> Any:
-    """The mean of some heads' mean losses; a head without any token has a loss of zero."""
-    return sum(losses[i].loss / max(losses[i].scored, 1) for i in heads) / len(heads)
+def mean(losses: Sequence[HeadLoss], heads: Sequence[int], first: float = 1.0) -> Any:
+    """The mean of some heads' mean losses, head 0 counted so many times; of no token it is 0."""
+    times = {i: first if i == 0 else 1.0 for i in heads}
+    total = sum(times[i] * losses[i].loss / max(losses[i].scored, 1) for i in heads)
+    return total / sum(times.values())
