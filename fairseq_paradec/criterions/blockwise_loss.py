@@ -37,8 +37,8 @@ class BlockwiseLossConfig(FairseqDataclass):
     first_head_weight: float = field(
         default=1.0,
         metadata={
-            "help": "weight of head 1 in the mean of --heads-per-update all; the others' is 1. Head "
-            "1 alone writes the outputs: with more weight, a small base keeps them in fine-tuning"
+            "help": "weight of head 1 in the mean of --heads-per-update all; others have 1. Head 1 "
+            "alone writes the outputs: with more weight, a small base keeps them in fine-tuning"
         },
     )
 
