@@ -96,10 +96,9 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
                 flag(name), given.get(name), f"{wanted}, which --decoding {decoding} needs"
             )
     if given.get("audit") and not method.audited:
+        others = ", ".join(name for name, one in METHODS.items() if one.audited)
         raise option_error(
-            "--audit",
-            True,
-            "it with --decoding " + ", ".join(n for n, one in METHODS.items() if one.audited),
+            "--audit", True, f"it with a --decoding that verifies: {others}; {decoding} does not"
         )
 
 
