@@ -358,6 +358,7 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
     unnamed = paths["greedy"].rename(tmp_path / "unnamed.jsonl")
     for arguments, words in (
         (["flops", unnamed, *path, *beside], "allowed: names of the benchmark's decoders with"),
+        (["flops", paths["gad"], *path, *beside[2:4]], "--benchmark: got None; allowed: a file"),
         (["flops", paths["gad"], *path], "--drafter-path: got None; allowed: a block_nat"),
         (["flops", paths["blockwise"], *path], "allowed: blockwise heads, for"),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.commands import DEMO, PLUGIN, fairseq
+from support.commands import DEMO, PLUGIN, ROOT, fairseq, run_python
 
 TRAIN = "--arch transformer --optimizer adam --lr 1 --max-update 1"
 SIZED = TRAIN + " --batch-size 9"
@@ -113,3 +113,15 @@ def test_a_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
     lines = [line for line in result.stderr.splitlines() if " | INFO | " not in line]
     assert result.returncode == 2 and len(lines) == 1, result.stderr
     assert re.match(f"error: .*{words}", lines[0]), lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["open('/no/such')", "assert not sys, 'it is there'"])
+def test_other_programs_keep_their_tracebacks(wrong: str, tmp_path: Path) -> None:
+    """Those that import the package, even from a folder named fairseq."""
+    file = tmp_path / "fairseq" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(f"import sys\nimport fairseq_paradec.tasks\n{wrong}\n")
+    run = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(file)!r})"
+    result = run_python(run)
+    assert (result.returncode, "Traceback" in result.stderr) == (1, True), result.stderr

@@ -213,6 +213,8 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """Count the FLOPs of traces."""
     if len(set(args.trace)) < len(args.trace):
         raise option_error("TRACE", " ".join(args.trace), "each file once")
+    if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
+        raise option_error("--benchmark", None, "a file, with FLOPs of training beside its speeds")
     drafter = args.drafter_path and read_checkpoint("--drafter-path", args.drafter_path)
     models = Models(read_checkpoint("--path", args.path), drafter, args.beam)
     notes = [

@@ -132,16 +132,17 @@ def quote_fairseq() -> None:
     Fault: fairseq 0.12 asserts and raises general errors about flags and files, such as "Must
     specify batch size either with --max-tokens or --batch-size". Taken for such: an assertion in
     words, an error of fairseq's own code that names a flag or asks for something, and the system's
-    about a file.
+    about a file. Errors of other programs that import this package are not changed.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            frames = traceback.extract_tb(trace)
-            own = frames and re.search(r"/fairseq(_cli)?/", frames[-1].filename)
+            places = [frame.filename for frame in traceback.extract_tb(trace)]
+            command = any("/fairseq_cli/" in place for place in places)
+            own = command and re.search(r"/fairseq(_cli)?/", places[-1])
             words = "[a-z]{3}" if issubclass(kind, AssertionError) else _TOLD
             told = own and kind.__name__ != UsageError.__name__ and re.search(words, str(error))
-            if told or (isinstance(error, OSError) and error.filename):
+            if told or (command and isinstance(error, OSError) and error.filename):
                 kind, error = UsageError, UsageError(" ".join(str(error).split()))
             original(kind, error, trace)
 
