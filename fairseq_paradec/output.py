@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
 import sys
 from collections.abc import Iterator
+
+from .errors import UsageError
 
 #: Flags whose reports were dropped, or whose audit failed: fairseq's commands then end with 1.
 FAILED: set[str] = set()
@@ -21,6 +24,7 @@ def whole_lines() -> Iterator[None]:
 
     Raises:
         SystemExit: nobody reads on; with the status of a program that SIGPIPE ends.
+        UsageError: standard output is on a full disk.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
@@ -30,6 +34,11 @@ def whole_lines() -> Iterator[None]:
     except BrokenPipeError:
         discard_output()
         raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:  # a file's, named there
+            raise
+        discard_output()
+        raise UsageError("standard output cannot be written: its disk is full") from error
 
 
 def discard_output() -> None:

@@ -59,6 +59,7 @@ def test_a_report_that_cannot_be_written_is_dropped(kind, where, tmp_path, caplo
 
 
 HERE = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
 CLOSED = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
 DIES = f"""{HERE}
 from fairseq_paradec.tasks.translation import ParallelTranslationTask as Task
@@ -86,6 +87,7 @@ ONE = ("--batch-size", 1)
         (("--audit",), WRONG, 1, 100, "beyond ties"),
         (ONE, DIES, -signal.SIGTERM, 3, ""),
         ((), CLOSED, 128 + signal.SIGPIPE, 0, ""),
+        ((), FULL, 2, 0, "standard output cannot be written: its disk is full"),
         (("--block-size", 0), "", 2, 0, "--block-size: got 0"),
     ],
 )
