@@ -42,6 +42,9 @@ class EverySentence:
         training set, a sentence that exceeds the model's positions or ``--max-tokens`` is a batch
         of its own. ``inference_step`` gives a sentence that exceeds the positions an empty output;
         ``--skip-invalid-size-inputs-valid-test`` skips it.
+
+        Raises:
+            UsageError: ``--shard-id`` has no batch.
         """
         train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
         if not self._has_criterion or dataset is not train:
@@ -63,6 +66,10 @@ class EverySentence:
             self._left_out = None
         more = [[i] for i in np.flatnonzero(alone).tolist()]
         batches._frozen_batches = (*batches.frozen_batches, *more)
+        shards, count = kwargs.get("num_shards", 1), len(batches.frozen_batches)
+        if kwargs.get("shard_id", 0) >= count > 0:  # fairseq divides by the time it took
+            allowed = f"at most {count}, the number of batches; a smaller --batch-size makes more"
+            raise option_error("--num-shards", shards, allowed)
         return batches
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], *args: Any) -> Any:
