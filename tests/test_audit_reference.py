@@ -6,38 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
-from reference.greedy import assert_same_or_tie, full_log_probs, plain_guesses, rules_for
+from reference.greedy import assert_same_or_tie, rules_for
 from reference.jacobi import Sentence, first_guess, greedy, hybrid, parallel_jacobi, sentence
 from support.builders import built
 
 PAD, EOS = 1, 2
-
-
-@pytest.mark.parametrize("variant", ["default", "learned_positions", "bart"])
-def test_a_pad_guess_is_a_token_like_any_other(variant: str) -> None:
-    """It hides nothing, stands at its own position, is seen later, and leaves no trace behind."""
-    _, model = built(variant)
-    source = [7, 8, 9, EOS]
-    clean = full_log_probs(model, source, [5, 6, 7])
-    padded = full_log_probs(model, source, [5, PAD, 7])
-    torch.testing.assert_close(padded[:2], clean[:2])
-    assert (padded[2:] - clean[2:]).abs().max() > 1e-3
-    # Written at <pad>'s row of the embedding, token 6's vector must give what token 6 gives:
-    # so the position of <pad> and of what follows is right, and it is attended to.
-    weight = model.decoder.embed_tokens.weight
-    kept = weight[PAD].clone()
-    with torch.no_grad():
-        weight[PAD] = weight[6]
-        same = full_log_probs(model, source, [5, PAD, 7])
-        weight[PAD] = kept
-    keep = torch.arange(clean.size(1)) != PAD  # a tied projection has changed there
-    parts = [one[:, keep].softmax(-1) for one in (same, clean)]
-    torch.testing.assert_close(*parts, atol=1e-6, rtol=0)
-    with plain_guesses(model.decoder):
-        pass
-    assert model.decoder.padding_idx == PAD
-    torch.testing.assert_close(full_log_probs(model, source, [5, 6, 7]), clean)
 
 
 def test_a_difference_that_is_no_tie_is_refused() -> None:

@@ -5,16 +5,13 @@ The heads are on the demo's own model, and untrained: drafts are bad, and output
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from support.builders import save_drafter
 from support.commands import DEMO
 from support.losses import build
+from support.tables import run
 
-from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
 from fairseq_paradec.measure.systems import FairseqSystem, Models
 from fairseq_paradec.models.heads import heads_only
@@ -80,28 +77,11 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
     assert (beside.files, within.files) == ([MODEL, paths["heads"]], [paths["whole"]])
 
 
-def test_blocks_are_counted_as_in_the_reports(models, paths, tmp_path):
-    spec, path = f"blockwise --drafter-path {paths['heads']} --min-block 3", tmp_path / "s.jsonl"
-    system = FairseqSystem(spec, models, MODEL, {})
-    outputs, (ours, task, *_) = system.translate(list(range(8))), models.load(MODEL)
-    own = {"drafter_path": paths["heads"], "min_block": 3, "stats_file": str(path)}
-    generator = loading.generator(task, ours, decoding="blockwise", **own)
-    for i in range(8):
-        task.inference_step(generator, ours, system._sample([i]))
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for i, (output, record) in enumerate(zip(outputs, records, strict=True)):
-        sizes = block_sizes(record["num_accepted"], record["num_tokens"])
-        assert output.blocks == len(sizes) and sum(sizes) == len(output.tokens) + 1
-        assert (record["id"], record["decoder_passes"]) == (i, output.passes)
-        assert {*sizes[:-2]} <= {3}
-
-
 @pytest.mark.slow
 def test_the_demo_takes_heads(paths, capsys):
     threads = torch.get_num_threads()
-    assert paradec(["demo", "--sentences", "4", "--heads-path", paths["heads"]]) == 0
+    status, out, _ = run(capsys, "demo", "--sentences", "4", "--heads-path", paths["heads"])
     torch.set_num_threads(threads)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[-1] for row in rows if row[:1] == ["blockwise"]] == ["4/4"]
-    assert paradec(["demo", "--heads-path", MODEL]) == 2
-    assert "--drafter-path: got" in capsys.readouterr().err
+    rows = [line.split() for line in out.splitlines()]
+    assert status == 0 and [row[-1] for row in rows if row[:1] == ["blockwise"]] == ["4/4"]
+    assert "--drafter-path: got" in run(capsys, "demo", "--heads-path", MODEL)[2]

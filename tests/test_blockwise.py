@@ -14,9 +14,9 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from reference.greedy import stock_greedy
 from support import blockwise, builders
-from support.blockwise import TRAINED, Given, lent, numbers, run, same_as_twin, sizes, told, whole
-from support.builders import Limits, batch, built, task_for, tiny_drafter, tiny_model, tiny_task
-from support.exact import RAGGED, check, outputs_of, scored
+from support.blockwise import TRAINED, Given, lent, numbers, run, same_as_twin, sizes, whole
+from support.builders import Limits, batch, built, task_for, tiny_drafter, tiny_model
+from support.exact import RAGGED, check, outputs_of, refused, scored
 
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from fairseq_paradec.errors import UsageError
@@ -108,38 +108,6 @@ def test_the_rules_by_hand() -> None:
     assert counts(AtLeast(Distance(1, values), 1, pad)) == [3, 3, 1, 1, 1, 1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("script", ["perfect", "wrong", "noisy", "ends_at_once", "never_ends"])
-def test_heads_that_are_told_what_to_say(script: str) -> None:
-    """Rows that end by themselves at many times: greedy's tokens, in as many passes as it takes.
-
-    `</s>` in a draft ends the block, and the row. Heads that see another row's state fail.
-    """
-    task = tiny_task()
-    base = tiny_model(task, "output_dim", decoder_output_dim=48)  # whose states can say every token
-    sample, limits = batch(task, (3, 7, 5, 9, 2, 4, 6, 8, 3, 2, 5, 4), seed=5), Limits(min_len=0)
-    want = stock_greedy(task, [base], sample, **limits.stock())
-    outputs = outputs_of(sample, want)
-    assert len({len(tokens) for tokens in outputs.values()}) > 4
-    given = told(task, base, sample, want, getattr(blockwise, script), 10)
-    for k in (1, 2, 3, 10):
-        for ours, tokens in zip(run(given, sample, limits, block_size=k), outputs.values()):
-            m = len(tokens)
-            assert ours.tokens == tokens
-            assert sum(sizes(ours)) == m and max(sizes(ours)) <= k
-            if script == "perfect":  # all blocks are full; </s> at the limit need not be drafted
-                n = min(m, 16)
-                assert sizes(ours) == [k] * (n // k) + [n % k] * (n % k > 0) + [1] * (m - n)
-            if script in ("perfect", "never_ends"):
-                # </s> is the verifier's own, in the pass that finds the rest of the words.
-                assert ours.hypo["steps"] == 1 + math.ceil((m - 1) / k)
-            if script in ("wrong", "ends_at_once"):
-                assert ours.hypo["steps"] == m
-            if script == "ends_at_once" and k > 1:
-                # Only the last drafts are right: at the end, and one token before it.
-                assert all(drafted <= 1 for _, drafted, _ in ours.passes)
-                assert m == 1 or m == 17 or sizes(ours)[-1] == 2
-
-
 def test_what_is_lossless_passes_the_audit() -> None:
     lossless = [{}, {"accept_topk": 1}, {"accept_distance": 0}, {"min_block": 1}, {"block_size": 2}]
     relaxed = [{"accept_topk": 2}, {"accept_distance": 1}, {"min_block": 2}, {"min_block": 3}]
@@ -165,15 +133,6 @@ def test_a_model_with_heads_is_decoded_blockwise() -> None:
     for models, decoding in (([given.model] * 2, None), ([given.model], "beam")):
         args = Namespace(decoding=decoding, beam=4)
         assert type(given.task.build_generator(models, args)) is SequenceGenerator
-
-
-def refused(task: Any, models: list[Any], *words: str, **flags: Any) -> None:
-    """Building the generator must fail, and name all these words, the flag first."""
-    with pytest.raises(UsageError) as error:
-        task.build_generator(models, Namespace(**flags))
-    message = str(error.value)
-    assert message.startswith(words[0] + ": got "), message
-    assert not [word for word in words if word not in message], message
 
 
 def test_what_cannot_be_is_named() -> None:
@@ -202,8 +161,8 @@ def test_what_cannot_be_is_named() -> None:
         ((task, [one, two]), {}, ["--path", "2 models", "one"]),
         ((task, [base, base]), beside, ["--path", "2 models", "one"]),
     ):
-        refused(its_task, models, *words, **{"decoding": "blockwise"} | flags)
-    refused(task, [one, two], "--block-size", "2", "blockwise", block_size=2)
+        refused(its_task, models, "|".join(words), **{"decoding": "blockwise"} | flags)
+    refused(task, [one, two], "--block-size: got|2|blockwise", block_size=2)
     for variant in blockwise.ADAPTIVE:  # its projection cannot be shared by heads
         with pytest.raises(UsageError, match="^--adaptive-softmax-cutoff: got .*blockwise_transf"):
             whole(task_for(variant), variant)
@@ -271,14 +230,14 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         (save("plain.pt", base, arch="transformer"), ARCH, "this is transformer"),
         (save("nat.pt", drafter, arch="block_nat"), "this is block_nat"),
     ):
-        words = ["--drafter-path", path, *words]
-        refused(task, [base], *words, decoding="blockwise", drafter_path=path)
+        words = "|".join(["--drafter-path: got", path, *words])
+        refused(task, [base], words, decoding="blockwise", drafter_path=path)
     for against in (
         tiny_model(task, **own, seed=1),
         tiny_model(task, **own, decoder_layers=1),
         tiny_model(task, "adaptive_softmax", **own),
     ):
-        words = ["--drafter-path", good, f"{other} --path"]
-        refused(task, [against], *words, decoding="blockwise", drafter_path=good)
-    words = ["--drafter-path", "heads without their base", "--decoding blockwise"]
-    refused(task, [base], *words, decoding="gad", drafter_path=good)
+        words = f"--drafter-path: got|{good}|{other} --path"
+        refused(task, [against], words, decoding="blockwise", drafter_path=good)
+    words = "--drafter-path: got|heads without their base|--decoding blockwise"
+    refused(task, [base], words, decoding="gad", drafter_path=good)

@@ -16,7 +16,7 @@ import torch
 from reference.ddg import Graph, dependency_graph
 from reference.greedy import rules_for
 from support import trace_records
-from support.builders import DEMO, Limits, batch, built, collate, decode, demo, source_rows
+from support.builders import DEMO, Limits, batch, built, collate, decode, source_rows
 from support.trace_records import write
 
 from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
@@ -120,30 +120,6 @@ def check(task: Any, got: DependencyGraph, want: Graph, tolerance: float) -> Non
     assert got.final_pass == want.final_pass
     assert got.log_probs == pytest.approx(want.log_probs, abs=tolerance)
     assert got.runner_up == [None if token is None else words[token] for token in want.runner_up]
-
-
-@pytest.mark.parametrize(
-    ("length", "stop"), [("oracle", "unchanged"), ("grow", "unchanged"), ("grow", "prefix")]
-)
-def test_fifty_sentences(tmp_path: Path, length: str, stop: str) -> None:
-    """Gate: the demo's model, one by one and in ragged batches.
-
-    With oracle's single block it makes no difference when the iteration ends: the reference runs
-    until nothing changes, the decoder until all is known to be final.
-    """
-    task, model, sources = demo()
-    rows, limits = sources[:50], Limits(max_len_b=200)
-    wanted = []
-    for row in rows:
-        rules = rules_for(task.target_dictionary, [model], len(row))
-        wanted.append(dependency_graph([model], row.tolist(), rules, length, stop))
-    for own_stop, size in (("prefix" if length == "oracle" else stop, 1), (stop, 17)):
-        path = tmp_path / f"{own_stop}-{size}.jsonl"
-        flags = {"decoding": "pj", "jacobi_length": length, "jacobi_stop": own_stop}
-        graphs = decoded(task, model, rows, size, path, limits, **flags)
-        for graph, want in zip(graphs, wanted, strict=True):
-            check(task, graph, want, 1e-4)
-        assert sum(sum(graph.parallel) for graph in graphs) > 20  # not only chains
 
 
 @pytest.mark.usefixtures("exact_softmax")

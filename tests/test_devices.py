@@ -25,21 +25,14 @@ def test_an_output_that_is_not_greedys(dtype, monkeypatch):
         gates.hold(row, "cpu")
 
 
-def test_outputs_that_do_not_end_or_have_no_scores():
-    def hypo(tokens, scores):
-        scores = torch.tensor(scores)
-        return {"tokens": torch.tensor(tokens), "positional_scores": scores, "score": scores.sum()}
-
-    whole = hypo([5, 2], [-1.0, -2.0])
-    assert is_whole(whole, "cpu") and not is_whole(whole, "cuda")
-    for tokens, scores in (
-        ([5, 6], [-1.0, -2.0]),
-        ([2, 5, 2], [-1.0, -1.0, -2.0]),
-        ([], []),
-        ([5, 2], [-1.0]),
-        ([5, 2], [-1.0, float("nan")]),
-    ):
-        assert not is_whole(hypo(tokens, scores), "cpu")
+@pytest.mark.parametrize(("tokens", "scores", "whole"), [
+    ([5, 2], [-1.0, -2.0], True), ([5, 6], [-1.0, -2.0], False), ([5, 2], [-1.0], False),
+    ([2, 5, 2], [-1.0, -1.0, -2.0], False), ([5, 2], [-1.0, float("nan")], False), ([], [], False),
+])  # fmt: skip
+def test_outputs_that_do_not_end_or_have_no_scores(tokens, scores, whole):
+    given = torch.tensor(scores)
+    hypo = {"tokens": torch.tensor(tokens), "positional_scores": given, "score": given.sum()}
+    assert is_whole(hypo, "cpu") == whole and not is_whole(hypo, "cuda")
 
 
 def test_a_missing_gpu_is_said_before_work_starts(tmp_path):

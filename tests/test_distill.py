@@ -147,17 +147,6 @@ def test_translations_are_those_of_stock_generate(data, whole):
     assert {i: ours[i] for i in stock} == stock
 
 
-def test_shards_in_any_order_make_the_same(data, whole, tmp_path):
-    dest = tmp_path / "dest"
-    assert begin(data, dest, shards=3) == 0
-    for number in (2, 0, 1):
-        with pytest.raises(UsageError, match="shards not finished: "):
-            merge.merge(data, dest)
-        translate(data, dest, number)
-    merge.merge(data, dest)
-    assert made(dest) == made(whole)
-
-
 SLURM = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 

@@ -11,7 +11,6 @@ from fairseq.modules.quant_noise import quant_noise
 from support import builders
 from support.builders import VARIANTS, batch, built, collate, task_for, tiny_drafter, tiny_model
 from torch.nn.utils import prune
-from torch.nn.utils.parametrizations import weight_norm
 
 from fairseq_paradec.decoding.engine.encoder import LeanEncoder, lean_encoder
 from fairseq_paradec.decoding.engine.weights import best_form
@@ -205,10 +204,6 @@ def pruned_heads(encoder):
     attention._set_skip_embed_dim_check()
 
 
-def a_map():
-    return torch.nn.Linear(16, 16)
-
-
 PARTS = (
     "", "layers.1", "layers", "layers.0.self_attn", "layers.0.self_attn.out_proj", "layers.1.fc1",
     "layers.1.final_layer_norm", "embed_tokens", "embed_positions",
@@ -216,19 +211,13 @@ PARTS = (
 STRANGE = {
     **{f"own {name}": subclass(name) for name in PARTS},
     "positions without padding": put("embed_positions", lambda: torch.nn.Embedding(64, 16)),
-    "norm by a map": put("layers.1.final_layer_norm", a_map),
     "activation": put("layers.0.activation_fn", torch.nn.GELU),  # a module, with what it may hold
     "normformer": put("layers.0.c_attn", lambda: torch.nn.Parameter(torch.ones(2))),
-    "normformer's norm": put("layers.0.attn_ln", lambda: torch.nn.LayerNorm(16)),
-    "adapter": put("layers.0.adapter", a_map),
-    "part of the encoder": put("project_in", a_map),
+    "adapter": put("layers.0.adapter", lambda: torch.nn.Linear(16, 16)),
     "quant noise": lambda encoder: quant_noise(encoder.layers[0].fc1, 0.1, 8),
     "return_fc": put("return_fc", True),
-    "return_fc of a layer": put("layers.1.return_fc", True),
     "extra keys": put("layers.0.self_attn.bias_k", lambda: torch.nn.Parameter(torch.ones(1))),
-    "zero attention": put("layers.0.self_attn.add_zero_attn", True),
     "pruned heads": pruned_heads,
-    "weight norm": lambda encoder: weight_norm(encoder.layers[0].fc2),
     "pruning": lambda encoder: prune.random_unstructured(encoder.layers[0].fc2, "weight", 0.5),
     "hook": lambda encoder: encoder.layers[0].register_forward_hook(lambda *args: 2 * args[2]),
     "forward": put("layers.0.forward", lambda: lambda x, encoder_padding_mask: x),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import sys
@@ -215,23 +214,27 @@ def test_forms_compute_the_same(rows, bias):
 
 def test_what_compiles_and_the_best_form():
     """Of weights that a library laid out, only one row in fp32, which is served without it."""
-    for form in ("plain", "columns"):
-        assert weights.compiles(form, torch.float32, 11)
-    assert weights.compiles("packed", torch.float32, 1) and not weights.compiles(
-        "packed", torch.float32, 2
-    )
-    assert not weights.compiles("packed", torch.bfloat16, 1) and not weights.compiles(
-        "int8", torch.float32, 1
-    )
+    for form, dtype, rows, compiles in (
+        ("plain", torch.float32, 11, True),
+        ("columns", torch.float32, 11, True),
+        ("packed", torch.float32, 1, True),
+        ("packed", torch.float32, 2, False),
+        ("packed", torch.bfloat16, 1, False),
+        ("int8", torch.float32, 1, False),
+    ):
+        assert weights.compiles(form, dtype, rows) == compiles
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
-    assert weights.best_form(torch.float32, cpu, True, 10) == "columns"
-    assert weights.best_form(torch.float64, cpu, True, large) == "columns"
-    assert weights.best_form(torch.float32, cpu, False, 10) == "plain"
-    assert weights.best_form(torch.float16, cpu, True, 10) == "plain"
-    assert weights.best_form(torch.float32, gpu, True, 10) == "plain"
-    if torch.backends.mkldnn.is_available():
-        assert weights.best_form(torch.float32, cpu, True, large) == "packed"
+    packed = "packed" if torch.backends.mkldnn.is_available() else "columns"
+    for given, form in (
+        ((torch.float32, cpu, True, 10), "columns"),
+        ((torch.float64, cpu, True, large), "columns"),
+        ((torch.float32, cpu, False, 10), "plain"),
+        ((torch.float16, cpu, True, 10), "plain"),
+        ((torch.float32, gpu, True, 10), "plain"),
+        ((torch.float32, cpu, True, large), packed),
+    ):
+        assert weights.best_form(*given) == form
     with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
         Engine("int8").form(torch.float32, gpu, True, 10)
 
@@ -314,28 +317,3 @@ def test_copies_are_in_evaluation_mode_and_fresh():
         want = run_chunks(ChunkScorer(model), sample, inputs, (13,))
         for one in (scorer, ChunkScorer(model, Engine("fp16"))):
             assert relative_error(run_chunks(one, sample, inputs, (13,)), want) < 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16", "int8"])
-@pytest.mark.parametrize("engine", ["torch", "auto"])
-def test_every_method_runs_in_every_dtype(dtype, engine):
-    """And the audit's judge stays in fp32; gad and greedy agree wherever rounding lets them."""
-    task = task_for("default")
-    model = tiny_model(task, "default", dtype=torch.float32)
-    model.make_generation_fast_()
-    sample = batch(task, (3, 7, 5))
-    for flags in of_every_method(task, model):
-        audit = {} if "beam" in flags["decoding"] else {"audit": True}
-        more = {"engine_dtype": dtype, "engine": engine}
-        args = argparse.Namespace(**Limits().flags(), **flags, **audit, **more)
-        generator = task.build_generator([model], args)
-        hypos = task.inference_step(generator, [model], sample)
-        assert all(len(row[0]["tokens"]) > 0 for row in hypos)
-        scorer = getattr(generator, "scorer", None)
-        assert scorer.native == (engine == "auto")
-        wanted = torch.bfloat16 if dtype == "bf16" and not scorer.native else torch.float32
-        assert next(scorer.model.parameters()).dtype == wanted
-        if audit:
-            assert generator.audit.sentences == 3
-            assert next(generator.model.models[0].parameters()).dtype == torch.float32

@@ -16,12 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import LanguagePairDataset
 from support import builders
 from support.builders import DEMO, DEMO_DRAFTER, Limits, decode, demo, tiny_drafter, tiny_task
 from support.commands import ROOT
+from support.losses import pairs
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -62,42 +61,6 @@ def sizes(model):
 
 def shape_of(model, **settings):
     return flops.read_shape(sizes(model), **settings)
-
-
-def test_the_counter_misses_nothing():
-    """2 · 5 · 7 · 3 of a linear map; 2 · 2 · 5 · 6 · 4 · 2 of 2 heads of 4, 5 rows and 6 keys."""
-    x, weight = torch.randn(5, 7).double(), torch.randn(3, 7).double()
-    with torch.inference_mode():
-        assert counted(lambda: F.linear(x, weight, weight[:, 0])) == 210
-        query, key = torch.randn(1, 2, 5, 4).double(), torch.randn(1, 2, 6, 4).double()
-        assert counted(lambda: F.scaled_dot_product_attention(query, key, key)) == 960
-    assert flops.product(5, 7, 3) == 210 and flops.attention(5, 6, 8) == 960
-
-
-#: One layer each: an encoder of 2 and 3, a decoder of 4 and 5; 7 words.
-SMALL = Shape(Stack(1, 2, 3), Stack(1, 4, 5), 4, 4, 7)
-
-
-def test_a_draft_that_was_cut_cost_as_much_as_a_whole_one():
-    """Blocks of 6, adaptive: 1 accepted, so the next has 3, of which ``</s>`` cut one off.
-
-    Always 6 masks: the second pass has 2 new tokens and 6 masks. 6 and 3 masks are projected.
-    """
-    trace = [
-        {"start": 0, "draft": list("abcdef"), "verifier": list("axbcdef"), "num_accepted": 1},
-        {"start": 2, "draft": ["g", "</s>"], "verifier": ["g", "</s>"], "num_accepted": 2},
-    ]
-    flags = {"block_size": 6, "adaptive_block": True, "drafter_shortlist": None}
-    record = {"decoding": "gad", "source": list("abc"), "flags": flags, "trace": trace}
-    drafter = Shape(SMALL.encoder, SMALL.decoder, 4, 4, 7, caches_prefix=True, shares_encoder=True)
-    passes = [(6, 6, 6), (8, 8, 3)]
-    wanted = flops.source_keys(drafter, 3) + sum(
-        sum(flops.decoder_pass(drafter, rows, keys, 3, projected).values())
-        for rows, keys, projected in passes
-    )
-    assert flops.drafting(record, SMALL, drafter).drafter == wanted
-    flags["adaptive_block"] = False
-    assert flops.drafting(record, SMALL, drafter).drafter == wanted + flops.product(3, 4, 7)
 
 
 #: Of another size than the verifier in all that may differ.
@@ -226,20 +189,15 @@ def check_update(task, model, criterion, told):
         told: returns the count of one sentence; it is given what the loss logged.
     """
     optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
-    log, words, lengths = {}, task.source_dictionary, ([SOURCE] * ROWS, [TARGET] * ROWS)
-    source, target = (builders.sources(task, one, one[0]) for one in lengths)
-    dataset = LanguagePairDataset(
-        source, lengths[0], words, target, lengths[1], words, shuffle=False
-    )
-    pairs = partial(dataset.collater, [dataset[i] for i in range(ROWS)])
+    log, given = {}, {"source_lengths": [SOURCE] * ROWS, "target_lengths": [TARGET] * ROWS}
     model.train()
 
     def update():
-        log.update(task.train_step(pairs(), model, criterion, optimizer, 0)[2])
+        log.update(task.train_step(pairs(task, **given), model, criterion, optimizer, 0)[2])
 
     def forward():
         with torch.no_grad():
-            log.update(criterion(model, pairs())[2])
+            log.update(criterion(model, pairs(task, **given))[2])
 
     assert counted(update) == pytest.approx((told(log) * ROWS).total, rel=1e-12)
     if not hasattr(model, "target_order"):  # the task reorders targets inside its step
@@ -392,7 +350,7 @@ def test_training_on_the_demos_lengths(tmp_path, capsys):
 def test_updates_follow_the_losss_flags():
     """Heads: the mean over those that are drawn, or all at once. Drafters: prefixes."""
     heads = Heads(3, 4, 15, True, False)
-    shape = Shape(SMALL.encoder, SMALL.decoder, 4, 4, 7, heads=heads)
+    shape = Shape(Stack(1, 2, 3), Stack(1, 4, 5), 4, 4, 7, heads=heads)
 
     def learning(kind, model, **criterion):
         found = Checkpoint(kind, shape, heads if kind == BLOCKWISE else None, model, criterion)

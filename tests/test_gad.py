@@ -16,8 +16,8 @@ from reference.block_nat import block_logits
 from reference.greedy import stock_greedy
 from support import builders
 from support.builders import DEMO_DRAFTER, Limits, batch, built, lend, save_drafter, tiny_drafter
-from support.exact import RAGGED, check, scored
-from support.gad import SEED, Pair, lots, pair, run, twin
+from support.exact import RAGGED, check, refused, scored
+from support.gad import SEED, Pair, lots, pair, run
 
 from fairseq_paradec.compat import loading
 from fairseq_paradec.decoding.acceptance import ExactMatch, TopKMargin
@@ -73,33 +73,6 @@ def test_blocks_are_those_of_the_twin(attention: str, kind: str) -> None:
 
 
 # ---- gad, gad_pp and nat: what the conformance table does not show -------------------------------
-
-
-@pytest.mark.parametrize("decoding", ["gad_pp", "nat"])
-def test_a_generator_decodes_one_batch_after_another(decoding: str) -> None:
-    """Nothing of a batch is left for the next; a row without a source has no output."""
-    given = pair("learned_positions", "causal-copy-shared")
-    models = [given.drafter] if decoding == "nat" else list(given.models)
-    own = {} if decoding == "nat" else {"accept_topk": 9}
-    args = argparse.Namespace(**Limits().flags(), decoding=decoding, **own)
-    args.drafter_path = None if decoding == "nat" else given.path
-    generator = given.task.build_generator(models, args)
-    for seed, lengths in enumerate([(3, 5, 9), (4,), (2, 1, 7, 6, 1)]):
-        sample = batch(given.task, lengths, seed)
-        got = given.task.inference_step(generator, models, sample)
-        for hypos, row in zip(got, builders.source_rows(sample), strict=True):
-            alone = [2] if len(row) == 1 else twin(given, row, decoding=decoding, **own).tokens
-            assert hypos[0]["tokens"].tolist() == alone
-
-
-def test_the_history_is_what_was_final_after_each_pass() -> None:
-    """fairseq's --retain-iter-history, where accepted tokens are not the verifier's."""
-    given = pair("learned_positions", "causal")
-    flags = {"accept_topk": 40, "accept_margin": 2.0, "retain_iter_history": True}
-    for one in run(given, batch(given.task, RAGGED, seed=1), decoding="gad_pp", **flags):
-        ends = [start for start, _, _ in one.passes[1:]] + [len(one.tokens)]
-        for state, end in zip(one.hypo["history"], ends, strict=True):
-            assert state["tokens"].tolist()[:end] == one.tokens[:end]
 
 
 def test_the_relaxed_rule_by_hand() -> None:
@@ -277,10 +250,7 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
         (task, [model], nat, "--path|TransformerModel|block_nat"),
         (task, [drafter, drafter], {}, "--path|2 models|block_nat"),
     ):
-        with pytest.raises(UsageError) as error:
-            within.build_generator(models, argparse.Namespace(**flags))
-        missing = [word for word in words.split("|") if word not in str(error.value)]
-        assert not missing, f"{missing}: {error.value}"
+        refused(within, models, words, **flags)
 
 
 def test_probabilities_that_are_no_numbers_name_their_model() -> None:

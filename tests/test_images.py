@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.image_data import HIGH, LOW, image_folder, random_images
+from support.tables import refused, run
 
 from fairseq_paradec import images
-from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.trace import SCHEMA
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Pixels, Size
@@ -22,15 +22,6 @@ from fairseq_paradec.images import Pixels, Size
 def noise(*shape: int) -> Pixels:
     """Random bytes."""
     return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-
-
-@pytest.mark.parametrize("shape", [(5, 7, 3), (7, 5), (1, 1)])
-def test_tokens_and_back(shape):
-    image = noise(*shape)
-    sequence = images.tokens(image)
-    assert len(sequence) == images.size_of(image).num_tokens == math.prod(shape)
-    back = images.image(sequence, images.size_of(image))
-    assert back.dtype == np.uint8 and back.shape == shape and (back == image).all()
 
 
 def test_tokens_are_in_raster_order():
@@ -146,12 +137,6 @@ def report(path: Path, decoding: str, accepted: Sequence[int], count: int = COUN
     return path
 
 
-def run(capsys, *arguments: object) -> tuple[int, str, str]:
-    """Run the command in this process: status, what it printed, and its errors."""
-    status = paradec(["images", *map(str, arguments)])
-    return status, *capsys.readouterr()
-
-
 def test_tokens_of_files(tmp_path, capsys):
     """Also in another size, and in grey."""
 
@@ -163,10 +148,14 @@ def test_tokens_of_files(tmp_path, capsys):
     Image.fromarray(large).save(one)
     Image.fromarray(large[:2, :3]).save(two)
     second = line(large[:2, :3])
-    assert run(capsys, "tokens", one, two) == (0, line(large) + second, "")
+    assert run(capsys, "images", "tokens", one, two) == (0, line(large) + second, "")
     small = images.shrink(large, Size(2, 3, 3))
-    assert run(capsys, "tokens", one, two, "--size", "2x3") == (0, line(small) + second, "")
-    assert run(capsys, "tokens", two, "--gray")[1] == line(images.load(two, 1))
+    assert run(capsys, "images", "tokens", one, two, "--size", "2x3") == (
+        0,
+        line(small) + second,
+        "",
+    )
+    assert run(capsys, "images", "tokens", two, "--gray")[1] == line(images.load(two, 1))
 
 
 def test_a_table_and_pictures(data, tmp_path, capsys):
@@ -179,8 +168,8 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     ]
     out, document = tmp_path / "deep" / "pictures", tmp_path / "table.json"
     status, _, _ = run(
-        capsys, "compare", data, greedy, f"blockwise={block}", "--out", out, "--stats", *stats,
-        "--first", 3, "--scale", 2, "--json", document,
+        capsys, "images", "compare", data, greedy, f"blockwise={block}", "--out", out,
+        "--stats", *stats, "--first", 3, "--scale", 2, "--json", document,
     )  # fmt: skip
     assert status == 0
     rows = json.loads(document.read_text())["rows"]
@@ -211,12 +200,11 @@ def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
     greedy = generated(tmp_path / "greedy.txt", shifted(1))
     out = tmp_path / "p"
     for _ in range(2):
-        assert run(capsys, "compare", data, greedy, "--out", out)[0] == 0
+        assert run(capsys, "images", "compare", data, greedy, "--out", out)[0] == 0
     Image.fromarray(truth()[0]).save(out / "3.png")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    status, printed, err = run(capsys, "compare", data, greedy, "--out", out)
-    assert status == 2 and printed == ""
-    assert f"--out: got '{out / '3.png'}'" in err and "earlier picture" in err
+    said = refused(capsys, "images", "compare", data, greedy, "--out", out)
+    assert f"--out: got '{out / '3.png'}'" in said and "earlier picture" in said
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -253,6 +241,5 @@ def test_mistakes_are_named(data, tmp_path, capsys, spoilt, arguments, words):
         long=report(tmp_path / "long.jsonl", "blockwise", [66, 0]),
     )
     given = (data, *filled.split(), "--out", tmp_path / "p")
-    status, printed, err = run(capsys, "compare", *given)
-    assert status == 2 and printed == "" and words in err, err
+    assert words in refused(capsys, "images", "compare", *given)
     assert not (tmp_path / "p").exists()

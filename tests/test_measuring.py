@@ -6,13 +6,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support.commands import DEMO
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import modules
 from fairseq_paradec.measure.clock import Clock
-from fairseq_paradec.measure.training_speed import Trainee
 
 
 class StandingClock(Clock):
@@ -119,21 +117,3 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert first["parameters"] == second["parameters"]  # the sizes are the same for both
     assert paradec([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
-
-
-def test_an_update_changes_the_model_and_lowers_the_loss(data):
-    trainee = Trainee(data, "ibdecoder_tiny", [*SIZES, "--dropout", "0"], "cpu")
-    (sample,) = trainee.batches(200, 1)
-    for group in trainee.optimizer.param_groups:
-        group["lr"] = 0.01
-
-    def loss():
-        with torch.no_grad():
-            value, size, _ = trainee.task.valid_step(sample, trainee.model, trainee.criterion)
-        trainee.model.train()
-        return float(value) / size
-
-    before = loss()
-    assert all(trainee.update(sample) > 0 for _ in range(5))
-    assert loss() < before - 0.1
-    assert trainee.updates == 5

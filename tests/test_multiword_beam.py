@@ -13,9 +13,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from reference import double_token_beam as pairs
 from reference import multiword_beam as paper
 from support import multiword
-from support.builders import Limits, batch, built, source_rows, tiny_reordered, tiny_task
+from support.builders import Limits, batch, built, source_rows
 from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
-from support.orders import spec_of
 
 from fairseq_paradec.errors import UsageError
 
@@ -117,7 +116,7 @@ def test_the_twin_of_pairs_by_hand() -> None:
     found = pairs.double_top_k([paper.Hypothesis()], [first], eod=2, width=1)
     assert [one.slots for one in found] == [(0, 0), (0, 1)]
     model, limits = reordered("double_token")[1], Limits()
-    spec, rank = spec_of(model.target_order), multiword.ranking(limits)
+    spec, rank = model.target_order, multiword.ranking(limits)
     (one,) = pairs.search(
         lambda found: [[first, second][len(slots) // 2] for slots in found],
         spec, multiword.rules_of(model, 3, limits), 1, rank,
@@ -145,9 +144,9 @@ def test_a_beam_that_holds_everything_is_exact(
     limits = Limits(max_len_b=max_len, unnormalized=unnormalized)
     sample = batch(task, (4,), seed=2)
     (source,) = source_rows(sample)
-    spec, rules = spec_of(model.target_order), multiword.rules_of(model, len(source), limits)
+    spec, rules = model.target_order, multiword.rules_of(model, len(source), limits)
     ask = paper.asker([model], spec, source, rules)
-    everything = multiword.algorithm(spec).every_output(ask, spec, rules)
+    everything = paper.every_output(ask, spec, rules)
     assert len(everything) == sum((size - 2) ** n for n in range(1, max_len + 1))
     ordered = paper.outputs(everything, spec, 2, multiword.ranking(limits))
     (got,) = run(task, [model], sample, (size - 1) ** (max_len + 1), limits)
@@ -181,24 +180,11 @@ def same_as_fairseq(
 @pytest.mark.parametrize("variant", ["default", "adaptive_softmax", "mbart"])
 def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int) -> None:
     same_as_fairseq(*built(variant), beam, beam, Limits())
-    if variant == "default":  # prefixes of other lengths row by row
+    if variant == "default":
+        for limits in LIMITS.values():
+            same_as_fairseq(*built(variant), 1, beam, limits)
+        # prefixes of other lengths row by row
         same_as_fairseq(*built(variant), 4, beam, Limits(), PREFIXES)
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize(
-    "limits",
-    [
-        Limits(max_len_b=200),
-        Limits(lenpen=0.3, min_len=4, max_len_b=8),
-        Limits(unnormalized=True, unkpen=2.0, temperature=1.5),
-    ],
-)
-def test_one_word_a_step_is_fairseqs_search(beam: int, limits: Limits) -> None:
-    """A reordered model whose order is left to right."""
-    task = tiny_task()
-    model = tiny_reordered(task, "sa_transformer", seed=beam, tokens_per_direction=1)
-    same_as_fairseq(task, model, beam, beam, limits, decoding="auto")
 
 
 @pytest.mark.parametrize("given", ["sa_transformer", "sa-3"])

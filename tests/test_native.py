@@ -321,22 +321,20 @@ def test_without_a_library_torch_decodes(elsewhere: Path, caplog: pytest.LogCapt
             ChunkScorer(model, NATIVE)
 
 
-def test_a_damaged_library_is_built_again(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_damaged_library_is_built_again_and_a_lesser_one_serves(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The lesser where the best one is missing and cannot be built, and the user has no home."""
     monkeypatch.delenv("CXX")
-    name, flags = native.usable()[0]
-    (elsewhere / f"{native._start_of(name, flags)}{'0' * 16}.so").write_bytes(b"")
+    (name, flags), lesser = native.usable()[0], native.usable()[-1]
+    damaged = elsewhere / f"{native._start_of(name, flags)}{'0' * 16}.so"
+    damaged.write_bytes(b"")
     assert ChunkScorer(model_of("default"), NATIVE).native
     (built,) = (elsewhere / "cache").rglob("*.so")
     assert native._hash(built.read_bytes()) in built.name
-
-
-def test_a_lesser_library_serves(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the best one is missing and cannot be built, and the user has no home."""
-    monkeypatch.delenv("CXX")
-    name, flags = native.usable()[-1]
-    native.build(name, flags, elsewhere)
+    native.build(*lesser, elsewhere)
+    damaged.unlink(missing_ok=True)
+    native._load.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(native, "_cache", lambda: None)
     assert ChunkScorer(model_of("default"), NATIVE).native

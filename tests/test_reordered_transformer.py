@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.data import LanguagePairDataset
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_scorer import SequenceScorer
 from reference import target_order as paper
 from support import builders
 from support.builders import MAX_POSITIONS, batch, source_rows, tiny_reordered, tiny_task
-from support.orders import spec_of
+from support.losses import pairs
 
 from fairseq_paradec.decoding.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
@@ -67,15 +66,9 @@ def reordered(given: str, seed: int = 0) -> tuple[Any, ReorderedTransformer]:
 
 
 def with_targets(task: Any, lengths: Sequence[int]) -> dict[str, Any]:
-    """fairseq's own batch of random sources, and targets of these numbers of words."""
-    source = builders.sources(task, [n % 5 + 2 for n in lengths])
-    target = builders.sources(task, [n + 1 for n in lengths], seed=1)
-    dataset = LanguagePairDataset(
-        source, [len(row) for row in source], task.source_dictionary,
-        target, [len(row) for row in target], task.target_dictionary, shuffle=False,
-    )  # fmt: skip
-    sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(lengths))])
-    return sample
+    """A batch of random sources, and targets of these numbers of words."""
+    of_sources, of_targets = [n % 5 + 2 for n in lengths], [n + 1 for n in lengths]
+    return pairs(task, source_lengths=of_sources, target_lengths=of_targets)
 
 
 def words_of(sample: dict[str, Any]) -> list[list[int]]:
@@ -170,7 +163,7 @@ def test_step_by_step_is_the_twins_forward_pass(given: str) -> None:
     full = full_forward(model, sample, inputs)
     for b, source in enumerate(source_rows(sample)):
         with torch.no_grad():
-            want = paper.log_probs(model, spec_of(order), source, [inputs[b].tolist()])
+            want = paper.log_probs(model, order, source, [inputs[b].tolist()])
         torch.testing.assert_close(full[b], want[0], atol=1e-4, rtol=0)  # fp32 sines
     seen = order.step_mask(width)
     scorer = StepScorer(model)
@@ -193,9 +186,9 @@ def test_the_loss_is_the_twins(given: str) -> None:
     criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
     sample = with_targets(task, [6, 1, 0, 9, 3])
     natural = {name: value.clone() for name, value in sample["net_input"].items()}
-    pairs = list(zip(source_rows(sample), words_of(sample), strict=True))
-    spec = spec_of(model.target_order)
-    want, plain, count = paper.smoothed_loss(model, spec, pairs, bos=0, eos=2, smoothing=0.1)
+    texts = list(zip(source_rows(sample), words_of(sample), strict=True))
+    order = model.target_order
+    want, plain, count = paper.smoothed_loss(model, order, texts, bos=0, eos=2, smoothing=0.1)
     want.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
@@ -216,19 +209,6 @@ def test_the_loss_is_the_twins(given: str) -> None:
     assert all(natural[name].equal(value) for name, value in sample["net_input"].items())
 
 
-def test_a_batch_in_model_order() -> None:
-    """The natural target is kept, the sample given is not touched; without a target, nothing."""
-    task, _ = reordered("ibdecoder")
-    sample = with_targets(task, [5, 2])
-    target = sample["target"].clone()
-    written = task.in_model_order(sample)
-    assert sample["target"].equal(target) and "natural_target" not in sample
-    assert written["natural_target"].equal(target) and not written["target"].equal(target)
-    assert task.in_model_order(batch(task, [4])).get("target") is None
-    assert reordered("double_token")[0].in_model_order(sample)["ntokens"] == 10  # 5+1, 2+2
-    assert reordered("left_to_right")[0].in_model_order(sample) is sample
-
-
 @every_preset
 def test_scores_of_references_are_in_natural_order(arch: str) -> None:
     """--score-reference: each word's own log-probability, `</s>`'s last, of all EODs."""
@@ -237,7 +217,7 @@ def test_scores_of_references_are_in_natural_order(arch: str) -> None:
     scorer = task.build_generator([model], argparse.Namespace(score_reference=True))
     assert type(scorer) is SequenceScorer
     hypos = task.inference_step(scorer, [model], sample)
-    spec = spec_of(model.target_order)
+    spec = model.target_order
     rows = zip(source_rows(sample), words_of(sample), hypos, strict=True)
     for source, words, (hypo,) in rows:
         inputs, slots = paper.training_row(spec, words, bos=0, eos=2)

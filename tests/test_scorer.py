@@ -9,7 +9,7 @@ from support.builders import VARIANTS, batch, built, task_for, tiny_model
 from support.forward import LENGTHS, difference, full_forward, inputs_for, run_chunks, walk
 
 from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.scorers import EnsembleScorer, build_scorer
+from fairseq_paradec.decoding.engine.scorers import build_scorer
 from fairseq_paradec.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
@@ -52,16 +52,6 @@ def test_cache_grows():
     sample, inputs = batch(task, LENGTHS), inputs_for(task, length=200)
     got = run_chunks(ChunkScorer(model), sample, inputs, (8,) * 25)
     assert difference(got, full_forward(model, sample, inputs)) < TOLERANCE
-
-
-def test_ensemble_averages_probabilities():
-    task, first = built("default")
-    second = tiny_model(task, "prenorm", seed=4)
-    sample, inputs = batch(task, LENGTHS), inputs_for(task)
-    scorer = build_scorer([first, second])
-    assert isinstance(scorer, EnsembleScorer)
-    mean = sum(full_forward(m, sample, inputs).exp() for m in (first, second)) / 2
-    walk(scorer, sample, inputs, mean.log(), 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from support import builders
+from support.benchmarks import benchmark
 from support.builders import Limits, batch, decode, lend, lend_heads, tiny_blockwise, tiny_drafter
-from support.commands import ROOT
 from support.tables import refused, run
 
 from fairseq_paradec.analysis import acceptance_by_position, speed_ups
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, tables
+from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
 from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.measure import documents
 
 PEER = "CTranslate2 greedy"
 
@@ -37,44 +36,20 @@ BATCHES = {
 }
 
 
-def document(sweep: bool = True, systems: Any = None, **changes: Any) -> dict[str, Any]:
+def document(sweep: bool = True, systems: Any = None) -> dict[str, Any]:
     """A benchmark of twelve sentences; four, of 5, 5, 9 and 12 source tokens, one by one."""
     systems = SYSTEMS if systems is None else systems
-    scores = {"BLEU": 30.0, "chrF": 50.0}
-    nothing = {metric: [0.0, 0.0, 0.0] for metric in scores}
-    same = {"sentences": 12, "identical": 12, "ties": 0, "beyond ties": 0}
     # In the order of words, which is not that of the numbers.
     threads, sizes = ([1, 2], ["64", "8"]) if sweep else ([1], [])
     own = [name for name, (_, promise, _) in systems.items() if promise != "peer"]
-    entries = [
-        {
-            "label": name, "command": command, "promise": promise, "parameters": 7,
-            "dtype": "fp32", "threads": None if name in own else 1, "passes": 20, "tokens": 20,
-            "scores": scores, "differences": {BEAM: nothing, GREEDY: nothing},
-            "agreement": {"1": same} | {size: same for size in sizes if name in own},
-            "memory": {"1": 1.0} | {size: 1.0 for size in sizes}, "changed": 0,
-        }
-        for name, (command, promise, _) in systems.items()
-    ]  # fmt: skip
+    entries = {n: {"command": c, "promise": p} for n, (c, p, _) in systems.items()}
     latency = {"1": {name: times for name, (_, _, times) in systems.items()}}
     if sweep:
         latency["2"] = {name: TWO_THREADS.get(name, [[1] * 4] * 2) for name in own}
     counts = {"8": 2, "64": 1}
     batches = {s: {n: BATCHES[s].get(n, [[1] * counts[s]] * 2) for n in own} for s in sizes}
-    one = {
-        "schema": documents.BENCHMARK, "version": 1, "title": "Made up", "notes": [],
-        "command": "python", "date": "2026-01-02",
-        "machine": {"processor": "p", "cores": 2, "threads": 1, "accelerator": "none"},
-        "versions": {"python": "3", "torch": "2"},
-        "setting": {
-            "data": "DATA", "path": "m.pt", "subset": "test", "reference": "R", "sentences": 12,
-            "timed sentences": 4, "rounds": 2, "dtype": "fp32", "device": "cpu",
-            "threads": threads, "limits": {}, "busy cores": 0.0,
-        },
-        "signatures": {"BLEU": "b", "chrF": "c"}, "systems": entries,
-        "source_lengths": [5, 5, 9, 12], "seconds": {"latency": latency, "throughput": batches},
-    } | changes  # fmt: skip
-    return one | {"tables": tables(one)}
+    setting = {"sentences": 12, "timed sentences": 4, "rounds": 2, "threads": threads}
+    return benchmark(entries, {"latency": latency, "throughput": batches}, [5, 5, 9, 12], **setting)
 
 
 def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Spread, str]]:
@@ -121,19 +96,6 @@ def test_by_beam_each_has_its_baseline():
     # Peers were timed sentence by sentence alone.
     names = [{row["decoder"] for row in one["rows"]} for one in speed_ups.tables(document())]
     assert [PEER in one for one in names] == [False, False, False, False, False, True]
-
-
-@pytest.mark.parametrize("name", ["tiny", "speed-tiny"])
-def test_the_measured_ones_agree_with_their_own_tables(name):
-    """The column ``x beam 5`` of a benchmark's throughput and latency is this table's."""
-    given = json.loads((ROOT / "results" / f"benchmark-{name}.json").read_text(encoding="utf-8"))
-    rows = {row["decoder"]: row for row in speed_ups.table(given, "batch")["rows"]}
-    cells = [
-        (rows[row["decoder"]][f"batch {row.get('batch', 1)}"].replace("x", ""), row["x beam 5"])
-        for one in given["tables"][1:3]
-        for row in one["rows"]
-    ]
-    assert len(cells) >= 2 * len(rows) and all(mine == theirs for mine, theirs in cells)
 
 
 # ---- sentence by sentence ------------------------------------------------------------------------
@@ -226,11 +188,11 @@ def saved(path: Path, what: Any) -> Path:
 
 def test_the_commands_print_write_and_draw(tmp_path, traced, capsys):
     out, plot = tmp_path / "t.json", tmp_path / "p.png"
-    benchmark = saved(tmp_path / "b.json", document())
+    whole = saved(tmp_path / "b.json", document())
     for arguments, words in (
-        (["speed-up", benchmark, "--by", "batch"], "4.00x (2.00-6.00)  2.00x (2.00-2.00)"),
-        (["speed-up", benchmark, "--by", "length", "--against", "greedy"], "against greedy"),
-        (["histogram", benchmark, "--decoder", "greedy"], "    3-4x     2 " + 40 * "█" + "\n"),
+        (["speed-up", whole, "--by", "batch"], "4.00x (2.00-6.00)  2.00x (2.00-2.00)"),
+        (["speed-up", whole, "--by", "length", "--against", "greedy"], "against greedy"),
+        (["histogram", whole, "--decoder", "greedy"], "    3-4x     2 " + 40 * "█" + "\n"),
         (["acceptance", traced["gad"], traced["blockwise"]], "\nblockwise         1"),
     ):
         status, text, err = run(capsys, "analyse", *arguments, "--out", out, "--plot", plot)
@@ -242,7 +204,7 @@ def test_the_commands_print_write_and_draw(tmp_path, traced, capsys):
 
 def test_mistakes_are_named(tmp_path, traced, capsys):
     plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
-    benchmark = saved(tmp_path / "b.json", document())
+    whole = saved(tmp_path / "b.json", document())
     bare = saved(tmp_path / "bare.json", document(sweep=False, systems=plain))
     doctored = saved(tmp_path / "doctored.json", document() | {"tables": []})
     twisted = saved(tmp_path / "twisted.jsonl", read(traced["gad"])[0] | {"output": ["x"]})
@@ -250,9 +212,9 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
     cut.write_bytes(traced["gad"].read_bytes()[:-50])
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
-        (["speed-up", benchmark, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
+        (["speed-up", whole, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
         (["speed-up", doctored, "--by", "batch"], "do not follow from its raw"),
-        (["histogram", benchmark, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
+        (["histogram", whole, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
         (["histogram", traced["gad"]], "BENCHMARK: got"),
         (["acceptance", traced["greedy"]], "TRACE: got"),
         (["acceptance", cut], "cut.jsonl, line 4: the file is cut off"),

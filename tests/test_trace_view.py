@@ -251,30 +251,6 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
     assert trace.read_bytes() == content
 
 
-#: stern2018, section 7.4: an output in blocks of 10, 5, 4, 10, 2 and 3 tokens; k = 10.
-PAPER = (
-    "Das_ James_ Web b_ Space_ Tele sko p_ (_ J W ST_ )_ wird_ bis_ späte stens_ 2018_ an_ Bord_ "
-    "einer_ Ari ane 5_ -_ Rak ete_ in_ den_ Weltraum _ gestartet_ . </s>"
-)
-
-
-def test_the_listing_of_the_paper(trace, capsys):
-    """Each pass accepts the rest of a block, and finds the next one's first token."""
-    words, passes = PAPER.split(), []
-    for accepted in (0, 9, 4, 3, 9, 1, 2):
-        start = sum(one["num_committed"] for one in passes)
-        own = words[start : start + accepted + 1]
-        passes.append(one_pass(start, " ".join(own[:accepted]), " ".join(own), accepted, len(own)))
-    source = "The James Webb Space Telescope (JWST) will be launched </s>".split()
-    write(trace, record(PAPER, *passes, source=source, decoding="blockwise"))
-    assert paradec(["trace", str(trace), "--steps"]) == 0
-    text = capsys.readouterr().out.splitlines()[3:]
-    sizes = [int(line.split()[2]) for line in text[:-1]]
-    assert sizes == [10, 5, 4, 10, 2, 3]
-    assert text[3] == "Step 4   10 tokens   [Bord_, einer_, Ari, ane, 5_, -_, Rak, ete_, in_, den_]"
-    assert "\n".join(text) in (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
-
-
 def test_files_are_matched_by_number(tmp_path, capsys):
     """Two traces of the same data in different orders; each lacks a sentence of the other."""
     two, other = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"], tmp_path / "other.jsonl"

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.commands import ROOT, fairseq, preprocess, succeed
+from support.tables import refused
 from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli import average
@@ -43,14 +43,17 @@ def model_of(made: Path, name: str) -> Path:
     return made / "gad" / name / "model.pt"
 
 
-def report(
-    made: Path, *more: object, out: str = "report.json", status: int = 0, drafter: Any = None
-) -> list[Any]:
-    """The rows of paradec acceptance with these options, of two sentences unless told."""
+def options(made: Path, out: str = "report.json", drafter: Any = None) -> list[Any]:
+    """Of paradec acceptance, for two sentences."""
     given = [made / "data-bin", "--path", model_of(made, "verifier"), "--out", made / out]
-    given += ["--drafter-path", drafter or model_of(made, "drafter"), "--sentences", 2, *more]
-    assert paradec(["acceptance", *map(str, given)]) == status, more
-    return [] if status else json.loads((made / out).read_text())["rows"]
+    return [*given, "--drafter-path", drafter or model_of(made, "drafter"), "--sentences", 2]
+
+
+def report(made: Path, *more: object, status: int = 0, **given: Any) -> list[Any]:
+    """The rows of paradec acceptance with these options."""
+    words = [*options(made, **given), *more]
+    assert paradec(["acceptance", *map(str, words)]) == status, more
+    return [] if status else json.loads(words[4].read_text())["rows"]
 
 
 @pytest.mark.slow
@@ -165,27 +168,7 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(
 
 
 @pytest.mark.slow
-def test_the_same_sentences_in_every_process(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq shuffles the sentences of one length, unless the subset is called test."""
-    found: list[list[int]] = []
-
-    def judged(test: Any, *_: Any) -> Any:
-        found.append(test.numbers)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(acceptance, "judged", judged)
-    for seed in range(3):
-        np.random.seed(seed)
-        report(made, "--sentences", 6, out="same.json", status=130)
-    sizes = [len(line.split()) for line in (made / "valid.en").read_text().splitlines()]
-    order = sorted(range(13), key=lambda i: (sizes[i], i))
-    assert found == [[order[i] for i in (0, 2, 4, 6, 8, 10)]] * 3
-
-
-@pytest.mark.slow
-def test_wrong_options_of_the_report_are_named(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_of_the_report_are_named(made: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(acceptance, "judged", lambda *_: pytest.fail("work has started"))
     short, verifier = made / "short.de", model_of(made, "verifier")
     short.write_text("one line\n")
@@ -197,7 +180,5 @@ def test_wrong_options_of_the_report_are_named(
         (["--path", "/none.pt"], "--path: got '/none.pt'; allowed: a fairseq checkpoint"),
         (["--out", made], "a file, not a folder"),
     ):
-        report(made, *more, out="no.json", status=2)
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1, error
+        assert message in refused(capsys, "acceptance", *options(made, out="no.json"), *more)
     assert not (made / "no.json").exists()

@@ -176,18 +176,6 @@ def test_training_draws_a_head_for_every_update(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_the_optimizer_has_the_heads_alone(runs: Runs) -> None:
-    for name in ("heads", "other heads"):
-        state = runs.state(name)
-        assert state["optimizer_history"][-1]["num_updates"] == 5
-        moments = state["last_optimizer_state"]["state"].values()
-        heads = [w for n, w in state["model"].items() if n.startswith("decoder.heads.")]
-        assert sorted(one["exp_avg"].shape for one in moments) == sorted(w.shape for w in heads)
-        assert all(int(one["step"]) == 5 for one in moments)
-        assert all(weight.abs().max() > 0 for weight in heads), "each was moved"
-
-
-@pytest.mark.slow
 def test_glancing_and_losses_go_on_where_they_stopped(runs: Runs) -> None:
     """fairseq deals out other batches, so that losses are near, not equal."""
     straight, half, resumed = (

@@ -50,9 +50,9 @@ def block_features(
     whole = [[*range(len(source))]] * length
     for layer in decoder.layers:
         branches = (
-            (layer.self_attn_layer_norm, lambda h, a=layer.self_attn: _attend(a, h, h, sees)),
+            (layer.self_attn_layer_norm, lambda h, a=layer.self_attn: attend(a, h, h, sees)),
             (layer.encoder_attn_layer_norm,
-             lambda h, a=layer.encoder_attn: _attend(a, h, states, whole)),
+             lambda h, a=layer.encoder_attn: attend(a, h, states, whole)),
             (layer.final_layer_norm, functools.partial(_feed_forward, layer)),
         )  # fmt: skip
         for norm, function in branches:
@@ -98,7 +98,7 @@ def _soft_copy(model: Any, source: Sequence[int], t: int) -> Tensor:
     return x
 
 
-def _attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[int]]) -> Tensor:
+def attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[int]]) -> Tensor:
     """Multi-head attention: query i over the states `sees[i]`."""
     queries = attention.q_proj(x)
     keys, values = attention.k_proj(states), attention.v_proj(states)

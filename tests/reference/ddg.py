@@ -1,8 +1,7 @@
 """The decoding dependency graph of one sentence, written like the paper's Algorithms 1 and 2. Slow.
 
 Santilli et al. (ACL 2023), section 3.5 and Figure 4: after each Jacobi iteration, which tokens are
-those of greedy search, and with what probability. Every iteration predicts the whole block from the
-iterate before it with a full forward pass, whatever is known to be final already.
+those of greedy search, and with what probability. Each iterate is kept, whatever of it is final.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from fairseq.models.transformer import TransformerModelBase
 
 from .greedy import Rules, full_log_probs
+from .jacobi import Sentence, hybrid, parallel_jacobi
 
 #: Of a prediction: its log-probability, and the runner-up.
 Told = tuple[float, int | None]
@@ -41,41 +41,32 @@ def dependency_graph(
 
     Args:
         source: source tokens, `</s>` included.
-        length: of a block. `oracle`: greedy's output's. `grow`: the source's; then, as long as
-            `</s>` is missing, what has been covered is doubled, and the new part iterated. A
-            number: Algorithm 2, one block of that length after the other.
-        stop: `unchanged`: a block is left after an iteration that changed nothing (equation 5);
-            `prefix`: after one that changed nothing before its last position. That one was then
-            predicted from final tokens alone, so that another iteration would change nothing.
+        length: of a block. `oracle` or `grow`: Algorithm 1's. A number: Algorithm 2, one block of
+            that length after the other.
+        stop: when a block is left.
     """
-    models, source = tuple(models), tuple(source)
-    y: tuple[int, ...] = ()
-    while y[-1:] != (rules.eos,):  # equation 3: one token after the other
-        y += _iterate(models, source, rules, (*y, rules.pad))[0][-1:]
-    tokens = list(y)
-    first = {"oracle": len(tokens), "grow": len(source)}
-    ends = [length if isinstance(length, int) else first[length]]
-    while ends[-1] < len(tokens):
-        more = length if isinstance(length, int) else ends[-1]
-        ends.append(min(ends[-1] + more, rules.max_len + 1))
     iterates: list[tuple[int, ...]] = []
     scores: list[list[Told]] = []
-    y = ()
-    for end in ends:
-        most = end - len(y)  # Algorithms 1 and 2 end here at the latest
-        y += (rules.pad,) * most  # INITT
-        for _ in range(most):
-            old, (y, told) = y, _iterate(models, source, rules, y)
-            iterates.append(y)
-            scores.append(told)
-            if y == old or (stop == "prefix" and y[:-1] == old[:-1]):
-                break
+
+    def predict(guesses: Sequence[int]) -> list[int]:
+        new, told = _iterate(tuple(models), tuple(source), rules, tuple(guesses))
+        iterates.append(new)
+        scores.append(told)
+        return list(new)
+
+    x = Sentence(predict, tuple(source), rules.max_len, rules.eos, rules.pad)
+    if isinstance(length, int):
+        result = hybrid(x, length, stop=stop)
+    else:
+        result = parallel_jacobi(x, stop=stop, length=length)
+    first = len(iterates) - result.num_passes  # before these greedy told the oracle's length
+    iterates, scores = iterates[first:], scores[first:]
     finals = [
         1 + max((n for n, y in enumerate(iterates, 1) if y[i : i + 1] != (token,)), default=0)
-        for i, token in enumerate(tokens)
+        for i, token in enumerate(result.tokens)
     ]
     told_then = [scores[final - 1][i] for i, final in enumerate(finals)]
-    return Graph(tokens, finals, [one[0] for one in told_then], [one[1] for one in told_then])
+    return Graph(result.tokens, finals, *(list(one) for one in zip(*told_then, strict=True)))
 
 
 # The same question has the same answer: remembering it only saves time.

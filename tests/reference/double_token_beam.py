@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from fairseq_paradec.target_order import TargetOrder
+
 from .greedy import Rules
 from .multiword_beam import Ask, Hypothesis
-from .target_order import Spec
 
 
 def double_top_k(
@@ -36,7 +37,7 @@ def double_top_k(
 
 
 def search(
-    ask: Ask, spec: Spec, rules: Rules, width: int, rank: Callable[[float, int], float]
+    ask: Ask, spec: TargetOrder, rules: Rules, width: int, rank: Callable[[float, int], float]
 ) -> list[Hypothesis]:
     """What one sentence's search finishes (FINALIZE), of one step the best that are wanted."""
     live, finished, t = [Hypothesis()], [], 0
@@ -54,19 +55,3 @@ def search(
         finished += new[: width - len(finished)]
         t += 2
     return finished
-
-
-def every_output(ask: Ask, spec: Spec, rules: Rules) -> list[Hypothesis]:
-    """All outputs that the limits allow, with their log-probabilities: no search at all."""
-    found, live = [], [Hypothesis()]
-    while live:
-        tables = ask([hypothesis.slots for hypothesis in live])
-        longer = []
-        for hypothesis, (left, right) in zip(live, tables, strict=True):
-            for a, score in enumerate(left):
-                for b, other in enumerate(right):
-                    if score + other > -math.inf and not (a == rules.eos and b != rules.eos):
-                        grown = hypothesis.with_word(a, score).with_word(b, other)
-                        (found if rules.eos in (a, b) else longer).append(grown)
-        live = longer
-    return found

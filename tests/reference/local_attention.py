@@ -7,8 +7,11 @@ block has a memory block: itself, and l_m positions before it. No position sees 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+
+from . import block_nat
 
 
 def visible(position: int, block: int, memory: int) -> list[int]:
@@ -19,30 +22,9 @@ def visible(position: int, block: int, memory: int) -> list[int]:
     return [other for other in range(position + 1) if begin - memory <= other]
 
 
-def attend(
-    x: torch.Tensor, weights: dict[str, torch.Tensor], heads: int, block: int, memory: int
-) -> torch.Tensor:
-    """What local attention with fairseq's weights makes of one sequence, T×D -> T×D."""
-    length, dim = x.shape
-    size = dim // heads
-
-    def project(name: str, states: torch.Tensor) -> torch.Tensor:
-        return states @ weights[f"{name}_proj.weight"].t() + weights[f"{name}_proj.bias"]
-
-    queries, keys, values = (project(name, x) for name in "qkv")
-    rows = []
-    for i in range(length):
-        parts = []
-        for head in range(heads):
-            part = slice(head * size, (head + 1) * size)
-            seen = visible(i, block, memory)
-            scores = [(queries[i, part] * keys[j, part]).sum() / math.sqrt(size) for j in seen]
-            shares = [torch.exp(score - max(scores).detach()) for score in scores]
-            total = sum(shares)
-            mixed = sum(s * values[j, part] for s, j in zip(shares, seen, strict=True))
-            parts.append(mixed / total)
-        rows.append(torch.cat(parts))
-    return project("out", torch.stack(rows))
+def attend(attention: Any, x: torch.Tensor, block: int, memory: int) -> torch.Tensor:
+    """What local attention with this module's weights makes of one sequence, T×D -> T×D."""
+    return block_nat.attend(attention, x, x, [visible(i, block, memory) for i in range(len(x))])
 
 
 def window_mask(length: int, block: int, memory: int) -> torch.Tensor:

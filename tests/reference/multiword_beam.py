@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from fairseq_paradec.target_order import TargetOrder
+
 from .greedy import Rules
-from .target_order import Spec, average, log_probs, read, start
+from .target_order import average, log_probs, read, start
 
 Slots = tuple[int, ...]
 
@@ -51,7 +53,7 @@ class Output:
 
 
 def asker(
-    models: Sequence[Any], spec: Spec, source: Sequence[int], rules: Rules, bos: int = 0
+    models: Sequence[Any], spec: TargetOrder, source: Sequence[int], rules: Rules, bos: int = 0
 ) -> Ask:
     """The models' full forward over all slots, and the rules slot by slot."""
     known: dict[Slots, list[list[float]]] = {}
@@ -65,7 +67,7 @@ def asker(
             scores = parts[0] if len(parts) == 1 else average(parts)
             for b, slots in enumerate(new):
                 t = len(slots)
-                rows = [rules.apply(scores[b, t + i], t + i) for i in range(spec.z)]
+                rows = [rules.apply(scores[b, t + i], t + i) for i in range(spec.tokens_per_step)]
                 known[slots] = [row.tolist() for row in rows]
         return [known[slots] for slots in hypotheses]
 
@@ -78,29 +80,10 @@ def best(candidates: list[Hypothesis], count: int) -> list[Hypothesis]:
     return sorted(possible, key=lambda hypothesis: -hypothesis.total)[:count]
 
 
-def all_tuples(
-    hypothesis: Hypothesis, table: list[list[float]], eos: int, beam: int
-) -> list[tuple[list[Hypothesis], list[Hypothesis]]]:
-    """For each slot i: every w_0..w_i with `</s>` as w_i, and every one without any `</s>`."""
-    found = []
-    for i in range(len(table)):
-        ended, longer = [], []
-        allowed = [[w for w, score in enumerate(row) if score > -math.inf] for row in table]
-        for words in itertools.product(*allowed[: i + 1]):
-            if eos in words[:i]:
-                continue
-            grown = hypothesis
-            for slot, word in enumerate(words):
-                grown = grown.with_word(word, table[slot][word])
-            (ended if words[i] == eos else longer).append(grown)
-        found.append((ended, longer))
-    return found
-
-
 def outer_addition(
     hypothesis: Hypothesis, table: list[list[float]], eos: int, beam: int
 ) -> list[tuple[list[Hypothesis], list[Hypothesis]]]:
-    """The same, but for each slot the best B of a hypothesis go on (lines 6 to 8)."""
+    """For each slot: what ends there, and the best B of a hypothesis, which go on (lines 6-8)."""
     found, kept = [], [hypothesis]
     for row in table:
         ended = [one.with_word(eos, row[eos]) for one in kept]
@@ -116,7 +99,7 @@ def outer_addition(
 
 
 def search(
-    ask: Ask, spec: Spec, rules: Rules, beam: int, rank: Callable[[float, int], float]
+    ask: Ask, spec: TargetOrder, rules: Rules, beam: int, rank: Callable[[float, int], float]
 ) -> list[Hypothesis]:
     """What one sentence's search finishes: step by step, and of one step the best that are wanted.
 
@@ -130,7 +113,7 @@ def search(
             for hypothesis, table in zip(live, tables, strict=True)
         ]
         new = []
-        for i in range(spec.z):
+        for i in range(spec.tokens_per_step):
             candidates = [one for parts in grown for one in (*parts[i][0], *parts[i][1])]
             new += [one for one in best(candidates, beam) if one.slots[-1] == rules.eos]
         if beam == 1:
@@ -138,12 +121,12 @@ def search(
         new.sort(key=lambda one: -rank(one.total, len(one.slots)))
         finished += new[: beam - len(finished)]
         live = best([one for parts in grown for one in parts[-1][1]], beam)
-        t += spec.z
+        t += spec.tokens_per_step
     return finished
 
 
 def outputs(
-    finished: Sequence[Hypothesis], spec: Spec, eos: int, rank: Callable[[float, int], float]
+    finished: Sequence[Hypothesis], spec: TargetOrder, eos: int, rank: Callable[[float, int], float]
 ) -> list[Output]:
     """Finished hypotheses in natural order, with one `</s>`, the best one first."""
     found = []
@@ -157,14 +140,24 @@ def outputs(
     return sorted(found, key=lambda output: -output.score)
 
 
-def every_output(ask: Ask, spec: Spec, rules: Rules) -> list[Hypothesis]:
+def every_output(ask: Ask, spec: TargetOrder, rules: Rules) -> list[Hypothesis]:
     """All outputs that the limits allow, with their log-probabilities: no search at all."""
-    found, live = [], [Hypothesis()]
+    found: dict[Slots, Hypothesis] = {}
+    live, eos = [Hypothesis()], rules.eos
     while live:
         longer = []
         for hypothesis, table in zip(live, ask([one.slots for one in live]), strict=True):
-            grown = all_tuples(hypothesis, table, rules.eos, 0)
-            found += [one for ended, _ in grown for one in best(ended, len(ended))]
-            longer += best(grown[-1][1], len(grown[-1][1]))
+            for words in itertools.product(range(len(table[0])), repeat=spec.tokens_per_step):
+                if spec.double_token and words[0] == eos != words[1]:
+                    continue  # no end on the left alone
+                if eos in words and not spec.double_token:
+                    words = words[: words.index(eos) + 1]
+                grown = hypothesis
+                for word, row in zip(words, table, strict=False):
+                    grown = grown.with_word(word, row[word])
+                if grown.total > -math.inf and eos in words:
+                    found[grown.slots] = grown
+                elif grown.total > -math.inf:
+                    longer.append(grown)
         live = longer
-    return found
+    return list(found.values())

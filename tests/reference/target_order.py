@@ -2,41 +2,19 @@
 
 Zhang et al. 2020, sections 3 and 4, and Imamura and Sumita 2020, section 3. Everything is a list; a
 row is computed alone, without padding; positions and mask are written down entry by entry and given
-to the decoder's layers.
+to the decoder's layers. Of a TargetOrder only the options are read, and how many words a step has.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Spec:
-    """An order's options, named as the package names them."""
-
-    directions: int = 1
-    tokens_per_direction: int = 1
-    right_to_left: bool = False
-    double_token: bool = False
-    middle_to_side: bool = False
-    alternate_ends: bool = False
-    independent_directions: bool = False
-    vanilla_mask: bool = False
-    vanilla_positions: bool = False
-
-    @property
-    def z(self) -> int:
-        """Words a step."""
-        if self.alternate_ends:
-            return 1
-        return self.directions * self.tokens_per_direction
-
+from fairseq_paradec.target_order import TargetOrder
 
 # ---- words and slots ----------------------------------------------------------------------------
 
@@ -84,7 +62,7 @@ def in_segments(words: Sequence[int], count: int) -> list[int]:
     return taken
 
 
-def write(spec: Spec, words: Sequence[int]) -> list[int]:
+def write(spec: TargetOrder, words: Sequence[int]) -> list[int]:
     """Words in the order in which they are written."""
     if spec.directions == 1:
         return list(words)[::-1] if spec.right_to_left else list(words)
@@ -93,7 +71,7 @@ def write(spec: Spec, words: Sequence[int]) -> list[int]:
     return in_segments(words, spec.directions // 2)
 
 
-def read(spec: Spec, slots: Sequence[Any]) -> list[Any]:
+def read(spec: TargetOrder, slots: Sequence[Any]) -> list[Any]:
     """Undo `write`, for words or anything that belongs to them."""
     natural: list[Any] = [None] * len(slots)
     for slot, word in enumerate(write(spec, range(len(slots)))):
@@ -101,13 +79,13 @@ def read(spec: Spec, slots: Sequence[Any]) -> list[Any]:
     return natural
 
 
-def start(spec: Spec, bos: int, eos: int) -> list[int]:
+def start(spec: TargetOrder, bos: int, eos: int) -> list[int]:
     """The inputs of the first step."""
-    return [bos, eos] if spec.double_token else [eos for _ in range(spec.z)]
+    return [bos, eos] if spec.double_token else [eos for _ in range(spec.tokens_per_step)]
 
 
 def training_row(
-    spec: Spec, words: Sequence[int], bos: int, eos: int
+    spec: TargetOrder, words: Sequence[int], bos: int, eos: int
 ) -> tuple[list[int], list[int]]:
     """One target's inputs, in whole steps, and what they predict (fewer, where nothing is)."""
     slots = [*write(spec, words), eos]
@@ -115,12 +93,12 @@ def training_row(
         slots.append(eos)  # EOD, EOD, or the middle word and EOD: an even total
     inputs = start(spec, bos, eos)
     while len(inputs) < len(slots):
-        inputs += slots[len(inputs) - spec.z :][: spec.z]
+        inputs += slots[len(inputs) - spec.tokens_per_step :][: spec.tokens_per_step]
     return inputs, slots
 
 
 def training_batch(
-    spec: Spec, targets: Sequence[Sequence[int]], bos: int, eos: int, pad: int
+    spec: TargetOrder, targets: Sequence[Sequence[int]], bos: int, eos: int, pad: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Inputs and targets of several rows, padded at the end to the longest row's inputs."""
     rows = [training_row(spec, words, bos, eos) for words in targets]
@@ -132,7 +110,7 @@ def training_batch(
 # ---- the decoder --------------------------------------------------------------------------------
 
 
-def position(spec: Spec, slot: int) -> int:
+def position(spec: TargetOrder, slot: int) -> int:
     """The position of the input that predicts a slot (equations 7 and 10)."""
     if spec.directions == 1 or spec.double_token or spec.vanilla_positions:
         return slot
@@ -142,9 +120,9 @@ def position(spec: Spec, slot: int) -> int:
     return slot // spec.directions
 
 
-def sees(spec: Spec, i: int, j: int) -> bool:
+def sees(spec: TargetOrder, i: int, j: int) -> bool:
     """Whether input row i sees row j (equation 4)."""
-    z = 1 if spec.vanilla_mask else spec.z
+    z = 1 if spec.vanilla_mask else spec.tokens_per_step
     if spec.independent_directions and i % spec.directions != j % spec.directions:
         return False
     return i // z >= j // z
@@ -157,7 +135,7 @@ def sinusoid(place: int, dim: int) -> list[float]:
     return [math.sin(place * r) for r in rates] + [math.cos(place * r) for r in rates]
 
 
-def position_vectors(model: Any, spec: Spec, width: int) -> Tensor | None:
+def position_vectors(model: Any, spec: TargetOrder, width: int) -> Tensor | None:
     """What is added to the inputs, T×D.
 
     fairseq counts its positions from 2. Learned vectors are one per slot; with four directions or
@@ -183,7 +161,7 @@ def position_vectors(model: Any, spec: Spec, width: int) -> Tensor | None:
 
 
 def features(
-    model: Any, spec: Spec, source: Sequence[int], inputs: Sequence[Sequence[int]]
+    model: Any, spec: TargetOrder, source: Sequence[int], inputs: Sequence[Sequence[int]]
 ) -> Tensor:
     """The decoder's output B×T×D for one source and B rows of inputs of one length."""
     decoder = model.decoder
@@ -211,7 +189,7 @@ def features(
 
 def log_probs(
     model: Any,
-    spec: Spec,
+    spec: TargetOrder,
     source: Sequence[int],
     inputs: Sequence[Sequence[int]],
     temperature: float = 1.0,
@@ -228,7 +206,7 @@ def average(parts: Sequence[Tensor]) -> Tensor:
 
 def smoothed_loss(
     model: Any,
-    spec: Spec,
+    spec: TargetOrder,
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     bos: int,
     eos: int,

@@ -19,6 +19,15 @@ from support.builders import built, tiny_model
 KINDS = ("itself", "noisy", "other", "ends_at_once", "never_ends")
 
 
+def noisy(model: Any, share: float) -> Any:
+    """A copy whose decoder's weights have noise of this share of their spread."""
+    model, lots = copy.deepcopy(model), torch.Generator().manual_seed(3)
+    for weight in model.decoder.parameters():
+        noise = torch.randn(weight.shape, generator=lots, dtype=torch.float64)
+        weight.data += share * weight.std() * noise.to(weight) if weight.numel() > 1 else 0
+    return model
+
+
 @functools.cache
 def drafter(variant: str, kind: str, dtype: torch.dtype) -> Any:
     """A drafter for the verifier of one of VARIANTS: leave it as it is."""
@@ -26,12 +35,7 @@ def drafter(variant: str, kind: str, dtype: torch.dtype) -> Any:
     if kind == "itself":
         return model
     if kind == "noisy":
-        model = copy.deepcopy(model)
-        lots = torch.Generator().manual_seed(3)
-        for weight in model.decoder.parameters():
-            noise = torch.randn(weight.shape, generator=lots, dtype=torch.float64)
-            weight.data += 0.1 * weight.std() * noise.to(dtype) if weight.numel() > 1 else 0
-        return model
+        return noisy(model, 0.1)
     model = tiny_model(task, seed=9, decoder_layers=1).to(dtype)
     if kind != "other":
         norm = model.decoder.layers[-1].final_layer_norm

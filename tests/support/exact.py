@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import Scored
+from fairseq_paradec.errors import UsageError
 from support.builders import Limits, decode, source_rows
 
 Flags = dict[str, Any]
@@ -174,3 +176,11 @@ def scored(scores: Tensor, choices: Tensor, draft: Tensor) -> Scored:
     drafted = part.gather(2, draft[:, :, None])
     best = scores.gather(2, choices[:, :, None]).squeeze(2)
     return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(2))
+
+
+def refused(task: Any, models: Sequence[Any], words: str, **flags: Any) -> None:
+    """Building the generator must fail, and name all these words, which `|` parts."""
+    with pytest.raises(UsageError) as error:
+        task.build_generator([*models], argparse.Namespace(**flags))
+    missing = [word for word in words.split("|") if word not in str(error.value)]
+    assert not missing, f"{missing}: {error.value}"

@@ -28,9 +28,15 @@ def build(task: Any, arch: str, **options: Any) -> Any:
     return model
 
 
-def pairs(task: Any, times: int = 1, seed: int = 0) -> dict[str, Any]:
+def pairs(
+    task: Any,
+    times: int = 1,
+    seed: int = 0,
+    source_lengths: Sequence[int] = SOURCE_LENGTHS,
+    target_lengths: Sequence[int] = TARGET_LENGTHS,
+) -> dict[str, Any]:
     """A batch of random sentence pairs, as fairseq's dataset makes it."""
-    lengths = [SOURCE_LENGTHS * times, TARGET_LENGTHS * times]
+    lengths = [[*source_lengths] * times, [*target_lengths] * times]
     source, target = (sources(task, one, seed + i) for i, one in enumerate(lengths))
     dataset = LanguagePairDataset(
         source, lengths[0], task.source_dictionary,

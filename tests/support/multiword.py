@@ -12,10 +12,9 @@ import torch
 from reference import double_token_beam as pairs
 from reference import multiword_beam as paper
 from reference.greedy import Rules
-from reference.target_order import Spec
 
+from fairseq_paradec.target_order import TargetOrder
 from support.builders import MAX_POSITIONS, Limits, tiny_reordered, tiny_task
-from support.orders import spec_of
 
 RAGGED = (3, 7, 5, 2)
 #: Presets with options and a seed whose outputs have many lengths.
@@ -102,13 +101,13 @@ def twin(
     prefix: Sequence[int] = (),
 ) -> list[paper.Output]:
     """What Algorithm 1 of either paper makes of one sentence."""
-    spec, rules = spec_of(models[0].target_order), rules_of(models[0], len(source), limits, prefix)
+    spec, rules = models[0].target_order, rules_of(models[0], len(source), limits, prefix)
     ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search
     finished = search(ask, spec, rules, beam, ranking(limits))
     return paper.outputs(finished, spec, rules.eos, ranking(limits))
 
 
-def algorithm(spec: Spec) -> Any:
+def algorithm(spec: TargetOrder) -> Any:
     """The twin's module: `search` and `every_output`."""
     return pairs if spec.double_token else paper
 
