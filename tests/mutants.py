@@ -179,8 +179,7 @@ MUTANTS = [
       "self.tokens = predicted[num_final + 1 :]"),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
-    m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :",
-      "test_pass_counts.py"),
+    m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # assisted
     m("assisted", ASSISTED, "self.scorer.keep(list(map(min, self.scorer.cache.lengths, wanted)))",

@@ -314,19 +314,6 @@ def test_outputs_are_compared_when_they_are_timed_too(models, always, quiet):
     assert {s["changed"] for s in found.values()} == {0}
 
 
-def test_sentences_that_cannot_be_decoded_are_left_out(always):
-    dataset = always[0].dataset
-    sizes = dataset.src_sizes.copy()
-    sizes[[5, 7]] = 1, 5000
-    pretend = SimpleNamespace(src_sizes=sizes, tgt_sizes=dataset.tgt_sizes)
-    task = SimpleNamespace(dataset=lambda subset: pretend)
-    args = SimpleNamespace(subset="test", sentences=None, timed=10, batch_sizes=[4, 400],
-                           threads=[1], rounds=1, device="cpu", busy=True)  # fmt: skip
-    chosen = benchmark.make_plan(SimpleNamespace(task=task, models=always[0].models), args)
-    assert sorted(chosen.sentences) == [i for i in range(100) if i not in (5, 7)]
-    assert (len(chosen.timed), chosen.batch_sizes) == (10, (4,))
-
-
 def test_references_are_the_raw_text_of_the_data_folder(tmp_path):
     detokenised, source = judge.references(str(DEMO), "test", 100, None)
     assert (len(detokenised), source) == (100, "DATA, detokenised")

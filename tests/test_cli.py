@@ -97,19 +97,6 @@ def count_divergences(folder, *arguments):
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
-def test_lossless_counts_every_variant(tmp_path):
-    table = count_divergences(tmp_path, "--batch-sizes", "1,2")
-    rows = table["rows"]
-    assert len(rows) == 2 * len(lossless.variants(joined=True))
-    assert len({tuple(list(row.values())[:6]) for row in rows}) == len(rows)
-    assert {(row["batch size"], row["sentences"]) for row in rows} == {(1, 3), (2, 3)}
-    assert all(row["identical"] + row["ties"] == 3 and row["beyond ties"] == 0 for row in rows)
-    greedy = [row["passes"] for row in rows if row["decoder"] == "greedy"]
-    assert greedy[0] == greedy[1]
-    assert all(row["passes"] <= greedy[0] for row in rows if "stop=" not in row["other"])
-
-
 def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypatch):
     few = [{"decoding": "greedy"}, {"decoding": "pgj", "block_size": 3}]
     monkeypatch.setattr(lossless, "variants", lambda *given: few)

@@ -330,24 +330,11 @@ def aspec(source):
     }  # fmt: skip
 
 
-def everyday(source):
-    """Captions come before everyday sentences, of which one is in each split."""
-    for name, lang in ((name, lang) for name in MULTI30K for lang in LANGUAGES):
-        write(source / f"{name}.{lang}.gz", [f"A {name} in {lang}."])
-    pack_zip(source, [(f"Say {i}.", f"Sag {i}.") for i in (31, 109, 0)])
-    return {
-        "raw/train.en": ["A train in en.", "Say 0."], "raw/test2.de": ["Sag 31."],
-        "raw/valid.en": ["A val in en.", "Say 109."],
-        "raw/test.de": ["A test_2016_flickr in de."], "raw/test1.de": ["A test_2017_flickr in de."],
-    }  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("fill", "script", "options"), [
     (wmt16, "wmt16_roen", []),
     (iwslt15, "iwslt15_envi", ["--workers", 2]),
     (aspec, "aspec_jaen", ["--segmenter", r"sed s/\(本\|京\)/\1_/"]),
-    (everyday, "everyday", []),
 ])  # fmt: skip
 def test_what_comes_out(fill, script, options, tmp_path):
     """Of a source, the lines of some files."""

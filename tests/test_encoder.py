@@ -110,21 +110,6 @@ def test_a_source_beyond_the_learned_positions():
     assert difference(*both(model, wide)) < TOLERANCE
 
 
-def test_weights_are_gathered_again():
-    task = task_for("default")
-    model = tiny_model(task)
-    net_input = batch(task, [6, 4])["net_input"]
-    lean = lean_encoder(model, "columns")
-    for parameter in model.parameters():
-        parameter.data.mul_(1.1)
-    want = model.encoder.forward_torchscript(net_input)
-    lean.gather("columns")
-    assert difference(want, lean(net_input)) < TOLERANCE
-    model.float()
-    lean.gather("plain")
-    assert difference(model.encoder.forward_torchscript(net_input), lean(net_input)) < 1e-5
-
-
 def test_layerdrop_draws_no_random_numbers():
     task = task_for("layerdrop")
     model = tiny_model(task, "layerdrop", encoder_layerdrop=0.9)

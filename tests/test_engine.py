@@ -239,23 +239,6 @@ def test_what_compiles_and_the_best_form():
         Engine("int8").form(torch.float32, gpu, True, 10)
 
 
-def test_large_models_are_exact(monkeypatch):
-    """Weights beyond the cache take another form; tokens stay fairseq's beam 1's."""
-    monkeypatch.setattr(weights, "CACHED_BYTES", 0)
-    task, model, sources = demo()
-    model = copy.deepcopy(model)
-    model.make_generation_fast_()
-    for flags in (
-        {"decoding": "greedy"},
-        {"decoding": "hgj", "jacobi_window": "sliding"},
-        {"decoding": "gad", "drafter_path": str(builders.DEMO_DRAFTER)},
-    ):
-        check(task, [model], collate(task, sources[:3]), flags, Limits(max_len_b=60))
-    scorer = ChunkScorer(model)
-    scorer.encode(collate(task, sources[:1])["net_input"])
-    assert isinstance(scorer.weights.layers[0].attention.qkv, weights.PackedLinear)
-
-
 # ---- dtypes ------------------------------------------------------------------------------------
 
 # Measured on the demo model, relative to log-probs' spread: bf16 0.02, fp16 0.002, int8 0.05.

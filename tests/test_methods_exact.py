@@ -29,16 +29,6 @@ def test_threads_may_share_a_generator(flags: Flags) -> None:
         assert list(pool.map(translate, rows[:24])) == wanted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flags", METHODS, ids=name)
-def test_ragged_batches(flags: Flags) -> None:
-    task, model, rows = demo()
-    for first in range(0, len(rows), 40):
-        sample = collate(task, rows[first : first + 40])
-        want = check(task, [model], sample, flags, LIMITS, max_ties=1)
-        assert max(len(hypo["tokens"]) for hypo in want) < 61
-
-
 @pytest.mark.parametrize("flags", METHODS, ids=name)
 def test_no_ties_in_double_precision_nor_one_at_a_time(flags: Flags) -> None:
     task, model, rows = demo(torch.float64)

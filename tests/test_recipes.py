@@ -345,26 +345,3 @@ def test_reordered_killed_and_gone_on_with(tmp_path):
     state = average.read(model)["model"]
     layers = {name.split(".")[2] for name in state if name.startswith("decoder.layers.")}
     assert layers == {"0", "1"}
-
-
-@pytest.mark.slow
-def test_assisted_with_real_steps(tmp_path):
-    """A narrow drafter, with the verifier's encoder to the bit, decodes as greedy search does."""
-    data, save_dir = preprocess(tmp_path / "it's a corpus"), tmp_path / "assisted"
-    command = [str(SCRIPTS / "train_assisted.sh"), str(data), "--save-dir", str(save_dir)]
-    narrow = "--decoder-embed-dim 64 --decoder-ffn-embed-dim 96 --decoder-attention-heads 2"
-    options = f"--preset tiny --layers 2 --smoke --threads 1 -- {narrow}"
-    assert "assisted" in cut_short(
-        [*command, *options.split()], save_dir / "greedy" / "dict.de.txt"
-    )
-    rows = json.loads((save_dir / "acceptance.json").read_text())["rows"]
-    assert [(row["decoder"], row["identical, %"]) for row in rows] == [
-        ("greedy", 100.0), ("assisted", 100.0)
-    ]  # fmt: skip
-    drafter, verifier = (
-        average.read(save_dir / name / "model.pt")["model"] for name in ("drafter", "verifier")
-    )
-    theirs = {name for name in verifier if name.startswith("encoder.")}
-    assert theirs == {name for name in drafter if name.startswith("encoder.")}
-    assert all(verifier[name].equal(drafter[name]) for name in theirs)
-    assert drafter["decoder.layers.1.encoder_attn.k_proj.weight"].shape == (64, 128)

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from reference import blockwise as heads_paper
-from reference import gad as gad_paper
 from reference.greedy import rules_for
-from support import builders
+from support import gad
 from support.blockwise import Given, criterion, numbers, whole
 from support.builders import VOCABULARY, Limits, batch, built, source_rows
 from support.exact import PREFIXES, RAGGED, check, watched
-from support.gad import Pair, pair, said_by, twin_verifier
+from support.gad import Pair, pair, said_by
 from torch import Tensor
 
 from fairseq_paradec.decoding.engine.block import BlockScorer
@@ -67,11 +66,11 @@ def gad_twin(
     prefix: Sequence[int] = (),
     topk: int = 1,
 ) -> Found:
-    words = given.task.target_dictionary
-    rules = rules_for(words, given.models, len(source), prefix=prefix, **limits.reference())
-    said = said_by(given, tuple(source), builders.DRAFTER_BLOCK_SIZE)
-    verify = twin_verifier(given, tuple(source), limits.temperature)
-    result = gad_paper.gad(verify, lambda y: cut(said(y), shortlist), rules, topk, math.inf)
+    def script(source: tuple[int, ...], y: Sequence[int], size: int) -> Tensor:
+        return cut(said_by(given, source, size)(y), shortlist)
+
+    rule = {"decoding": "gad_pp", "accept_topk": topk, "accept_margin": math.inf}
+    result = gad.twin(given, source, limits, prefix, script, **rule)
     return result.tokens, [(p.start, p.draft, p.num_accepted) for p in result.passes]
 
 

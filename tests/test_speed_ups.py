@@ -168,16 +168,6 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["gad", "blockwise"])
-def test_acceptance_adds_up_to_the_records(traced, name):
-    """Drafts are cut at ``</s>`` here, so that every accepted token counts."""
-    records = read(traced[name])
-    found = acceptance_by_position.count(records)
-    assert sum(one.accepted for one in found) == sum(sum(r["num_accepted"]) for r in records) > 0
-    assert sum(one.drafted for one in found) <= sum(sum(r["num_drafted"]) for r in records)
-    assert (sum(one.rescued for one in found) > 0) == (name != "gad")
-
-
 # ---- the commands --------------------------------------------------------------------------------
 
 

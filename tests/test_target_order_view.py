@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-import pytest
-
-from fairseq_paradec.analysis.target_order_view import EOS, UNTRAINED, drawing
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.models.reordered_transformer import PRESETS
-from fairseq_paradec.target_order import TargetOrder
 
 # zhang2020, Figure 1e and 1f, for six words: y1 y6 y2 y5 | y3 y4 </s>.
 FIGURE = """\
@@ -38,24 +31,6 @@ def test_the_papers_figure(capsys):
     assert found == FIGURE
     seen = [line[2:] for line in mask.splitlines()[2:]]
     assert seen == ["● ● ● ● · · · ·"] * 4 + ["● ● ● ● ● ● ● ●"] * 4
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_word_once_and_its_input_a_step_later(name):
-    flags = {f.name for f in fields(TargetOrder)}
-    order = TargetOrder(**{k: v for k, v in PRESETS[name].items() if k in flags})
-    z = order.tokens_per_step
-    for length in (1, 2, 5, 6):
-        # The same word everywhere: places, not words, tell them apart.
-        drawn = drawing(order, ["a"] * length)
-        places = sorted(s.place for s in drawn.slots if s.place is not None)
-        assert places == [*range(1, length + 1)]
-        ends = [s.number for s in drawn.slots if s.word == EOS]
-        assert ends[0] == length
-        assert len(ends) == (len(drawn.slots) - length if order.double_token else 1)
-        assert [len(step) for step in drawn.steps] == [z] * len(drawn.steps)
-        for slot in drawn.slots[z:]:
-            assert slot.input == drawn.slots[slot.number - z].word != UNTRAINED
 
 
 def test_targets_are_rewritten_and_drawn(tmp_path, capsys):

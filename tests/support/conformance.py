@@ -61,17 +61,9 @@ def case(
 
 
 CASES = [
-    case("greedy"),
-    case("pj"),
-    case("pj", jacobi_length="oracle", jacobi_stop="unchanged"),
-    case("pj", jacobi_init="source-copy"),
-    case("pgj", block_size=3),
-    case("pgj", block_size=8, jacobi_stop="unchanged", jacobi_init="ngram"),
-    case("pgj", block_size=5, jacobi_window="sliding", jacobi_init="bos"),
+    *(case(**flags) for flags in exact.METHODS),
+    case("pj", jacobi_init="source-copy", jacobi_stop="unchanged"),
     case("pgj", block_size=50, jacobi_init="ngram"),
-    case("hgj"),
-    case("hgj", block_size=3, hybrid_length=7),
-    case("hgj", block_size=3, hybrid_length=7, jacobi_window="sliding", jacobi_init="ngram"),
     case("hgj", block_size=1, hybrid_length=1, jacobi_init="source-copy"),
     case("hgj", block_size=5, hybrid_length=7, jacobi_window="sliding", jacobi_init="ngram",
          adaptive_block=True),

@@ -19,8 +19,6 @@ from support.builders import Limits, decode, source_rows
 
 Flags = dict[str, Any]
 
-INITS = ("pad", "bos", "source-copy", "ngram")
-BLOCKS = (1, 3, 5, 8, 50)  # 50: beyond every limit here
 RAGGED = (3, 7, 5, 9, 2, 4)
 #: Every kind of method once, for tests that vary something else.
 METHODS: list[Flags] = [
@@ -39,30 +37,6 @@ METHODS: list[Flags] = [
 
 def name(flags: Flags) -> str:
     return "-".join(str(value) for value in flags.values())
-
-
-#: What --jacobi-window and --jacobi-stop allow together.
-WINDOWS: list[Flags] = [
-    {"jacobi_window": "block", "jacobi_stop": "prefix"},
-    {"jacobi_window": "block", "jacobi_stop": "unchanged"},
-    {"jacobi_window": "sliding", "jacobi_stop": "prefix"},
-]
-
-#: Every combination of the flags of one method.
-GRID: list[Flags] = [
-    *(
-        {"decoding": "pj", "jacobi_init": init, "jacobi_stop": stop, "jacobi_length": length}
-        for init in INITS for stop in ("prefix", "unchanged") for length in ("grow", "oracle")
-    ),
-    *(
-        {"decoding": "pgj", "block_size": size, "jacobi_init": init, **how}
-        for size in BLOCKS for init in INITS for how in WINDOWS
-    ),
-    *(
-        {"decoding": "hgj", "block_size": size, "jacobi_init": init, "hybrid_length": last, **how}
-        for size in (1, 3, 8) for init in INITS for how in WINDOWS for last in (1, 7, None)
-    ),
-]  # fmt: skip
 
 
 def same_or_tie(
