@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 from reference.greedy import stock_greedy
-from support import assisted
 from support.builders import (
     DEMO,
     Limits,
     batch,
     built,
-    collate,
     decode,
     demo,
     lend,
@@ -115,33 +112,6 @@ def test_drafters_that_do_not_fit_are_named(tmp_path: Path) -> None:
         path = files[given] if given in files else lend(*at, lent[given])
         words = f"--drafter-path: got|{words}"
         refused(at[0], [at[1]], words, decoding=decoding, drafter_path=path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"sampling_topk": 10}, {"sampling_topp": 0.9}])
-def test_samples_of_real_sentences_score_as_fairseqs_own(more: dict[str, Any]) -> None:
-    """Mean log-probabilities by sentence, of 10 samples each, within 5 standard errors."""
-    task, model, sources = demo()
-    model = copy.deepcopy(model)
-    model.make_generation_fast_()
-    path = lend(task, model, assisted.noisy(model, 0.3))
-    common = {"sampling": True, "beam": 1, "unnormalized": True, **more}
-    generators = [
-        task.build_generator([model], argparse.Namespace(**common, **own))
-        for own in ({"decoding": "beam"}, {"decoding": "assisted", "drafter_path": path})
-    ]
-    torch.manual_seed(7)
-    means = []
-    for generator in generators:
-        found = [
-            task.inference_step(generator, [model], collate(task, [source] * 10))
-            for source in sources
-        ]
-        means.append(torch.tensor([[h[0]["score"].item() for h in one] for one in found]).mean(1))
-    difference = means[1] - means[0]  # of each sentence
-    error = difference.std() / len(difference) ** 0.5
-    assert difference.mean().abs() < 5 * error
-    assert 5 * error < 0.2 * means[0].mean().abs()  # it would show a wrong distribution
 
 
 def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

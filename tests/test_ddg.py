@@ -201,15 +201,6 @@ def test_sentences_of_the_data(run: Run, tmp_path: Path) -> None:
         assert f"passes: {len(passes)}," in summary
 
 
-def test_lines_of_a_file(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An empty line has no translation, and its neighbours keep their numbers."""
-    file = tmp_path / "lines.txt"
-    file.write_text("A man .\n\nTwo men .\n", encoding="utf-8")
-    _, told, _ = run(DEMO, "--input", file, "--tokenized", "--decoding", "greedy")
-    assert [b.split(" (")[0] for b in told.split("\n\n")] == ["sentence 0", "sentence 2"]
-    assert "sentence 1 is empty" in caplog.text
-
-
 def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
     file, strange = tmp_path / "t.jsonl", tmp_path / "s.jsonl"
     write(file, *(FIVE | {"id": number} for number in (3, 5, 4, 3)))

@@ -18,7 +18,7 @@ from fairseq_paradec.decoding.acceptance import ExactMatch
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_an_output_that_is_not_greedys(dtype, monkeypatch):
     row = next(r for r in gates.rows(1) if r["case"].method == "pgj" and r["dtype"] == dtype)
-    row |= {"limits": "16", "prefix": "none"}
+    row |= {"limits": "16", "prefix": "none", "batch": "ragged"}
     assert gates.hold(row, "cpu")["sentences"] == 4
     monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
     with pytest.raises(AssertionError):

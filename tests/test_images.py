@@ -196,18 +196,6 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     assert (picture == want).all()
 
 
-def test_own_pictures_are_replaced_and_others_are_not(data, tmp_path, capsys):
-    greedy = generated(tmp_path / "greedy.txt", shifted(1))
-    out = tmp_path / "p"
-    for _ in range(2):
-        assert run(capsys, "images", "compare", data, greedy, "--out", out)[0] == 0
-    Image.fromarray(truth()[0]).save(out / "3.png")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    said = refused(capsys, "images", "compare", data, greedy, "--out", out)
-    assert f"--out: got '{out / '3.png'}'" in said and "earlier picture" in said
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
 def line(kind: str, number: int) -> str:
     """One line of ``generated(shifted(1))``."""
     large = truth()[number]

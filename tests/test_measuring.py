@@ -74,24 +74,6 @@ def test_the_table(tmp_path, capsys):
     assert "--decoder: got 'beam'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_threads_and_processes(tmp_path, capsys):
-    out = tmp_path / "threads.json"
-    command = ["threads", str(DEMO), "--path", str(DEMO / "model.pt"), "--sentences", "3",
-               "--rounds", "2", "--busy", "--out", str(out), "--decoder"]  # fmt: skip
-    assert paradec([*command, "greedy --engine native"]) == 0
-    rows = json.loads(out.read_text())["rows"]
-    ways = ["1 generator", "1 generator, 2 threads", "2 generators in threads", "2 processes"]
-    assert [row["by"] for row in rows] == ways and rows[0]["times 1 thread"] == 1
-    for row in rows:
-        assert 0 < row["lowest round"] <= row["sentences per second"] <= row["highest round"]
-        assert row["ms a sentence"] > 0
-    alone, _, shared, apart = (row["peak MiB"] for row in rows)
-    assert 0.7 * alone < shared < 1.3 * alone < 1.7 * alone < apart < 2.3 * alone
-    assert paradec([*command, "hgj --block-size 0"]) == 2
-    assert "--block-size: got 0" in capsys.readouterr().err
-
-
 ONE_LAYER = ("layers=1", "embed-dim=8", "ffn-embed-dim=8", "attention-heads=2")
 SIZES = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in ONE_LAYER]
 

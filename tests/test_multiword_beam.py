@@ -107,7 +107,6 @@ def test_a_step_of_pairs_is_the_twins(end: float) -> None:
 def test_the_twin_of_pairs_by_hand() -> None:
     """Tokens 0, 1 and EOD, 2; W = 1: two left words, three pairs, the best of which counts."""
     first = [[-1.0, -3.0, -2.0], [-1.5, -2.5, -0.5]]  # left, right
-    second = [[-4.0, -5.0, -0.1], [-1.0, -0.7, -0.2]]
     found = pairs.double_top_k([paper.Hypothesis()], [first], eod=2, width=1)
     # Lefts 0 and EOD; EOD goes with EOD only.
     assert [one.slots for one in found] == [(0, 2), (0, 0), (2, 2)]
@@ -115,17 +114,6 @@ def test_the_twin_of_pairs_by_hand() -> None:
     first[1][2] = -math.inf  # no EOD on the right: left EODs are impossible, too
     found = pairs.double_top_k([paper.Hypothesis()], [first], eod=2, width=1)
     assert [one.slots for one in found] == [(0, 0), (0, 1)]
-    model, limits = reordered("double_token")[1], Limits()
-    spec, rank = model.target_order, multiword.ranking(limits)
-    (one,) = pairs.search(
-        lambda found: [[first, second][len(slots) // 2] for slots in found],
-        spec, multiword.rules_of(model, 3, limits), 1, rank,
-    )  # fmt: skip
-    assert one.slots == (0, 0, 2, 2)
-    (output,) = paper.outputs([one], spec, 2, rank)
-    assert output.tokens == [0, 0, 2]
-    assert output.scores == pytest.approx([-1.0, -1.5, -0.3])
-    assert output.score == pytest.approx(-2.8 / 3)
 
 
 # ---- what it comes down to ----------------------------------------------------------------------

@@ -20,9 +20,7 @@ from support.builders import (
     Limits,
     batch,
     decode,
-    lend,
     task_for,
-    tiny_drafter,
     tiny_model,
     tiny_reordered,
     tiny_task,
@@ -239,31 +237,27 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(packing, "lean_encoder", slow)
     task = tiny_task(size=3000)
-    sample, drafter = batch(task, [9, 3, 6, 2] * 8), tiny_drafter(task, dtype=torch.float32)
-    other, model = (model_of("default", task) for _ in range(2))
-    flags = {"greedy": {}, "gad": {"drafter_path": lend(task, model, drafter)}}
+    sample, other, model = batch(task, [9, 3, 6, 2] * 8), *(model_of("default", task) for _ in "12")
 
-    def outputs(model: Any, decoding: str) -> tuple[Any, list[list[int]]]:
-        given = Limits().flags() | flags[decoding] | {"decoding": decoding, "engine": "native"}
-        generator = task.build_generator([model], argparse.Namespace(**given))
+    def outputs(model: Any) -> tuple[Any, list[list[int]]]:
+        args = argparse.Namespace(**Limits().flags(), decoding="greedy", engine="native")
+        generator = task.build_generator([model], args)
         hypos = task.inference_step(generator, [model], sample)
         return generator.scorer.packed, [hypo[0]["tokens"].tolist() for hypo in hypos]
 
-    alone = {decoding: outputs(other, decoding)[1] for decoding in flags}
+    _, alone = outputs(other)
     linear, x = NativeMap(torch.randn(900, 90), None, "fp32"), torch.randn(10, 90)
-    outs = [torch.empty(10, 900) for _ in range(4)]
     start, before = threading.Barrier(4), len(os.listdir("/proc/self/task"))
 
-    def work(kind: str, out: torch.Tensor) -> tuple[Any, list[list[int]]]:
+    def work(out: torch.Tensor) -> tuple[Any, list[list[int]]]:
         start.wait()
         linear(x, out)  # first of all: some of torch's own functions tell OpenMP
-        return outputs(model, kind)
+        return outputs(model)
 
-    kinds = [*flags, *flags]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(work, kinds, outs))
+        found = list(pool.map(work, [torch.empty(10, 900) for _ in range(4)]))
         assert len(os.listdir("/proc/self/task")) == before + 4
-    assert [tokens for _, tokens in found] == [alone[kind] for kind in kinds]
+    assert [tokens for _, tokens in found] == [alone] * 4
     assert len({id(packed) for packed, _ in found}) == 1
 
 

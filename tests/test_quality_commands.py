@@ -18,8 +18,8 @@ from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import acceptance, documents, judge, loading
-from fairseq_paradec.measure.text import plain_text, quality_of
+from fairseq_paradec.measure import acceptance, documents, loading
+from fairseq_paradec.measure.text import plain_text
 
 #: Intensities of an image.
 COUNT = 64
@@ -130,15 +130,3 @@ def test_acceptance_and_lossless_of_images(pictures, tmp_path):
     rows = run("lossless", pictures, tmp_path / "l.json", *flags)["rows"]
     assert len(rows) == 4 and all(row["beyond ties"] == 0 for row in rows)
     assert rows[0]["passes"] == COUNT + 1  # block size 1: greedy search of a whole image
-
-
-@pytest.mark.slow
-def test_evaluate_images(pictures, tmp_path):
-    flags = ["--", "--cpu", "--decoding", "greedy", "--batch-size", 5]
-    document = run("evaluate", pictures, tmp_path / "e.json", "--subset", "test", after=flags)
-    (row,) = document["rows"]
-    assert row["sentences"] == 5 and set(row) == {"model", "subset", "beam", "sentences", "PSNR"}
-    (texts,) = tmp_path.glob("e.0.test.txt")
-    truth = judge.targets(str(pictures), "test")
-    scores = quality_of(str(pictures), "hr", truth).scores(texts.read_text().splitlines())
-    assert row["PSNR"] == round(scores["PSNR"], 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +18,7 @@ from support.exact import PREFIXES, RAGGED, check, watched
 from support.gad import Pair, pair, said_by
 from torch import Tensor
 
-from fairseq_paradec.decoding.engine.block import BlockScorer
 from fairseq_paradec.decoding.engine.projection import DraftProjection
-from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
 #: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.
@@ -161,28 +156,6 @@ def test_heads_draft_the_best_of_the_first(
     if not flags:
         adaptive = short | {"adaptive_block": True}
         check(given.task, [given.model], sample, adaptive, Limits())
-
-
-def test_only_the_first_tokens_are_projected() -> None:
-    """By torch and by native passes; with a forced prefix all are."""
-    given = pair("default", "bidirectional", torch.float32)
-    given.drafter._is_generation_fast = True
-    rules = TokenRules(1, 3, 2, 2, 1, 0.0, 1.0, 0, torch.device("cpu"))
-    rows = [Row(b, [], 99) for b in range(2)]
-    chosen = []
-    for engine in (Engine(), Engine(kind="native")):
-        scorer = BlockScorer(given.drafter, engine)
-        drafts = DraftProjection(scorer.model, 11, given.task.target_dictionary)
-        with torch.inference_mode():
-            scorer.encode(batch(given.task, (5, 3))["net_input"])
-            hidden = scorer.fill([[], []], 4)
-            scores = scorer.log_probs(hidden)
-            short = drafts.choose(scorer.projection, hidden, rules, rows)
-            forced = dataclasses.replace(rules, forced_len=1)
-            everything = drafts.choose(scorer.projection, hidden, forced, rows)
-        assert short.tokens.tolist() == rules.choose(scores[..., :11].clone(), rows).tokens.tolist()
-        chosen.append(everything.tokens.tolist())
-    assert chosen[0] == chosen[1] and torch.tensor(chosen).max() >= 11
 
 
 def test_a_shortlist_has_words_and_lies_in_the_dictionary() -> None:

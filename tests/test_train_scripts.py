@@ -342,39 +342,6 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(corpus, trained, m
     assert paradec(arguments) == 2 and "gave 39 outputs for test of" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_an_evaluation_of_two_models_cut_short_goes_on(corpus, monkeypatch):
-    right = {name: (corpus / f"{name}.de").read_text().splitlines() for name in ("test", "valid")}
-    done = []
-
-    def translate(data, path, subset, flags):
-        if len(done) == 3:
-            done.append(done[0])
-            raise KeyboardInterrupt
-        done.append((path, subset, flags[3]))
-        worse = 2 * path.endswith("b.pt") + (flags[3] == "1")
-        return ["x " * worse + line for line in right[subset]]
-
-    monkeypatch.setattr(evaluate, "translate", translate)
-    out = corpus / "new folder" / "two.json"
-    arguments = ["evaluate", corpus / "data-bin", "--beam", 1, "--beam", 5, "--out", out]
-    for name, subset in zip("ab", right, strict=True):
-        (corpus / f"{name}.pt").touch()
-        arguments += ["--path", corpus / f"{name}.pt"]
-        arguments += ["--subset", subset, "--raw", corpus / f"{subset}.de"]
-    assert paradec([*map(str, arguments)]) == 130 and not out.exists()
-    assert paradec([*map(str, arguments)]) == 0
-    assert len(done) == 9 == len({*done}) + 1  # the one that stopped, and eight
-    found = json.loads(out.read_text())["rows"]
-    rows = {(Path(r["model"]).stem, r["subset"], r["beam"]): r for r in found}
-    assert len(rows) == 8 == len(found)
-    for subset in right:
-        assert rows["a", subset, 5]["BLEU"] == 100 > rows["a", subset, 1]["BLEU"]
-        parts = rows["b", subset, 5]["BLEU - first"].split()
-        gap, low, high = (float(part.strip("[],")) for part in parts)
-        assert low < gap < high < 0
-
-
 def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
     said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
     result = subprocess.CompletedProcess([], 0, said, "")

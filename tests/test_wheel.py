@@ -76,11 +76,3 @@ def test_the_installed_wheel_decodes_the_demo(before, environment, tmp_path):
     assert len(lines_of(result.stdout, "H")) == 100
     (plugin,) = (line for line in result.stderr.splitlines() if line.startswith("plugin:"))
     assert Path(plugin.partition(" ")[2]).resolve().is_relative_to(environment.resolve())
-
-
-def test_the_installed_wheel_has_what_the_benchmark_needs(environment, tmp_path):
-    out, words = tmp_path / "b.json", "--sentences 3 --rounds 1 --busy --batch-sizes 3"
-    command = [environment / "bin" / "paradec", "benchmark", DEMO, "--path", DEMO / "model.pt"]
-    result = run(*command, *words.split(), "--out", out, cwd=tmp_path)
-    assert "## Latency: batch 1, fp32, 1 thread" in result.stdout
-    assert out.is_file() and out.with_suffix(".png").is_file()

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 from fairseq.data import Dictionary
 from reference import blockwise as paper
 from reference.greedy import rules_for
-from torch import Tensor, nn
 
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 from support.builders import (
-    HEADS_BLOCK_SIZE,
     Limits,
     lend_heads,
     source_rows,
     tiny_blockwise,
     tiny_model,
 )
-from support.exact import Decoded, outputs_of, watched
+from support.exact import Decoded, watched
 
 ADAPTIVE = ("adaptive_softmax", "adaptive_output_dim")
 
@@ -92,90 +89,6 @@ def numbers(kind: str, block_size: int = TRAINED) -> Given:
     given = whole(task, variant, seed, block_size=block_size, **options)
     base = tiny_model(task, variant, seed=seed)
     return lent(task, base, given.heads) if kind == "lent" else given
-
-
-#: The tokens that follow upon a state's own next one -> what heads 1, 2, ... say there.
-Script = Callable[[list[int]], list[int]]
-
-
-def perfect(following: list[int]) -> list[int]:
-    """Knows greedy's output, and says nonsense after its end."""
-    return following + [7] * 99
-
-
-def wrong(following: list[int]) -> list[int]:
-    """Knows greedy's output, and says something else."""
-    return [5 + token % 30 for token in perfect(following)]
-
-
-def noisy(following: list[int]) -> list[int]:
-    """Knows greedy's output, but each third token or so is another."""
-    tokens = perfect(following)
-    seed = sum(following)
-    return [5 + t % 30 if (seed + 2 * i) % 3 == 0 else t for i, t in enumerate(tokens)]
-
-
-def ends_at_once(following: list[int]) -> list[int]:
-    """Says `</s>` everywhere."""
-    return [2] * 99
-
-
-def never_ends(following: list[int]) -> list[int]:
-    """Knows greedy's output, but not that it ends."""
-    return [9 if token == 2 else token for token in perfect(following)]
-
-
-class Told(nn.Module):
-    """Heads that know each state on the way to greedy's output, and say what a script says there.
-
-    A state that is not on the way makes them fail: another one than that which the last committed
-    token was chosen from, or another row's.
-    """
-
-    def __init__(self, model: Any, outputs: dict[Any, Any], script: Script, size: int) -> None:
-        super().__init__()
-        self.block_size = size
-        self.bias = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
-        states, self.said = [], []
-        for source, tokens in outputs.items():
-            network = paper.Network(model, lambda state, i: state, source)
-            states.append(network.states(tokens[:-1]))
-            self.said += [script(tokens[i + 1 :]) for i in range(len(tokens))]
-        self.known = torch.cat(states)  # N×D
-        self.vectors = spoken(model)  # V×D
-
-    def forward(self, states: Tensor, heads: Sequence[int]) -> Tensor:
-        away = (states[:, None] - self.known).abs().amax(dim=2)  # B×N
-        assert float(away.amin(dim=1).max()) < 1e-5, "a state that no token was chosen from"
-        said = [self.said[n] for n in away.argmin(dim=1).tolist()]
-        return self.vectors[torch.tensor([[tokens[i - 1] for i in heads] for tokens in said])]
-
-
-@functools.cache
-@torch.no_grad()
-def spoken(model: Any) -> Tensor:
-    """For each token a state that the model's projection makes it the best of: V×D.
-
-    Of a token that is the best of none, some state.
-    """
-    projection = model.decoder.output_projection.weight  # V×D
-    vectors = projection.clone()
-    own = torch.arange(len(projection))
-    for _ in range(1000):
-        logits = vectors @ projection.t()
-        logits[own, own] -= 1.0  # by a margin
-        best = logits.argmax(dim=1)
-        if bool(best.eq(own).all()):
-            break
-        vectors += 0.1 * (projection - projection[best])
-    return vectors
-
-
-def told(
-    task: Any, base: Any, sample: Any, want: Any, script: Script, size: int = HEADS_BLOCK_SIZE
-) -> Given:
-    """A base, and heads that are told what it makes of these sources."""
-    return lent(task, base, Told(base, outputs_of(sample, want), script, size))
 
 
 def build(given: Given, **flags: Any) -> Any:

@@ -36,7 +36,7 @@ class Case:
 
     Attributes:
         family: which twin it has.
-        drafter: of GAD a kind of drafter and a script, of blockwise heads or a script.
+        drafter: of GAD a kind of drafter or a script, of blockwise the layer of its heads.
         exact: whether fairseq's greedy output is promised.
     """
 
@@ -108,10 +108,6 @@ CASES = [
     case("blockwise", "blockwise", "dense", exact=False, accept_topk=3),
     case("blockwise", "blockwise", "per_head", exact=False, accept_distance=2),
     case("blockwise", "blockwise", "dense", exact=False, min_block=3, accept_topk=2),
-    case("blockwise", "told", "perfect"),
-    case("blockwise", "told", "noisy"),
-    case("blockwise", "told", "wrong"),
-    case("blockwise", "told", "never_ends"),
     *(
         case("multiword_beam", "multiword", order, exact=False, beam=beam)
         for order, beam in (("ibdecoder", 1), ("imdecoder", 3), ("sa-3", 2), ("transformer_r2l", 5))
@@ -160,10 +156,10 @@ def allowed(row: Row) -> bool:
     given = row.get("case")
     if given is None:
         return True
-    single = given.family in ("nat", "blockwise", "told", "multiword")
+    single = given.family in ("nat", "blockwise", "multiword")
     if row.get("models") == 2 and single:
         return False
-    if given.family in ("blockwise", "told") and row.get("variant") in blockwise.ADAPTIVE:
+    if given.family == "blockwise" and row.get("variant") in blockwise.ADAPTIVE:
         return False
     if given.family == "multiword":  # the orders are its models, and refuse prefixes
         if row.get("variant", "default") != "default" or row.get("prefix", "none") != "none":
@@ -174,7 +170,7 @@ def allowed(row: Row) -> bool:
         return False  # the drafter has the verifier's encoder, and one size
     if dict(given.flags).get("jacobi_init") == "source-copy" and row.get("variant") == "separate":
         return False
-    return given.family not in ("told", "multiword") or row.get("dtype", "float64") == "float64"
+    return given.family != "multiword" or row.get("dtype", "float64") == "float64"
 
 
 def row_name(row: Row) -> str:
@@ -260,16 +256,13 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
     setting = Setting(chosen, task, models, flags, sample, limits, prefixes, [], given)
     if chosen.family not in ("nat", "multiword"):
         setting.exact = stock(setting)
-    greedy = blockwise.outputs_of(sample, setting.exact) if setting.exact else {}
+    greedy = exact.outputs_of(sample, setting.exact) if setting.exact else {}
     if chosen.family == "gad":
         flags["drafter_path"] = given.path
         if chosen.drafter not in gad.KINDS:
             setting.script = getattr(gad, chosen.drafter)(greedy)
     elif chosen.family == "nat":
         setting.models = [given.drafter]
-    elif chosen.family == "told":
-        script = getattr(blockwise, chosen.drafter)
-        flags |= blockwise.told(task, model, sample, setting.exact, script).flags
     return setting
 
 
