@@ -16,7 +16,7 @@ BASE = {"errors", "images", "target_order"}
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "output": set(),
+    "output": {"errors"},
     "target_order": {"errors"},
     "images": {"errors"},
     "options": BASE,
