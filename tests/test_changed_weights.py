@@ -27,13 +27,10 @@ def new_values(model, other):
 
 def through_data(model, other):
     """As fairseq's optimisers do, which torch does not count."""
-    for weight, new in zip(model.parameters(), other.parameters()):
+    for number, (weight, new) in enumerate(zip(model.parameters(), other.parameters())):
         weight.data.copy_(new)
-
-
-def elsewhere(model, other):
-    for weight, new in zip(model.parameters(), other.parameters()):
-        weight.data = new.detach().clone()
+        if number % 2:
+            weight.data = new.detach().clone()
 
 
 def one_matrix(model, other):
@@ -67,7 +64,7 @@ def outputs(made, task, model):
     return found, [hypo.get("num_accepted") for hypo in hypos]
 
 
-@pytest.mark.parametrize("change", [new_values, through_data, elsewhere, one_matrix])
+@pytest.mark.parametrize("change", [new_values, through_data, one_matrix])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("decoding", ["greedy", "gad", "assisted", "blockwise", "multiword_beam"])
 def test_changed_weights_are_read(decoding, engine, change):
