@@ -6,10 +6,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .candidates import BEAM, GREEDY, LOSSLESS, RELAXED
 from .profile import Measured
+
+Hypos = Sequence[Sequence[Mapping[str, Any]]]  # of a batch: each sentence's, best first
 
 # A candidate is chosen over greedy search if its time over greedy's is at most this.
 MAX_RATIO = 0.98
@@ -43,6 +45,7 @@ def choose(
     ratios: Mapping[str, float],
     ms: Mapping[str, float],
     quality: Mapping[str, int],
+    tokens: Mapping[str, float],
     budget: float | None = None,
 ) -> Choice:
     """Choose a decoder by its measured times.
@@ -55,6 +58,8 @@ def choose(
         ratios: by candidate, its time over greedy's.
         ms: by candidate, its milliseconds per sentence.
         quality: by candidate, ``BEAM``, ``LOSSLESS`` or ``RELAXED``.
+        tokens: by candidate, the tokens that a pass writes. A pass costs the same however many of
+            its guesses are right, so a candidate breaks even at ``tokens`` times its ratio.
         budget: ``--latency-budget-ms``.
     """
     by_quality: list[list[str]] = [
@@ -67,7 +72,11 @@ def choose(
     label = rival if ratios[rival] <= MAX_RATIO else GREEDY
     if budget is None:
         if label == GREEDY and rival != GREEDY:
-            reason = f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast"
+            pays_from = tokens[rival] * ratios[rival]
+            reason = (
+                f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast: its passes "
+                f"write {tokens[rival]:.2f} tokens, and pay from about {pays_from:.2f}"
+            )
             return Choice(label, reason)
         return Choice(label, f"{label}, {1 / ratios[label]:.2f}x greedy")
     by_quality[LOSSLESS] = [label, *sorted(lossless, key=ms.__getitem__)]
@@ -88,6 +97,7 @@ class Trial:
         ms: by candidate, its milliseconds per sentence, batch by batch.
         batches: the number of measured batches.
         greedy: seconds and passes of greedy search, summed over batches.
+        written: by candidate, its tokens and passes, summed over sentences.
         seconds: the time of all candidates other than greedy search.
     """
 
@@ -96,15 +106,20 @@ class Trial:
     ms: dict[str, list[float]] = field(default_factory=dict)
     batches: int = 0
     greedy: tuple[float, int] = (0.0, 0)
+    written: dict[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def add(self, seconds: dict[str, float], sentences: int, passes: int) -> None:
-        """Add one batch: each candidate's seconds, and greedy search's passes."""
+    def add(self, seconds: dict[str, float], hypos: Mapping[str, Hypos], passes: int) -> None:
+        """Add one batch: each candidate's seconds and outputs, and greedy search's passes."""
+        sentences = len(hypos[GREEDY])
         self.greedy = (self.greedy[0] + seconds[GREEDY], self.greedy[1] + passes)
         greedy = max(seconds[GREEDY], 1e-9)
         for label, taken in seconds.items():
             self.ratios.setdefault(label, []).append(max(taken, 1e-9) / greedy)
             self.ms.setdefault(label, []).append(1000 * max(taken, 1e-9) / sentences)
+            tokens, steps = self.written.get(label, (0, 0))
+            tokens += sum(len(best["tokens"]) for best, *_ in hypos[label])
+            self.written[label] = tokens, steps + sum(best["steps"] for best, *_ in hypos[label])
         self.batches += 1
         self.seconds += sum(seconds.values()) - seconds[GREEDY]
 
@@ -115,12 +130,14 @@ class Trial:
     def measured(self, without: set[str]) -> Measured:
         """Return the results of all candidates except ``without``."""
         labels = [label for label in self.ratios if label not in without]
+        written = {label: self.written[label] for label in labels}
         return Measured(
             self.batches,
             self.seconds,
             {label: _percentile(self.ratios[label], RATIO_SHARE) for label in labels},
             {label: _percentile(self.ms[label], 0.9) for label in labels},
             max(self.greedy[0] / max(1, self.greedy[1]), 1e-9),
+            {label: tokens / max(1, passes) for label, (tokens, passes) in written.items()},
         )
 
     def in_turn(self, labels: Sequence[str]) -> list[str]:

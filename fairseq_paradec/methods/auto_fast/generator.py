@@ -162,7 +162,7 @@ class AutoFastGenerator(MeasuringGenerator):
             for figures in (measured.ratios, measured.ms)
         )
         budget = self.config.latency_budget_ms
-        choice = choose(ratios, ms, self.quality, budget)
+        choice = choose(ratios, ms, self.quality, measured.tokens, budget)
         if not choice.in_budget:
             logger.warning(
                 "%s %g: no decoder is as fast with %s; the fastest, %s, takes %.2f ms per sentence "

@@ -131,7 +131,7 @@ class MeasuringGenerator(MethodGenerator):
             compiling, begin = self.compile_seconds(), self._now(rules.device)
             hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
             seconds[label] = self._now(rules.device) - begin - (self.compile_seconds() - compiling)
-        trial.add(seconds, len(rows), greedy_passes(rows))
+        trial.add(seconds, hypos, greedy_passes(rows))
         for label in labels:
             if self.quality[label] == LOSSLESS:
                 self._compare(label, outputs[label], rows)

@@ -23,7 +23,7 @@ from ...errors import option_error
 
 logger = logging.getLogger(__name__)
 
-SCHEMA, VERSION = "fairseq_paradec.speed_profile", 1
+SCHEMA, VERSION = "fairseq_paradec.speed_profile", 2
 FLAG = "--speed-profile"
 # The parts of a profile's key; a profile is used only if all are equal.
 KEYS = ("machine", "models", "drafter", "flags")
@@ -57,6 +57,7 @@ class Measured:
             batches reach.
         ms: the 90th percentile of a candidate's milliseconds per sentence.
         pass_seconds: greedy search's seconds per pass.
+        tokens: that a candidate's pass writes.
     """
 
     batches: int
@@ -64,6 +65,7 @@ class Measured:
     ratios: dict[str, float]
     ms: dict[str, float]
     pass_seconds: float
+    tokens: dict[str, float]
 
 
 class SpeedProfile:
@@ -199,12 +201,13 @@ def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
     """
     bins = {}
     for one in entry["bins"]:
-        ratios, ms = _numbers(one["ratios"]), _numbers(one["ms"])
-        if "greedy" not in ratios or ratios.keys() != ms.keys():
+        ratios, ms, tokens = (_numbers(one[name]) for name in ("ratios", "ms", "tokens"))
+        if "greedy" not in ratios or not ratios.keys() == ms.keys() == tokens.keys():
             raise ValueError("a bin whose candidates do not agree")
         where = Bin(int(one["sentences"]), int(one["source"]))
         per_pass = _numbers({"": one["pass_seconds"]})[""]
-        bins[where] = Measured(int(one["batches"]), float(one["seconds"]), ratios, ms, per_pass)
+        batches, seconds = int(one["batches"]), float(one["seconds"])
+        bins[where] = Measured(batches, seconds, ratios, ms, per_pass, tokens)
     return bins
 
 
