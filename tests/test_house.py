@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "output": {"errors"},
     "target_order": {"errors"},
     "images": {"errors"},
+    "model_folder": {"errors"},
     "options": BASE,
     "compat": {"errors", "output"},
     "analysis": BASE,
@@ -29,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "output"},
+    | {"measure", "model_folder", "output"},
     "__init__": {"compat", "criterions", "models", "tasks"},
     "__main__": {"cli"},
 }  # fmt: skip
