@@ -130,6 +130,13 @@ class DecodingConfig:
         least=1,
         absent="all",
     )
+    drafter_dtype: str | None = _option(
+        None,
+        "dtype of the weights in a drafter's passes and in heads. Drafts differ by rounding; an "
+        "exact decoder's output does not",
+        choices=("fp32", "bf16", "int8"),
+        absent="int8 where passes are native, else that of the verifier",
+    )
     speed_profile: str | None = _option(
         None,
         "a JSON file with the measurements of earlier runs on this machine; new measurements are "

@@ -26,8 +26,8 @@ GOOD = {
     "block_size": 3, "jacobi_window": "block", "jacobi_init": "bos", "jacobi_length": "grow",
     "jacobi_stop": "unchanged", "hybrid_length": 7, "drafter_path": "drafter.pt", "accept_topk": 4,
     "accept_margin": 2.5, "accept_distance": 2, "min_block": 2, "adaptive_block": True,
-    "drafter_shortlist": 100, "speed_profile": "profile.json", "latency_budget_ms": 20.0,
-    "deduplicate_ngrams": 2, "draft_confidence": 0.4, "draft_tree": 24,
+    "drafter_shortlist": 100, "drafter_dtype": "bf16", "speed_profile": "profile.json",
+    "latency_budget_ms": 20.0, "deduplicate_ngrams": 2, "draft_confidence": 0.4, "draft_tree": 24,
 }  # fmt: skip
 ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}

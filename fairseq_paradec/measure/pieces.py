@@ -222,16 +222,17 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     return list(counter.pieces.values())
 
 
-def heads_pieces(scorer: Any, heads: Any) -> list[dict[str, Any]]:
+def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
     """Count what prediction heads read and compute, with the projection of their states.
 
     Args:
         scorer: a ChunkScorer that has encoded.
         heads: BlockHeads, all learned but the first.
+        drafts: the Projection of their states.
     """
     batch, count = scorer.cache.keys.size(1), heads.block_size - 1
     counter, projection = Counter(scorer.cache.keys.dtype), scorer.decoder.output_projection
-    kept = _dtype(scorer.projection.linear)
+    kept = _dtype(drafts.linear)
     own = kept if scorer.native else scorer.cache.keys.dtype
     counter.product("heads", [heads.inner], own)
     counter.numbers("heads", heads.bias.numel())

@@ -35,7 +35,7 @@ class AssistedGenerator(DraftedGenerator):
 
     def make_draft_scorer(self, drafter: Any) -> ChunkScorer:
         """Return the drafter's scorer."""
-        return ChunkScorer(drafter, self.engine)
+        return ChunkScorer(drafter, self.draft_engine)
 
     def shares_encoder(self, models: Sequence[Any], drafter: Any) -> bool:
         """Return whether both encoders are the same, as trained or by chance."""

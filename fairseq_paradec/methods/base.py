@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..decoding.acceptance import ExactMatch
 from ..decoding.audit import Audit
 from ..decoding.engine.scorers import Scorer, build_scorer
-from ..decoding.engine.settings import Engine
+from ..decoding.engine.settings import DRAFTS, Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import NATIVE, TORCH, provenance
@@ -78,6 +78,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
         self.scorer = self.make_scorer(models)
+        if "drafter_dtype" in METHODS[config.decoding].reads and config.drafter_dtype is None:
+            config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
+            self.config = config
         self.record_tokens = keep_history or config.trace_file is not None
         self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
         self._lock = threading.Lock()

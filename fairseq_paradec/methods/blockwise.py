@@ -86,7 +86,9 @@ class BlockwiseGenerator(ParallelGenerator):
                 "--min-block", config.min_block, f"at most the block size, {config.block_size}"
             )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
-        self.projection = DraftProjection(self.scorer.model, config.drafter_shortlist, tgt_dict)
+        self.projection = DraftProjection(
+            self.scorer.model, config.drafter_shortlist, tgt_dict, self.config.drafter_dtype
+        )
         limit = config.accept_distance
         self.near = None if limit is None else Distance(limit, numbers_of(tgt_dict, limit))
 
@@ -110,7 +112,7 @@ class BlockwiseGenerator(ParallelGenerator):
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         move_to(self.model.models, self.heads, self.heads.bias)
-        heads = self.scorer.heads(self.heads)
+        heads = self.scorer.heads(self.heads, self.config.drafter_dtype)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
         return HeadsDrafter(
             self.scorer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -38,6 +39,9 @@ class DraftedGenerator(ParallelGenerator):
         self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
     ) -> None:
         super().__init__(models, tgt_dict, config, **kwargs)
+        self.draft_engine = self.engine
+        if self.config.drafter_dtype is not None:
+            self.draft_engine = replace(self.engine, dtype=self.config.drafter_dtype)
         drafter.eval()  # returns None for a model that is prepared for inference
         self.drafter = self.helper = drafter
         self.draft_scorer = self.make_draft_scorer(drafter)
@@ -73,9 +77,8 @@ class DraftedGenerator(ParallelGenerator):
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Also share the drafter's scorer; see MethodGenerator.join."""
         super().join(scorers, record_tokens)
-        self.draft_scorer = self._one_of(
-            scorers, type(self.draft_scorer).__name__, self.draft_scorer
-        )
+        name = f"{type(self.draft_scorer).__name__} {self.draft_engine.dtype}"
+        self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder, and the drafter's encoder if it has its own."""

@@ -65,7 +65,7 @@ class GadGenerator(DraftedGenerator):
 
     def make_draft_scorer(self, drafter: Any) -> BlockScorer:
         """Return the drafter's scorer."""
-        return BlockScorer(drafter, self.engine)
+        return BlockScorer(drafter, self.draft_engine)
 
     def shares_encoder(self, models: Sequence[Any], drafter: Any) -> bool:
         """Return whether the drafter was trained on the verifier's encoder."""

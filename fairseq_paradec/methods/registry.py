@@ -178,7 +178,8 @@ def _own_token_only(config: DecodingConfig) -> bool:
 
 _JACOBI = ("jacobi_init", "jacobi_stop")
 _BLOCKS = ("block_size", "adaptive_block", *_JACOBI, "jacobi_window")
-_DRAFTED = ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "draft_tree")
+_DRAFTED = ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "drafter_dtype",
+            "draft_tree")  # fmt: skip
 _OTHER_ORDER = "it writes its target in another order"
 
 _ENTRIES = (

@@ -271,14 +271,21 @@ class ChunkScorer:
             self.weights, self.cache, linear, rules, rows, new, counts, least, normalised
         )
 
-    def heads(self, given: Any) -> Any:
-        """Return prediction heads for the outputs of ``step``, in the form of its passes.
+    def heads(self, given: Any, dtype: str | None = None) -> Any:
+        """Return prediction heads for the outputs of ``step``.
 
         Args:
             given: BlockHeads: the model's own, or those of another checkpoint.
+            dtype: of their weights; None: that of the passes, the only one of torch's.
+
+        Raises:
+            UsageError: torch's passes have another dtype.
         """
         if self.packed is not None:
-            return pack_heads(given, self.packed.decoder.stack.form)
+            return pack_heads(given, dtype or self.packed.decoder.stack.form)
+        if dtype not in (None, self.engine.dtype_of(self.given)):
+            allowed = "that of --engine-dtype with heads whose passes are torch's"
+            raise option_error("--drafter-dtype", dtype, allowed)
         own = getattr(self.model, "block_heads", None)
         if own is None:
             own = self.engine.model(given).to(self.decoder.embed_tokens.weight.device)

@@ -166,14 +166,15 @@ class DraftProjection:
         model: the model that drafts.
         size: N, the number of tokens in the shortlist; None: all tokens.
         words: the target dictionary.
+        form: of its native weights; None: that of the model's projection.
 
     Raises:
         UsageError: the shortlist has no word or exceeds the dictionary, or the model has an
             adaptive softmax.
     """
 
-    def __init__(self, model: Any, size: int | None, words: Any) -> None:
-        self.size = size
+    def __init__(self, model: Any, size: int | None, words: Any, form: str | None = None) -> None:
+        self.size, self.form = size, form
         self._decoder = model.decoder
         # The projection that the shortlist's part was last taken from, and the part.
         self._whole: Projection | None = None
@@ -230,7 +231,8 @@ class DraftProjection:
 
         It is the whole one if a prefix is forced, for that may lie outside the shortlist.
         """
-        if self.size is None or rules.forced_len > 0:
+        own = self.form in (None, getattr(projection.linear, "form", None))
+        if (self.size is None and own) or rules.forced_len > 0:
             return projection
         if projection is not self._whole:
             module = self._decoder.output_projection
@@ -238,7 +240,7 @@ class DraftProjection:
             weight, whole = module.weight[: self.size].detach(), projection.linear
             linear: Any
             if isinstance(whole, NativeMap):
-                linear = NativeMap(weight, bias, whole.form)
+                linear = NativeMap(weight, bias, self.form or whole.form)
             else:
                 linear = make_map(weight, bias, projection.form)
             self._whole, self._part = projection, projection._replace(linear=linear)

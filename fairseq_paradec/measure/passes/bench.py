@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
 from ...decoding.engine.block import BlockScorer
 from ...decoding.engine.chunk import ChunkScorer
-from ...decoding.engine.settings import Engine
+from ...decoding.engine.projection import DraftProjection
+from ...decoding.engine.settings import DRAFTS, Engine
 from ...decoding.helper import same_encoder
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
@@ -38,6 +40,11 @@ SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
 def peer_tokens(cached: int) -> int:
     """Return the length of CTranslate2's longer outputs: half of it is about ``cached``."""
     return 2 * cached + 1
+
+
+def drafting(engine: Engine) -> Engine:
+    """Return the engine of a drafter's passes, as decoders choose it."""
+    return replace(engine, dtype=DRAFTS) if engine.kind == NATIVE else engine
 
 
 class Plan(NamedTuple):
@@ -177,7 +184,7 @@ class Bench:
     def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
         """Add the drafting passes of an engine, and what comes before them."""
         plan, shared = self.plan, self.pair.drafter.shares_encoder
-        draft = BlockScorer(self.pair.drafter, engine)
+        draft = BlockScorer(self.pair.drafter, drafting(engine))
         rows = self.target[:, 1:].tolist()  # a drafter needs no start symbol
         cached = [row[: plan.cached] for row in rows]
         prefixes = [row[: plan.cached + NEW_TOKENS] for row in rows]
@@ -213,7 +220,7 @@ class Bench:
 
     def _add_token_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
         """Add the pass of a drafter for one token, and what comes before."""
-        plan, draft = self.plan, ChunkScorer(self.pair.token_drafter, engine)
+        plan, draft = self.plan, ChunkScorer(self.pair.token_drafter, drafting(engine))
         shared = same_encoder(self.pair.model, self.pair.token_drafter)
         begin = self._beginning(draft, scorer, shared)
 
@@ -233,15 +240,19 @@ class Bench:
 
     def _add_heads(self, name: str, scorer: Any) -> None:
         """Add the heads of an engine: all of them at once, behind one state of each sentence."""
-        heads = scorer.heads(self.pair.heads)
+        dtype = DRAFTS if scorer.native else None
+        heads = scorer.heads(self.pair.heads, dtype)
+        words = self.pair.task.target_dictionary
+        drafts = DraftProjection(self.pair.model, None, words, dtype)
+        projection = drafts.part(scorer.projection, self.rules)
         states = scorer.step(self.target[:, self.plan.cached : self.plan.cached + 1])[:, -1].clone()
         count = self.pair.heads.block_size - 1
 
         def draft() -> Tensor:
             found = heads(states, range(1, count + 1))
-            return scorer.projection.draft(found, self.rules, self.rows).tokens
+            return projection.draft(found, self.rules, self.rows).tokens
 
-        counts = heads_pieces(scorer, self.pair.heads)
+        counts = heads_pieces(scorer, self.pair.heads, projection)
         self._add("heads", name, count, counts, Cell({"whole": draft}))
 
     def _add_search(self, name: str, engine: str, options: dict[str, Any]) -> None:
@@ -288,6 +299,8 @@ class Bench:
         self.peak: list[tuple[dict[str, Any], Cell]] = []
         kinds = [one for one in (NATIVE, TORCH) if any(one in name for name in self.plan.engines)]
         dtypes = {PLAIN: None} | dict.fromkeys(map(dtype_of, self.plan.engines))
+        if NATIVE in kinds:
+            dtypes[DRAFTS] = None
         for dtype, kind in product(dtypes, kinds):
             call = product_call(kind, dtype, matrix)
             if call is not None:

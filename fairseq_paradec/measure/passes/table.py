@@ -10,6 +10,7 @@ import torch
 
 from ...analysis.markdown import markdown
 from ...analysis.pass_costs import tables
+from ...decoding.engine.settings import DRAFTS
 from ...errors import option_error
 from .. import documents, machine
 from ..documents import PASSES, VERSIONS, check
@@ -135,7 +136,8 @@ def notes(setting: Mapping[str, Any], busy: bool) -> list[str]:
     return [
         f"{setting['model']}: {setting['sizes']}, vocabulary {setting['vocabulary']}. Drafter: "
         f"{setting['drafter']}{drafter}; token by token: {setting['token drafter']}. Heads: "
-        f"{setting['heads'] or 'none'}.",
+        f"{setting['heads'] or 'none'}. Native drafters and heads are in {DRAFTS}, as decoders use "
+        "them.",
         f"Batch {setting['batch']}, sources of {setting['source length']} tokens, "
         f"{setting['cached']} cached; cpu, {setting['threads']} thread(s). Medians and quartiles "
         f"of {setting['rounds']} interleaved rounds of {setting['repetitions']} after a warm-up; "
