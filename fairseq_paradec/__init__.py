@@ -6,9 +6,15 @@ work in every fairseq command without ``--task``. ``paradec`` defers this until 
 runs, so that help and usage errors need neither torch nor fairseq.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .translator import Translator
 
 __version__ = "0.1.0"
 
@@ -21,6 +27,24 @@ def register() -> None:
 
     compat.apply()
     from . import criterions, models, tasks  # noqa: F401  (the fixes come first)
+
+
+def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:
+    """Load a model folder: ``load(folder).translate(["A dog runs."])``.
+
+    Args:
+        folder: a folder that ``paradec pack`` made.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: it is no model folder, or its files do not fit each other.
+    """
+    register()
+    from pathlib import Path
+
+    from .translator import Translator
+
+    return Translator(Path(folder), device=device)
 
 
 def _is_command_line() -> bool:

@@ -27,6 +27,7 @@ and writes
                             the same of the others
     DEST/heads.pt           the same of the heads alone
     DEST/assistant.pt       the same of a drafter for --decoding assisted
+    DEST/paradec.json       names model, drafter and BPE for paradec translate, with their hashes
 
 options:
     --checkpoint FILE   without it, DEST/model.pt stays as it is
@@ -127,3 +128,7 @@ shrink "$ibdecoder" ibdecoder.pt
 shrink "$ibdecoder_sa" ibdecoder_sa.pt
 shrink "$heads" heads.pt --heads-only
 shrink "$assistant" assistant.pt
+drafts=()
+[ ! -f "$dest/drafter.pt" ] || drafts=(--drafter-path "$dest/drafter.pt")
+"${paradec[@]}" pack "$dest" "$dest" --path "$dest/model.pt" "${drafts[@]}" \
+    --tokenizer moses --bpe subword_nmt --bpe-codes "$dest/codes.bpe"

@@ -29,9 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": BASE | {"options", "decoding", "analysis", "output"},
     "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
+    "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output"},
-    "__init__": {"compat", "criterions", "models", "tasks"},
+    | {"measure", "model_folder", "output", "translator"},
+    "__init__": {"compat", "criterions", "models", "tasks", "translator"},
     "__main__": {"cli"},
 }  # fmt: skip
 

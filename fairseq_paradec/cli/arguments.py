@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -149,3 +150,16 @@ def quiet() -> Iterator[None]:
     finally:
         gc.collect()
         logging.disable(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def warnings_alone() -> Iterator[None]:
+    """Log warnings and errors, without fairseq's settings and closing lines; or by ``LOGLEVEL``."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(os.environ.get("LOGLEVEL", "WARNING").upper())
+    try:
+        yield
+    finally:
+        gc.collect()
+        root.setLevel(before)

@@ -20,6 +20,7 @@ from . import arguments
 #: The subcommands by purpose.
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
+        "translate": "plain text by a model folder: a line out for each line in",
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",
         "benchmark": "time and judge any decoders on a test set",
@@ -41,6 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "results": "render RESULTS.md from results/*.json",
     },
     "make data and models": {
+        "pack": "a model folder of a checkpoint, dictionaries and BPE",
         "average": "average the last checkpoints of a training run",
         "shrink": "a small copy of a checkpoint, or of its heads alone",
         "images": "image files as lines of tokens, and outputs as pictures",
@@ -55,7 +57,7 @@ COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
 
 
 def overview() -> str:
-    """Return what ``paradec --help`` prints; it fits 80×25."""
+    """Return what ``paradec --help`` prints; it fits 80 columns."""
     width = max(len(name) for group in GROUPS.values() for name in group)
     lines = ["usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)"]
     for title, commands in GROUPS.items():

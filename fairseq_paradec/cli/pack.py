@@ -1,0 +1,133 @@
+"""Make a model folder of what fairseq left behind: dictionaries, a checkpoint, BPE, a drafter.
+
+paradec translate reads the folder, and it is DATA for fairseq-interactive and fairseq-generate. The
+files are copied, and loaded once to see that they fit each other. With OUT the same as DATA, where
+all files then lie, only paradec.json is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+from ..errors import UsageError, option_error
+from ..model_folder import ModelFolder, new_folder, write
+from ..options import flag
+from . import arguments
+
+#: The files of each kind of BPE, by the names of fairseq's flags that take them.
+BPE_FILES = {
+    "subword_nmt": ("bpe_codes",),
+    "fastbpe": ("bpe_codes",),
+    "sentencepiece": ("sentencepiece_model",),
+    "gpt2": ("gpt2_encoder_json", "gpt2_vocab_bpe"),
+    "hf_byte_bpe": ("bpe_merges", "bpe_vocab"),
+    "characters": (),
+    "bytes": (),
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "%(prog)s DATA OUT --path FILE [--tokenizer NAME] [--bpe NAME and its files] ..."
+    parser.epilog = (
+        "example: paradec pack data-bin/iwslt model --path checkpoints/checkpoint_best.pt "
+        "--tokenizer moses --bpe subword_nmt --bpe-codes prep/code"
+    )
+    add = parser.add_argument
+    add("data", metavar="DATA", type=Path, help="a folder with dict.SOURCE.txt and dict.TARGET.txt")
+    add("out", metavar="OUT", type=Path, help="the model folder: a new or empty one, or DATA")
+    add("--path", type=Path, required=True, help="the checkpoint, which becomes model.pt")
+    add("--drafter-path", type=Path, help="a drafter of the checkpoint, or heads on it")
+    add("-s", "--source-lang", help="(default: as files of DATA are named)")
+    add("-t", "--target-lang", help="(default: as files of DATA are named)")
+    add("--tokenizer", help="fairseq's name of the tokenizer that made the text, such as moses")
+    add("--bpe", choices=tuple(BPE_FILES), help="fairseq's name of the BPE that split the text")
+    for name in dict.fromkeys(name for names in BPE_FILES.values() for name in names):
+        users = [bpe for bpe, names in BPE_FILES.items() if name in names]
+        add(flag(name), type=Path, help=f"with --bpe {' or '.join(users)}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the folder."""
+    from ..translator import Translator
+
+    folder, files = plan(args)
+    in_place = args.out.absolute() == args.data.absolute()
+    with arguments.quiet(), nullcontext(args.out) if in_place else new_folder(args.out) as made:
+        for name, path in files.items():
+            if not in_place:
+                shutil.copyfile(path, made / name)
+            elif not (made / name).is_file() or not path.samefile(made / name):
+                allowed = f"a new folder, as {path} lies outside of {args.data}"
+                raise option_error("OUT", str(args.out), allowed)
+        try:
+            Translator(made, folder, flag="--path")
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(made), str(args.out))) from error
+        write(made, folder)
+    size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
+    print(f"{args.out}: {size:.1f} MB; paradec translate --model {args.out} reads it")
+    return 0
+
+
+def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
+    """Return what the folder will hold, and the given files by their names in it.
+
+    Raises:
+        UsageError: a file or a language is missing, or a flag does not belong to the BPE.
+    """
+    bpe_flags = BPE_FILES.get(args.bpe, ())
+    for name in dict.fromkeys(name for names in BPE_FILES.values() for name in names):
+        if (getattr(args, name) is None) == (name in bpe_flags):
+            allowed = f"a file with --bpe {args.bpe}" if name in bpe_flags else "it with its --bpe"
+            raise option_error(flag(name), getattr(args, name), allowed)
+    given = {"path": args.path, "drafter_path": args.drafter_path}
+    given |= {name: getattr(args, name) for name in bpe_flags}
+    given = {name: path for name, path in given.items() if path is not None}
+    for name, path in given.items():
+        if not path.is_file():
+            raise option_error(flag(name), str(path), "a file")
+    in_place = args.out.absolute() == args.data.absolute()
+    own = {} if in_place else {"path": "model.pt", "drafter_path": "drafter.pt"}
+    names = {name: own.get(name, path.name) for name, path in given.items()}
+    folder = ModelFolder(
+        *_pair(args),
+        model=names["path"],
+        drafter=names.get("drafter_path"),
+        tokenizer=args.tokenizer,
+        bpe=args.bpe,
+        bpe_files={name: names[name] for name in bpe_flags},
+    )
+    files = {name: args.data / name for name in folder.files if name.startswith("dict.")}
+    for name, path in files.items():
+        if not path.is_file():
+            raise option_error("DATA", str(args.data), f"a folder with {name}, a dictionary")
+    for key, name in names.items():
+        if name in files:
+            raise option_error(
+                flag(key), str(given[key]), f"another name than {name}, which is taken"
+            )
+        files[name] = given[key]
+    return folder, files
+
+
+def _pair(args: argparse.Namespace) -> tuple[str, str]:
+    """Return source and target language, given or as files of DATA are named.
+
+    Raises:
+        UsageError: there is no DATA, or no language.
+    """
+    from fairseq.data import data_utils
+
+    if not args.data.is_dir():
+        raise option_error("DATA", str(args.data), "a folder that fairseq-preprocess made")
+    found = data_utils.infer_language_pair(str(args.data))
+    pair = args.source_lang or found[0], args.target_lang or found[1]
+    for name, language in zip(("-s", "-t"), pair, strict=True):
+        if language is None:
+            allowed = "a language; DATA has no file like test.en-de.en.bin to infer it from"
+            raise option_error(name, None, allowed)
+    return pair

@@ -1,0 +1,115 @@
+"""Translate plain text by a model folder: a line of output for each line of input.
+
+The text is that of FILES, of --text, or of standard input. It is tokenised and split as the folder
+says, and the output is plain text again, in the order of the input; an empty line stays one. Lines
+are printed as soon as they and those before them are finished, so that Ctrl-C keeps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import option_error
+from ..methods.describe import flag_help
+from ..options import OPTIONS, flag
+from ..output import FAILED
+from . import arguments
+
+#: Flags of fairseq's search, with their types and helps.
+SEARCH: dict[str, tuple[Callable[[str], Any], str]] = {
+    "beam": (
+        arguments.whole_number,
+        "for --decoding beam, or a decoder that reads it (default: 5)",
+    ),
+    "lenpen": (float, "exponent of the length in a beam's scores (default: 1)"),
+    "max_len_a": (float, "an output has at most A * source tokens + B tokens (default: 0)"),
+    "max_len_b": (arguments.whole_number, "see --max-len-a (default: 200)"),
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "%(prog)s --model DIR [FILE ...] [--text TEXT] [--decoding D] [flags of D]"
+    parser.epilog = 'example: paradec translate --model data-bin/demo.en-de --text "A dog runs."'
+    add, number = parser.add_argument, arguments.whole_number
+    add(
+        "files", metavar="FILE", nargs="*", type=Path, help="plain text in UTF-8, a sentence a line"
+    )
+    add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
+    add("--text", action="append", help="a sentence instead of files; may be repeated")
+    add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
+    add("--threads", type=number, help="CPU threads (default: as torch)")
+    add("--batch-size", type=number, help="sentences decoded together (default: 32)")
+    add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
+    add(
+        "--buffer-size", type=number,
+        help="lines that are read and sorted by length together; 1 answers each line at once "
+        "(default: 512; 1 in a terminal)",
+    )  # fmt: skip
+    search = parser.add_argument_group("fairseq's flags of the search").add_argument
+    for name, (kind, text) in SEARCH.items():
+        search(flag(name), type=kind, help=text)
+    decode = parser.add_argument_group("flags of decoding").add_argument
+    for name, option in OPTIONS.items():
+        text = flag_help(name).replace("%", "%%")
+        if name == "decoding":
+            text += " (default: auto_fast; auto for a model that only its own method decodes)"
+        if option.kind is bool:
+            decode(flag(name), action="store_true", help=text)
+        else:
+            decode(flag(name), type=option.kind, metavar=name.upper(), help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate; return 1 if an audit failed or a report could not be written."""
+    if args.text and args.files:
+        raise option_error("--text", args.text[0], "it without FILE")
+    for path in args.files:
+        if not path.is_file():
+            raise option_error("FILE", str(path), "a text file")
+    with arguments.warnings_alone():
+        print_translations(args)
+    return 1 if FAILED else 0
+
+
+def print_translations(args: argparse.Namespace) -> None:
+    """Print a line for each line of the input."""
+    import torch
+    from tqdm import tqdm
+
+    from ..translator import Translator
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    translator = Translator(args.model, device=device)
+    if not (args.text or args.files) and sys.stdin.isatty():
+        args.buffer_size = args.buffer_size or 1
+    names = (*OPTIONS, *SEARCH, "batch_size", "max_tokens", "buffer_size")
+    options = {name: getattr(args, name) for name in names}
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    lines = iter(args.text) if args.text else read(args.files)
+    hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
+    for text in tqdm(translator.stream(lines, **given), unit=" lines", disable=hidden):
+        print(text)
+
+
+def read(files: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines of files, or of standard input.
+
+    Raises:
+        UsageError: one is not text in UTF-8.
+    """
+    sources: list[Path | int] = [*files] or [sys.stdin.fileno()]
+    for path in sources:
+        with open(path, encoding="utf-8", newline="\n", closefd=bool(files)) as stream:
+            try:
+                yield from stream
+            except UnicodeDecodeError as error:
+                near = error.object[max(0, error.start - 20) : error.end + 20]
+                given = str(path) if files else "standard input"
+                raise option_error("FILE", given, f"text in UTF-8; {near!r} is not") from error

@@ -1,0 +1,185 @@
+"""A loaded model folder: plain text in, plain text out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.data.encoders import TOKENIZER_REGISTRY
+from fairseq.dataclass.configs import GenerationConfig
+
+from . import model_folder
+from .compat.hub import refuse_unknown
+from .compat.loading import named
+from .errors import UsageError, option_error
+from .methods.registry import ANY, METHODS, check_models
+from .model_folder import ModelFolder
+from .options import OPTIONS
+from .tasks.translation import ParallelDecodingMixin
+
+#: Sentences and source tokens in a batch, and lines that are sorted by length together.
+BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
+
+
+class Translator:
+    """The model of a folder, with its text processing; it decodes as fairseq-interactive does.
+
+    Args:
+        path: the folder.
+        folder: what it holds; None: as its ``paradec.json`` says.
+        device: ``cpu`` or ``cuda``.
+        flag: the flag that names the folder or its model, for errors.
+
+    Raises:
+        UsageError: it is no model folder, or its files do not fit each other.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: ModelFolder | None = None,
+        device: str = "cpu",
+        flag: str = "--model",
+    ) -> None:
+        self.path = path
+        self.folder = folder or model_folder.read(path, flag)
+        self.device = torch.device(device)
+        model = str(path / self.folder.model)
+        pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
+        with named(flag):
+            self.models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+                [model], arg_overrides={"data": str(path), **pair}
+            )
+        if not isinstance(self.task, ParallelDecodingMixin):
+            given = f"{model}, of --task {cfg.task._name}"
+            raise option_error(flag, given, "a model of --task translation")
+        for one in self.models:
+            one.float().prepare_for_inference_(cfg)
+            one.to(self.device)
+        self.tokenizer = self._build_tokenizer(pair)
+        files = {name: str(path / file) for name, file in self.folder.bpe_files.items()}
+        bpe = self.folder.bpe
+        self.bpe = self.task.build_bpe(Namespace(_name=bpe, bpe=bpe, **files)) if bpe else None
+        if self.folder.drafter is not None:
+            self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
+        self._generators: dict[str, Any] = {}
+
+    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
+        """Translate sentences; an empty one, or one that is too long, gives an empty text.
+
+        Args:
+            sentences: plain text, a sentence each.
+            options: see ``stream``.
+        """
+        if isinstance(sentences, str):
+            raise option_error("translate()", sentences, "a list of sentences")
+        return list(self.stream(sentences, **options))
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        max_tokens: int = MAX_TOKENS,
+        buffer_size: int = BUFFER_SIZE,
+        **options: Any,
+    ) -> Iterator[str]:
+        """Yield the translations in the order of the lines, each as soon as those before are there.
+
+        Args:
+            lines: plain text, a sentence each, read ``buffer_size`` at a time.
+            batch_size: sentences decoded together, at most; they are of like length.
+            max_tokens: source tokens decoded together, at most, padding among them.
+            buffer_size: lines that are sorted by length together.
+            options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
+                is ``auto_fast`` unless given, or the method of a model that has one of its own.
+
+        Raises:
+            UsageError: an option is wrong.
+        """
+        generator = self._generator(options)
+        left, first = iter(lines), 0
+        while window := list(islice(left, buffer_size)):
+            yield from self._window(generator, window, first, batch_size, max_tokens)
+            first += len(window)
+
+    def _window(
+        self, generator: Any, lines: Sequence[str], first: int, batch_size: int, max_tokens: int
+    ) -> Iterator[str]:
+        """Translate some lines by batches of like length; ``first``: the first one's number."""
+        found = {number: "" for number, line in enumerate(lines) if not line.strip()}
+        numbers = [number for number in range(len(lines)) if number not in found]
+        done = 0
+        for batch in self._batches([lines[number] for number in numbers], batch_size, max_tokens):
+            places = [numbers[i] for i in batch["id"].tolist()]
+            batch["id"] = torch.tensor(places) + first
+            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            hypos = self.task.inference_step(generator, self.models, batch)
+            found |= {place: self._decode(row[0]) for place, row in zip(places, hypos)}
+            while done in found:
+                yield found[done]
+                done += 1
+        yield from (found[number] for number in range(done, len(lines)))
+
+    def _batches(self, lines: Sequence[str], batch_size: int, max_tokens: int) -> Iterator[Any]:
+        """Yield fairseq's batches of these lines."""
+        if not lines:
+            return
+        words = self.task.source_dictionary
+        tokens = [words.encode_line(self._encode(line), add_if_not_exist=False) for line in lines]
+        tokens = [one.long() for one in tokens]
+        limits = (self.task.max_positions(), *(model.max_positions() for model in self.models))
+        yield from self.task.get_batch_iterator(
+            self.task.build_dataset_for_inference(tokens, [len(one) for one in tokens]),
+            max_tokens=max_tokens,
+            max_sentences=batch_size,
+            max_positions=utils.resolve_max_positions(*limits),
+        ).next_epoch_itr(shuffle=False)
+
+    def _encode(self, line: str) -> str:
+        """Return the symbols of a line, with spaces between them."""
+        line = line.strip()
+        line = line if self.tokenizer is None else self.tokenizer.encode(line)
+        return line if self.bpe is None else self.bpe.encode(line)
+
+    def _decode(self, hypo: dict[str, Any]) -> str:
+        """Return the plain text of a hypothesis."""
+        text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        text = text if self.bpe is None else self.bpe.decode(text)
+        return text if self.tokenizer is None else self.tokenizer.decode(text)
+
+    def _build_tokenizer(self, pair: dict[str, str]) -> Any:
+        """Build the folder's tokenizer; None: it has none."""
+        name = self.folder.tokenizer
+        if name is None:
+            return None
+        if name not in TOKENIZER_REGISTRY:
+            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
+        return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
+
+    def _generator(self, options: dict[str, Any]) -> Any:
+        """Return the generator of some options; it is built once, as auto_fast measures once."""
+        key = repr(sorted(options.items()))
+        if key not in self._generators:
+            options = {**self.folder.settings, **options}
+            known = {*OPTIONS, *vars(GenerationConfig())}
+            refuse_unknown("translate()", options, known)
+            options["decoding"] = decoding = options.get("decoding") or self._own_decoding()
+            method = METHODS.get(decoding)
+            drafts = method is not None and "drafter_path" in method.reads
+            if drafts and self.folder.drafter is not None:
+                options.setdefault("drafter_path", str(self.path / self.folder.drafter))
+            self._generators[key] = self.task.build_generator(self.models, Namespace(**options))
+        return self._generators[key]
+
+    def _own_decoding(self) -> str:
+        """Return ``auto_fast``, or ``auto`` for a model that only its own method decodes."""
+        try:
+            check_models("auto_fast", self.models, None)
+        except UsageError:
+            return "auto"
+        return "auto_fast"

@@ -1,0 +1,166 @@
+"""Model folders: made, read, and plain text translated by them as fairseq-interactive does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commands import DEMO, PLUGIN, fairseq, lines_of, succeed
+
+import fairseq_paradec
+from fairseq_paradec import model_folder
+from fairseq_paradec.cli import translate
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+
+#: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
+TEXT = [
+    "Two men sit on a bench in the park and eat ice cream.", "", "A dog runs.", "  \t ",
+    "A \"dog's\" ball & <b> | 3.5 [km] away!", " \u201eEin H\u00fcndchen\u201c 東京 ", "a " * 1100,
+    "Three children play with a red ball on the beach.", "A man.", "", "Dogs; cats -- birds.",
+]  # fmt: skip
+FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
+
+
+def packing(data: Path, out: Path, *more: str) -> list[str]:
+    """The words of ``paradec pack`` for the demo's files in a folder."""
+    bpe = ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(data / "codes.bpe"))
+    return ["pack", str(data), str(out), "--path", str(data / "model.pt"), "-s", "en", "-t", "de",
+            "--drafter-path", str(data / "drafter.pt"), *bpe, *more]  # fmt: skip
+
+
+def demo_copy(folder: Path) -> Path:
+    """A folder with the files of the demo's model folder, which a test may spoil."""
+    folder.mkdir()
+    for name in FILES:
+        shutil.copy(DEMO / name, folder / name)
+    return folder
+
+
+def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypatch):
+    """From a file, standard input and Python; by a packed folder, which interactive reads too."""
+    out, text = tmp_path / "packed", tmp_path / "text"
+    assert paradec(packing(DEMO, out)) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"packed"}
+    assert {path.name for path in out.iterdir()} == {*FILES}
+    assert (out / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
+    text.write_bytes("\r\n".join(TEXT).encode())
+    flags = ("--path", out / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
+    flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", out / "codes.bpe")
+    stock = succeed(fairseq("interactive", out, "--user-dir", PLUGIN, "--input", text, *flags))
+    wanted = [line.split("\t")[2] for line in lines_of(stock.stdout, "D")]
+    assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
+    capsys.readouterr()
+    few = ("--batch-size", "2", "--buffer-size", "4", "--decoding")
+    for given, decoding in ((text, "gad"), (None, "greedy")):
+        with text.open() as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            words = ["translate", "--model", str(out), *few, decoding]
+            assert paradec(words + ([str(given)] if given else [])) == 0
+        assert capsys.readouterr().out.split("\n") == [*wanted, ""], decoding
+    assert "sentence 6 (a a a" in caplog.text and "its output is empty" in caplog.text
+    loaded = fairseq_paradec.load(out)
+    assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
+    assert loaded.translate([]) == [] and loaded._generator({}).config.decoding == "auto_fast"
+    with pytest.raises(UsageError, match=r"translate\(\): got 'beem'; .* as beam"):
+        loaded.translate(TEXT, beem=1)
+
+
+def test_finished_lines_survive_an_interruption(capsys, monkeypatch):
+    def typed(files):
+        yield from TEXT[:3]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translate, "read", typed)
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", "--buffer-size", "2"]
+    assert paradec(words) == 130
+    found = capsys.readouterr().out.split("\n")
+    assert len(found) == 3 and found[0].startswith("Zwei Männer") and found[1:] == ["", ""]
+
+
+def test_a_model_with_its_own_method_is_decoded_by_it(tmp_path, capsys):
+    data = demo_copy(tmp_path / "data")
+    shutil.copy(DEMO / "ibdecoder.pt", data / "model.pt")
+    words = packing(data, data)
+    del words[words.index("--drafter-path") : words.index("--tokenizer")]
+    assert paradec(words) == 0
+    assert {path.name for path in data.iterdir()} == {*FILES}
+    assert paradec(["translate", "--model", str(data), "--text", TEXT[2], "--text", ""]) == 0
+    assert capsys.readouterr().out.endswith("Ein Hund rennt .\n\n".replace(" .", "."))
+
+
+def put(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Change a file of a folder."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def key(name: str, value: object) -> Callable[[Path], object]:
+    """Change a key of a folder's paradec.json."""
+    return put("paradec.json", lambda was: json.dumps(json.loads(was) | {name: value}).encode())
+
+
+#: What is done to a folder, and the message.
+SPOILT = {
+    "no json": (lambda folder: (folder / "paradec.json").unlink(), "--model: got '{}'; allowed: a"),
+    "torn": (put("paradec.json", lambda was: was[:90]), "--model: got '{}/paradec.json'; allowed"),
+    "list": (put("paradec.json", lambda was: b"[]"), "{}/paradec.json: format: got []; allowed: 1"),
+    "newer": (key("format", 2), "{}/paradec.json: format: got 2; allowed: 1"),
+    "key": (key("heads", "h.pt"), "{}/paradec.json: got 'heads'; allowed: the keys format, source"),
+    "outside": (key("drafter", "../d.pt"), "{}/paradec.json: drafter: got '../d.pt'; allowed: nu"),
+    "bpe": (key("bpe", {"name": "x"}), "{}/paradec.json: bpe: got {{'name': 'x'}}; allowed: null"),
+    "tokens": (key("tokenizer", "mosses"), "--tokenizer: got 'mosses'; allowed: moses"),
+    "setting": (key("settings", {"beem": 2}), "translate(): got 'beem'"),
+    "lost": (lambda folder: (folder / "drafter.pt").unlink(), "got 'drafter.pt'; allowed: files"),
+    "changed": (put("codes.bpe", lambda was: was + b"a b\n"), "{}/codes.bpe has another sha256"),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_a_spoilt_folder_is_named(kind, tmp_path, capsys):
+    spoil, said = SPOILT[kind]
+    spoil(demo_copy(tmp_path / "data"))
+    assert paradec(["translate", "--model", str(tmp_path / "data"), "--text", "a"]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == "" and len(lines) == 1, captured.err
+    assert said.format(tmp_path / "data") in lines[0]
+
+
+#: What is done to the files that are packed, more flags, and the message.
+UNPACKED = {
+    "size": (put("dict.en.txt", lambda was: was + b"1more 1\n"), "", "--path: .*7944 .* has 7945"),
+    "torn": (put("model.pt", lambda was: was[:9999]), "", "--path: got '{}/out/model.pt', .*trunc"),
+    "other": (
+        lambda folder: shutil.copy(DEMO / "heads.pt", folder / "model.pt"), "", "--path: .*heads"
+    ),
+    "codes": (put("codes.bpe", lambda was: b"\xff"), "", "--bpe: got 'subword_nmt'; allowed"),
+    "lost": (lambda folder: (folder / "dict.de.txt").unlink(), "", "DATA: .* with dict.de.txt"),
+    "drafter": (put("drafter.pt", lambda was: b""), "", "--drafter-path: got .* truncated or no"),
+    "bpe": (lambda folder: None, "--bpe sentencepiece", "--bpe-codes: got .* allowed: it with its"),
+    "no file": (lambda folder: None, "--bpe-codes no", "--bpe-codes: got 'no'; allowed: a file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNPACKED)
+def test_nothing_is_left_of_a_failed_packing(kind, tmp_path, capsys):
+    spoil, flags, said = UNPACKED[kind]
+    data = demo_copy(tmp_path / "data")
+    (data / "paradec.json").unlink()
+    spoil(data)
+    assert paradec(packing(data, tmp_path / "out", *flags.split())) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1, captured.err
+    assert re.match("paradec pack: error: " + said.format(tmp_path), captured.err), captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_folder_is_written_where_nothing_is(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UsageError, match="a new folder"), model_folder.new_folder(path):
+            pass
