@@ -44,7 +44,8 @@ def pickled_names(path):
 def test_applying_twice_changes_nothing():
     compat.apply()
     compat.apply()
-    assert checkpoint_utils.load_checkpoint_to_cpu.paradec_fixes == ("load_checkpoint_to_cpu",)
+    of_loading = checkpoint_utils.load_checkpoint_to_cpu.paradec_fixes
+    assert of_loading == ("load_checkpoint_to_cpu", "keep_last_norms")
     of_parsing = options.parse_args_and_arch.paradec_fixes
     assert {"default_validation_task", "infer_moses_languages"} <= set(of_parsing)
     assert len(set(of_parsing)) == len(of_parsing)

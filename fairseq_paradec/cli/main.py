@@ -21,6 +21,7 @@ from . import arguments
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
         "translate": "plain text by a model folder: a line out for each line in",
+        "doctor": "what a checkpoint is, and which decoders fit it",
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",
         "benchmark": "time and judge any decoders on a test set",

@@ -7,7 +7,7 @@ absent, and ``apply`` is idempotent.
 
 from __future__ import annotations
 
-from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors
+from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
 from .command_line import (
     check_arguments,
     default_validation_task,
@@ -32,6 +32,7 @@ def apply() -> None:
     """Apply every fix."""
     allow_fairseq_checkpoints()
     explain_checkpoint_errors()
+    keep_last_norms()
     silence_warnings()
     set_log_level()
     report_translated_sentences()

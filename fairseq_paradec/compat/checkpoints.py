@@ -88,6 +88,26 @@ def explain_checkpoint_errors() -> None:
     wrap_once(checkpoint_utils, "load_model_ensemble_and_task", explain_models)
 
 
+def keep_last_norms() -> None:
+    """Let pre-norm Transformers of fairseq 0.6 to 0.8 keep the norm behind their decoder's layers.
+
+    Fault: such decoders are of version 2 and have that norm; older ones, which have none, are of
+    version 1. fairseq 0.12 takes both for decoders without it, and refuses its weights.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            state = original(*args, **kwargs)
+            weights = state["model"]
+            if {"decoder.layer_norm.weight", "decoder.version"} <= weights.keys():
+                weights["decoder.version"] = torch.tensor([3.0])
+            return state
+
+        return load
+
+    wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", wrap, fix="keep_last_norms")
+
+
 def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``load_checkpoint_to_cpu``."""
 

@@ -1,0 +1,149 @@
+"""Tell what a checkpoint is, which decoders fit it, what they lack, and how to get that.
+
+Nothing is decoded or written. Each decoder is built for the model as fairseq-generate builds it, so
+that a refusal is the one that it would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, option_error
+from ..methods.registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, own_decoding
+from . import arguments
+
+#: The recipe of each kind of drafter.
+RECIPES = {
+    BLOCK_NAT: "scripts/train_gad.sh {data} --fast --verifier {path} --save-dir DIR",
+    TRANSFORMER: "scripts/train_assisted.sh {data} --verifier {path} --save-dir DIR",
+    HEADS: "scripts/train_blockwise.sh {data} --base {path} --save-dir DIR",
+}
+
+#: Names of weights of older versions; fairseq renames them as it loads.
+OLD_NAMES = r"in_proj_weight|layer_norms|embed_out"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "%(prog)s MODEL DATA [--drafter-path FILE], or %(prog)s DIR"
+    add = parser.add_argument
+    add("model", metavar="MODEL|DIR", type=Path, help="a checkpoint, or a model folder")
+    add("data", metavar="DATA", nargs="?", type=Path, help="the data folder of a checkpoint")
+    add("--drafter-path", type=Path, help="a drafter or heads (default: the model folder's)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    from ..measure.loading import check_inputs, load
+    from ..translator import Translator
+
+    with arguments.quiet():
+        if args.data is None:
+            if not args.model.is_dir():
+                raise option_error(
+                    "DATA", None, "the data folder of MODEL; or a model folder alone"
+                )
+            translator = Translator(args.model, flag="DIR")
+            models, task, data = translator.models, translator.task, args.model
+            path, own = data / translator.folder.model, translator.folder.drafter
+            drafter = args.drafter_path or (data / own if own else None)
+            decode = f"paradec translate --model {data}"
+        else:
+            path, data, drafter = args.model, args.data, args.drafter_path
+            check_inputs(str(data), str(path))
+            models, task = load(str(data), str(path))
+            decode = f"fairseq-generate {data} --user-dir fairseq_paradec --path {path}"
+        for name, text in (*checkpoint(path), *architecture(models[0], task)):
+            print(f"{name:14}{text}")
+        print("\n--decoding")
+        for name, text in decoders(models, task, drafter, str(data), str(path)):
+            print(f"  {name:18}{text}")
+        given = f" --drafter-path {args.drafter_path}" if args.drafter_path else ""
+        print(f"\n{decode} --decoding NAME{given}")
+        if args.data is not None:
+            print(f"paradec pack {data} OUT --path {path}    for plain text, with its BPE's flags")
+    return 0
+
+
+def checkpoint(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a file holds: names and texts."""
+    from fairseq import checkpoint_utils
+
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    weights, settings = state["model"], state["cfg"].model
+    kinds = Counter[str]()
+    for weight in weights.values():
+        kinds[str(weight.dtype).removeprefix("torch.")] += weight.numel()
+    more = "no training state"
+    if state["last_optimizer_state"] is not None:
+        more = "with the training's state, which paradec shrink removes"
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    yield "checkpoint", f"{path}: {size}, {kinds.most_common(1)[0][0]}, {more}"
+    written = "fairseq 0.10 or newer (cfg)" if state.get("args") is None else "up to 0.9 (args)"
+    old = sorted({found[0] for name in weights if (found := re.search(OLD_NAMES, name))})
+    yield "written by", written + (f", old names: {', '.join(old)}" if old else "")
+    yield "--arch", str(getattr(settings, "arch", None) or getattr(settings, "_name", None))
+
+
+def architecture(model: Any, task: Any) -> Iterator[tuple[str, str]]:
+    """Yield what a model is: names and texts."""
+    count = sum(weight.numel() for weight in model.parameters())
+    yield "model", f"{type(model).__name__}, {count:,} parameters"
+    for side in ("encoder", "decoder"):
+        layers: Any = getattr(getattr(model, side, None), "layers", ())
+        if len(layers) and hasattr(layers[0], "fc1"):
+            one = layers[0]
+            norm = "pre-norm" if one.normalize_before else "post-norm"
+            yield (
+                side,
+                (
+                    f"{len(layers)} layers, {norm}, d = {one.fc1.in_features}, feed-forward "
+                    f"{one.fc1.out_features}, {one.self_attn.num_heads} heads"
+                ),
+            )
+    yield "positions", " source, ".join(map(str, model.max_positions())) + " target"
+    pair = (task.cfg.source_lang, task.source_dictionary), (task.cfg.target_lang, task.tgt_dict)
+    yield "dictionaries", ", ".join(f"{name}: {len(words):,}" for name, words in pair)
+
+
+def decoders(
+    models: Sequence[Any], task: Any, drafter: Path | None, data: str, path: str
+) -> Iterator[tuple[str, str]]:
+    """Yield what each decoder says to the models: names and texts.
+
+    Args:
+        models: the model.
+        task: its task.
+        drafter: a drafter or heads to try; None: none.
+        data: its data folder, for commands.
+        path: its checkpoint, for commands.
+    """
+    wrong = refusal(models, task, "greedy", engine="torch")
+    for name, method in METHODS.items():
+        more = {"drafter_path": str(drafter)} if drafter and "drafter_path" in method.reads else {}
+        problem = refusal(models, task, name, engine="torch", **more)
+        if problem is None:
+            yield name, f"fits; greedy's output: {method.exact_words}"
+        elif drafter is None and method.drafter in RECIPES:
+            recipe = RECIPES[method.drafter].format(data=data, path=path)
+            yield name, f"needs {recipe}" if wrong is None else f"no: {wrong}"
+        else:
+            yield name, f"no: {problem}"
+    problem = refusal(models, task, "beam")
+    yield "beam", "fits; fairseq's own search" if problem is None else f"no: {problem}"
+    problem = refusal(models, task, own_decoding(models) or "greedy", engine="native")
+    yield "--engine native", "fits" if problem is None else f"no: {problem}"
+
+
+def refusal(models: Sequence[Any], task: Any, name: str, **options: str) -> str | None:
+    """Return why a decoder with these options refuses the models; None: it does not."""
+    try:
+        task.build_generator(models, argparse.Namespace(decoding=name, **options))
+    except UsageError as error:
+        return str(error)
+    return None
