@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from support.builders import DEMO, MAX_POSITIONS, Limits, demo, save_drafter, ta
 from support.exact import check
 from support.losses import build, pairs, same_weights, teach
 
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.model_checks import is_block_nat
+from fairseq_paradec.methods.registry import ANY
+from fairseq_paradec.tasks.drafters import Drafters
 
 VERIFIER = str(DEMO / "model.pt")
 NARROW = {"decoder_embed_dim": 8, "decoder_ffn_embed_dim": 12, "decoder_attention_heads": 4}
@@ -88,3 +92,24 @@ def test_training_leaves_the_encoder_and_any_search_decodes_it(
 def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         build(demo()[0], "shallow_decoder", **{"encoder_from": VERIFIER} | options)
+
+
+@pytest.mark.parametrize("name", ["assistant", "drafter"])
+def test_an_encoder_that_was_left_out_is_the_verifiers(name: str, tmp_path: Path, capsys) -> None:
+    whole, small = DEMO / f"{name}.pt", tmp_path / "small.pt"
+    assert paradec(["shrink", "--without-encoder", str(whole), str(small)]) == 0
+    assert small.stat().st_size < 0.6 * whole.stat().st_size
+    task, verifier, _ = demo()
+    loaded = [task.drafters.load(str(path), ANY, [verifier]) for path in (whole, small)]
+    assert same_weights(loaded[1].decoder, loaded[0].decoder)
+    assert same_weights(loaded[1].encoder, verifier.encoder)
+    other = copy.deepcopy(verifier)
+    torch.nn.init.normal_(other.encoder.layers[-1].fc1.bias)
+    for models in ([other], [verifier, verifier]):
+        with pytest.raises(UsageError, match="--drafter-path: .*on this verifier's encoder"):
+            Drafters(task).load(str(small), ANY, models)
+    with pytest.raises(UsageError, match="--path: .*encoder was left out"):
+        checkpoint_utils.load_model_ensemble([str(small)], task=task)
+    wrong = [str(DEMO / "model.pt"), str(tmp_path / "x.pt")]
+    assert paradec(["shrink", "--without-encoder", *wrong]) == 2
+    assert "--without-encoder: got" in capsys.readouterr().err

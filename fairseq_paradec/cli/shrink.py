@@ -148,6 +148,24 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     return state | {"model": heads_only(weights)}
 
 
+def alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a drafter's checkpoint without the encoder, which is its verifier's.
+
+    Args:
+        state: the checkpoint.
+        path: its file, for the message.
+
+    Raises:
+        UsageError: its encoder is its own.
+    """
+    from ..models.building import without_encoder
+
+    if not state["cfg"]["model"].get("share_verifier_encoder"):
+        allowed = "a drafter on its verifier's encoder: of --arch shallow_decoder, block_nat_fast"
+        raise option_error("--without-encoder", str(path), allowed)
+    return state | {"model": without_encoder(state["model"])}
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = (
@@ -157,6 +175,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("source", type=Path, metavar="SOURCE", help="full checkpoint (only read)")
     add("target", type=Path, metavar="TARGET", help="file to write")
     add("--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)")
+    add(
+        "--without-encoder", action="store_true",
+        help="leave out the encoder of a drafter on its verifier's encoder (shallow_decoder, "
+        "block_nat_fast): as --drafter-path it gets the verifier's",
+    )  # fmt: skip
     add(
         "--heads-only", action="store_true",
         help="write only the heads of a blockwise_transformer on a frozen base: they are for "
@@ -181,6 +204,8 @@ def run(args: argparse.Namespace) -> int:
     state["cfg"] = OmegaConf.to_container(state["cfg"])
     if args.heads_only:
         state = heads_alone(state, args.source)
+    if args.without_encoder:
+        state = alone(state, args.source)
     partial = args.target.with_name(args.target.name + ".partial")
     torch.save(shrink(state), partial)
     megabytes = partial.stat().st_size / 1e6

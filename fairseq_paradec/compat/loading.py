@@ -22,13 +22,14 @@ def named(flag: str) -> Iterator[None]:
         raise UsageError(str(error).replace(ANY_CHECKPOINT_FLAG, flag)) from error
 
 
-def load_beside(path: str, flag: str, task: Any) -> tuple[Any, Any]:
+def load_beside(path: str, flag: str, task: Any, state: Any = None) -> tuple[Any, Any]:
     """Load a second model for a task: a drafter, or the verifier from which a drafter starts.
 
     Args:
         path: its checkpoint.
         flag: the flag that names it, for errors.
         task: the task; the model must fit its dictionaries.
+        state: what the checkpoint holds, if it is read.
 
     Returns:
         The model, and the configuration in its checkpoint.
@@ -41,5 +42,7 @@ def load_beside(path: str, flag: str, task: Any) -> tuple[Any, Any]:
     task.cfg = copy.deepcopy(task.cfg)
     task.cfg.eval_bleu = False
     with named(flag):
-        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task(
+            [path], task=task, state=state
+        )
     return models[0], cfg

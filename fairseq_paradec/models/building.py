@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from fairseq.models.transformer import (
     TransformerModel,
 )
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from ..compat.loading import load_beside, named
 from ..errors import option_error
@@ -154,6 +155,29 @@ def _settings(encoder: Any) -> list[Any]:
     return [encoder.embed_scale, *layers]
 
 
+def marks(weights: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
+    """Select biases and norms of a model's last layer: enough to know the model by.
+
+    Args:
+        weights: a model's ``state_dict``.
+        side: ``encoder`` or ``decoder``.
+    """
+    names = [name for name in weights if name.startswith(f"{side}.layers.")]
+    last = f"{side}.layers.{max(int(name.split('.')[2]) for name in names)}."
+    return {n: weights[n] for n in names if n.startswith(last) and weights[n].dim() == 1}
+
+
+def without_encoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out a drafter's encoder, its verifier's, but for its marks."""
+    decoder = {name: w for name, w in weights.items() if not name.startswith("encoder.")}
+    return marks(weights, "encoder") | decoder
+
+
+def has_whole_encoder(weights: Mapping[str, Tensor]) -> bool:
+    """Return whether a model's weights have an encoder, and not its marks alone."""
+    return "encoder.embed_tokens.weight" in weights
+
+
 class DraftingTransformer(TransformerModel, abc.ABC):
     """A drafter, whose encoder can be that of its verifier, ``--encoder-from``.
 
@@ -193,6 +217,13 @@ class DraftingTransformer(TransformerModel, abc.ABC):
             own = {name: getattr(args, name) for name in dropouts}
             args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
         return TransformerEncoderBase(args, src_dict, embed_tokens)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's; refuse weights whose encoder was left out."""
+        if not has_whole_encoder(state_dict):
+            allowed = "a whole checkpoint: this drafter's encoder was left out, so it serves as "
+            raise option_error("--path", "a drafter", f"{allowed}--drafter-path of its verifier")
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
     @abc.abstractmethod
     def start_decoder(self, args: Any, verifier: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..compat.loading import named
 from ..errors import option_error
+from .building import marks
 
 PREFIX = "decoder.heads."  # of the names of the heads' weights in a model
 
@@ -132,13 +133,8 @@ def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     Args:
         weights: a model's ``state_dict``.
     """
-    layers = [int(name.split(".")[2]) for name in weights if name.startswith("decoder.layers.")]
-    last = f"decoder.layers.{max(layers)}."
-    return {
-        name: weight
-        for name, weight in weights.items()
-        if name.startswith(PREFIX) or (name.startswith(last) and weight.dim() == 1)
-    }
+    heads = {name: weight for name, weight in weights.items() if name.startswith(PREFIX)}
+    return marks(weights, "decoder") | heads
 
 
 def load_heads(path: str, base: Any) -> BlockHeads:

@@ -11,9 +11,11 @@ from fairseq import checkpoint_utils, utils
 from fairseq.models.transformer import TransformerModelBase
 
 from ..compat.loading import load_beside, named
+from ..decoding.helper import same_weights
 from ..errors import option_error
 from ..methods.model_checks import has_heads, is_block_nat, one_set_of_heads
 from ..methods.registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
+from ..models.building import has_whole_encoder
 from ..models.heads import PREFIX, BlockHeads, load_heads
 from ..target_order import TargetOrder, order_of
 
@@ -76,7 +78,7 @@ class Drafters:
         like = next(models[0].parameters())
         key = (path, like.dtype, like.device)
         if key not in self.models:
-            drafter = self._read(path).to(dtype=like.dtype, device=like.device)
+            drafter = self._read(path, models).to(dtype=like.dtype, device=like.device)
             drafter.make_generation_fast_()  # so that a scorer gathers its weights only once
             self.models[key] = drafter
         drafter = self.models[key]
@@ -116,13 +118,24 @@ class Drafters:
         one_set_of_heads("blockwise", models, path)
         return HEADS
 
-    def _read(self, path: str) -> Any:
-        """Read a drafter's checkpoint.
+    def _read(self, path: str, models: Sequence[Any]) -> Any:
+        """Read a drafter's checkpoint; if its encoder was left out, it gets the verifier's.
 
         Raises:
-            UsageError: it is missing, or does not fit this task's languages and dictionaries.
+            UsageError: it is missing, or does not fit this task's languages and dictionaries, or
+                was trained on another encoder.
         """
-        model, cfg = load_beside(path, "--drafter-path", self.task)
+        with named("--drafter-path"):
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        own = state["model"]
+        if not has_whole_encoder(own):
+            theirs = {f"encoder.{k}": w.cpu() for k, w in models[0].encoder.state_dict().items()}
+            known = {name: w for name, w in own.items() if name.startswith("encoder.")}
+            same = same_weights(known, {k: theirs[k] for k in known if k in theirs})
+            if len(models) > 1 or not same:
+                raise option_error("--drafter-path", path, "a drafter on this verifier's encoder")
+            state["model"] = own | theirs
+        model, cfg = load_beside(path, "--drafter-path", self.task, state)
         trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
         wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
         if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
