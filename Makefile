@@ -1,5 +1,6 @@
 # make setup   install everything, and `paradec`, into .venv (Python 3.11 or 3.12; PYTHON= picks it)
-# make demo    set up what is missing, then translate 100 sentences by every decoder
+# make demo    set up what is missing, then translate 100 sentences by every decoder;
+#              TEXT="A dog runs." is translated, too
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
 # make test-slow   the other tests: pipelines, compiling, several processes, browser
 # make mutants   change the package in one place after another: do the fast tests notice?
@@ -11,6 +12,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+export TEXT ?=
 
 VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
@@ -54,7 +56,7 @@ help:
 setup: $(STAMP)
 
 demo: $(STAMP)
-	@"$(VENV)/bin/paradec" demo $(ARGS)
+	@"$(VENV)/bin/paradec" demo $(ARGS) $(if $(TEXT),--text "$$TEXT")
 
 test: $(STAMP)
 	"$(VPY)" -m ruff check .

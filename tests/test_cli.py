@@ -67,7 +67,7 @@ def run_demo(capsys, *arguments):
 
 @pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
-    status, table, lines = run_demo(capsys, "--block-size", "3")
+    status, table, lines = run_demo(capsys, "--block-size", "3", "--text", "A dog runs.")
     assert status == 0
     assert logging.root.manager.disable == logging.NOTSET  # as it was
     jacobi = ["pj", "pgj block 3", "hgj block 3", "hgj sliding 3"]
@@ -85,6 +85,9 @@ def test_the_demo_compares_all_decoders(capsys):
         assert float(passes) * float(tokens_per_pass) == pytest.approx(greedy, rel=0.01)
     (verdict,) = (line for line in lines if line.startswith("Every sentence identical"))
     assert verdict.endswith(f": {', '.join(exact)}.")
+    own = dict(line.split(maxsplit=1) for line in lines[-4:])
+    assert own.keys() == {"source", "greedy", "gad", "assisted"} and own["source"] == "A dog runs."
+    assert own["greedy"] == own["gad"] == own["assisted"] != ""
 
 
 # ---- lossless ----------------------------------------------------------------------------------

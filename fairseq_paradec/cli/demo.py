@@ -25,6 +25,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--sentences", type=number, default=100, help="how many at most (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
+    add("--text", help="a sentence of your own, translated after the table")
     add("--threads", type=number, default=1, help="CPU threads (default: 1)")
 
 
@@ -39,4 +40,26 @@ def run(args: argparse.Namespace) -> int:
             "checkout of the source",
         )  # fmt: skip
     with arguments.quiet():
-        return demo(args)
+        status = demo(args)
+        if args.text:
+            print("\n" + translated(args.data, args.text))
+    return status
+
+
+def translated(data: Path, text: str) -> str:
+    """Translate a sentence by the folder's model, with each drafter that lies beside it.
+
+    Raises:
+        UsageError: DATA is no model folder.
+    """
+    from ..translator import Translator
+
+    translator = Translator(data, flag="--data")
+    lines = [f"source       {text}"]
+    for decoding, drafter in (("greedy", None), ("gad", "drafter"), ("assisted", "assistant")):
+        path = None if drafter is None else data / f"{drafter}.pt"
+        if path is None or path.is_file():
+            more = {} if path is None else {"drafter_path": str(path)}
+            (found,) = translator.translate([text], decoding=decoding, **more)
+            lines.append(f"{decoding:<13}{found}")
+    return "\n".join(lines)
