@@ -16,6 +16,7 @@ from support import multiword
 from support.builders import Limits, batch, built, source_rows
 from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
 
+from fairseq_paradec.decoding.token_rules import Best
 from fairseq_paradec.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -97,7 +98,9 @@ def test_a_step_of_pairs_is_the_twins(end: float) -> None:
         assert len(alive) == beam  # why the paper takes 3W
         wanted = ([one for one in best[:beam] if 2 in one.slots[1:]], alive)
         search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
-        for got, want in zip(search.extend(tables.clone(), scores.clone()), wanted, strict=True):
+        ends = tables[..., 2].clone()
+        given = Best(*reversed(tables.topk(min(search.most_words, 9))), ends)
+        for got, want in zip(search.extend(given, scores.clone()), wanted, strict=True):
             found = zip(got.parents[0].tolist(), got.words[0].tolist(), got.scores[0].tolist())
             found = [one for one in found if one[2] > -math.inf]
             assert [(p, *w) for p, w, _ in found] == [one.slots for one in want]

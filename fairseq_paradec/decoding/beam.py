@@ -13,7 +13,7 @@ from ..target_order import TargetOrder
 from .engine.masks import Mask
 from .engine.scorers import Scorer
 from .row import Row
-from .token_rules import TokenRules
+from .token_rules import Best, TokenRules
 from .written import Written
 
 
@@ -54,9 +54,9 @@ class BeamSearch:
         order: the models' target order.
         bos: the first of the start symbols of an order that has two.
         beam_size: the number of hypotheses that a sentence finishes.
-        extend: extends the beams by one step. It takes log-probabilities, S×W×z×V, -inf where a
-            word is forbidden, which it may write to; and the hypotheses' scores so far, S×W, -inf
-            for no hypothesis.
+        count: N, the number of words of a slot that ``extend`` needs.
+        extend: extends the beams by one step. It takes each slot's best words, S×W×z×N; and the
+            hypotheses' scores so far, S×W, -inf for no hypothesis.
         rank: the value by which finished hypotheses are compared.
         record_tokens: keep the runner-up of each word, for a trace.
     """
@@ -65,7 +65,8 @@ class BeamSearch:
     order: TargetOrder
     bos: int
     beam_size: int
-    extend: Callable[[Tensor, Tensor], Extension]
+    count: int
+    extend: Callable[[Best, Tensor], Extension]
     rank: Callable[[Written], float]
     record_tokens: bool
 
@@ -95,12 +96,14 @@ class BeamSearch:
             # 2. One pass predicts the words of all z slots, independently of each other.
             width = scores.size(1)
             hidden = self.scorer.step(inputs, mask=self._mask(written, device))
-            log_probs = self.scorer.log_probs(hidden, rules.temperature)  # (S·W)×z×V
             repeated = [row for row in live for _ in range(width)]
-            rules.restrict(log_probs, repeated, [written] * len(repeated))
-            log_probs = log_probs.view(len(live), width, z, -1)
-            top: Any = log_probs.topk(2) if self.record_tokens else None  # S×W×z×2, twice
-            step = self.extend(log_probs, scores.to(log_probs.dtype))
+            starts = [written] * len(repeated)
+            found = self.scorer.best(hidden, rules, repeated, self.count, starts)  # (S·W)×z×N
+            best = Best(*(part.unflatten(0, (len(live), width)) for part in found))
+            top: Any = None  # S×W×z×2, twice
+            if self.record_tokens:
+                top = best.scores[..., :2], best.tokens[..., :2]
+            step = self.extend(best, scores.to(best.scores.dtype))
             written += z
             for row in live:
                 passes[row.index] += 1

@@ -53,6 +53,20 @@ class Scored(NamedTuple):
     draft_ranks: Tensor | None = None
 
 
+class Best(NamedTuple):
+    """The best tokens at the positions of a chunk.
+
+    Attributes:
+        tokens: B×R×N, allowed ones, the best first.
+        scores: B×R×N, their log-probabilities; -inf where fewer are allowed.
+        ends: B×R, that of ``</s>``, whether or not it is among them; -inf where forbidden.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    ends: Tensor
+
+
 def starts_of(rows: Sequence[Row]) -> list[int]:
     """Return the position that follows each row's tokens."""
     return [len(row.tokens) for row in rows]
@@ -143,6 +157,19 @@ class TokenRules:
         if bool(equal.any()):
             best, tokens = scores.sort(dim=-1, descending=True, stable=True)
         return tokens[..., :count], best[..., :count]
+
+    def best(self, scores: Tensor, rows: Sequence[Row], count: int, starts: list[int]) -> Best:
+        """Apply the rules and return the best tokens at every position, and ``</s>``.
+
+        Args:
+            scores: B×R×V; see ``choose``.
+            rows: see ``choose``.
+            count: N, at most V.
+            starts: see ``choose``.
+        """
+        self.restrict(scores, rows, starts)
+        best, tokens = scores.topk(count, dim=-1)
+        return Best(tokens, best, scores[:, :, self.eos])
 
     def limits(
         self, rows: Sequence[Row], starts: list[int], width: int, depths: Tensor | None = None

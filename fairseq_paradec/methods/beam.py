@@ -12,7 +12,7 @@ from ..decoding.beam import BeamSearch, Extension
 from ..decoding.engine.scorers import Scorer, build_scorer
 from ..decoding.engine.step import StepScorer
 from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
+from ..decoding.token_rules import Best, TokenRules
 from ..decoding.written import Results
 from ..errors import nan_error, option_error
 from ..target_order import order_of
@@ -30,8 +30,13 @@ class BeamGenerator(MethodGenerator):
         """Return the scorer of the models."""
         return build_scorer(models, self.engine, StepScorer)
 
+    @property
     @abc.abstractmethod
-    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+    def most_words(self) -> int:
+        """The number of a slot's best words that ``extend`` needs."""
+
+    @abc.abstractmethod
+    def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by one step; see BeamSearch.extend."""
 
     def _decode(
@@ -46,9 +51,10 @@ class BeamGenerator(MethodGenerator):
             self.order, self.eos, self.normalize_scores, self.len_penalty,
             self.config.deduplicate_ngrams, self.record_tokens,
         )  # fmt: skip
+        count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(
-            self.scorer, self.order, self.tgt_dict.bos(), self.beam_size, self.extend,
-            results.rank, self.record_tokens,
+            self.scorer, self.order, self.tgt_dict.bos(), self.beam_size,
+            min(count, self.vocab_size), self.extend, results.rank, self.record_tokens,
         )  # fmt: skip
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):

@@ -21,27 +21,33 @@ import torch
 from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
+from ..decoding.token_rules import Best
 from .beam import BeamGenerator
 
 
 class DoubleTokenBeamGenerator(BeamGenerator):
     """``--decoding double_token_beam``: for models of ``--double-token``."""
 
-    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+    @property
+    def most_words(self) -> int:
+        """3W: a parent's 3W best right words make its best 3W pairs with any left word."""
+        return 3 * self.beam_size
+
+    def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by one pair of words; see BeamSearch.extend."""
-        count, width, _, vocabulary = log_probs.shape
         beam = self.beam_size
-        left, right = log_probs.unbind(dim=2)  # S×W×V
+        left_words, others = best.tokens.unbind(dim=2)  # S×W×N, and the right ones
+        left, right = best.scores.unbind(dim=2)
         # 1. The best 2W left words over the whole beam.
-        lefts = (scores[..., None] + left).flatten(1)  # S×(W·V)
+        lefts = (scores[..., None] + left).flatten(1)  # S×(W·N)
         left_totals, where = lefts.topk(min(2 * beam, lefts.size(1)))  # S×L
-        parent, left_word = where // vocabulary, where % vocabulary
-        # 2. The best 3W pairs with them; a parent's 3W best right words are enough for that.
-        best, best_words = right.topk(min(3 * beam, vocabulary))  # S×W×R
-        picked = parent[..., None].expand(-1, -1, best.size(2))
-        rights, right_words = best.gather(1, picked), best_words.gather(1, picked)  # S×L×R
+        parent, left_word = where // left.size(2), left_words.flatten(1).gather(1, where)
+        left_score = left.flatten(1).gather(1, where)
+        # 2. The best 3W pairs with them.
+        picked = parent[..., None].expand(-1, -1, right.size(2))
+        rights, right_words = right.gather(1, picked), others.gather(1, picked)  # S×L×N
         is_end = left_word.eq(self.eos)[..., None]  # then the right word is </s> too
-        end = right[..., self.eos].gather(1, parent)
+        end = best.ends[:, :, 1].gather(1, parent)
         rights = rights.masked_fill(is_end, -math.inf)
         rights[..., :1] = torch.where(is_end, end[..., None], rights[..., :1])
         right_words = right_words.masked_fill(is_end, self.eos)
@@ -50,9 +56,9 @@ class DoubleTokenBeamGenerator(BeamGenerator):
         of_left = where // rights.size(2)
         right_word = right_words.flatten(1).gather(1, where)
         parent, left_word = parent.gather(1, of_left), left_word.gather(1, of_left)
+        left_score = left_score.gather(1, of_left)
         words = torch.stack((left_word, right_word), dim=2)  # S×P×2
         right_score = rights.flatten(1).gather(1, where)
-        left_score = left.flatten(1).gather(1, parent * vocabulary + left_word)
         word_scores = torch.stack((left_score, right_score), dim=2)
         both = left_word.eq(self.eos)  # (EOD, EOD) is one </s>
         word_scores[..., 0] += torch.where(both, right_score, torch.zeros_like(right_score))

@@ -27,22 +27,27 @@ import torch
 from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
+from ..decoding.token_rules import Best
 from .beam import BeamGenerator
 
 
 class MultiwordBeamGenerator(BeamGenerator):
     """``--decoding multiword_beam``: for IBDecoder, IMDecoder, SA, R2L and plain Transformers."""
 
-    def extend(self, log_probs: Tensor, scores: Tensor) -> Extension:
+    @property
+    def most_words(self) -> int:
+        """B, and ``</s>``, which may be among them; of greedy search the best one."""
+        return 1 if self.beam_size == 1 else self.beam_size + 1
+
+    def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
         if self.beam_size == 1:
-            return self._extend_greedily(log_probs, scores)
-        count, width, z, vocabulary = log_probs.shape
+            return self._extend_greedily(best, scores)
+        words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z
+        count, width, z, _ = words.shape
         beam = self.beam_size
         # Line 6: the best words of each slot; </s> is handled separately.
-        end = log_probs[..., self.eos].clone()  # S×W×z
-        log_probs[..., self.eos] = -math.inf
-        top, words = log_probs.topk(min(beam, vocabulary))  # S×W×z×K
+        top = top.masked_fill(words.eq(self.eos), -math.inf)
         # Line 7: word after word, each hypothesis keeps its best continuations (C of them).
         totals = scores[:, :, None]  # S×W×C
         chosen = words.new_zeros(count, width, 1, z)  # S×W×C×z
@@ -51,9 +56,9 @@ class MultiwordBeamGenerator(BeamGenerator):
         for i in range(z):
             ending = totals + end[:, :, i, None]  # S×W×C
             longer = (totals[..., None] + top[:, :, i, None]).flatten(2)  # S×W×(C·K)
-            best, pick = longer.topk(min(beam, longer.size(2)))  # S×W×C'
+            totals, pick = longer.topk(min(beam, longer.size(2)))  # S×W×C'
             # Lines 9-11: a hypothesis that ends here, among the best of this length, is finished.
-            pool = torch.cat((ending.flatten(1), best.flatten(1)), dim=1)
+            pool = torch.cat((ending.flatten(1), totals.flatten(1)), dim=1)
             rank, where = pool.topk(min(beam, pool.size(1)))  # S×B
             ends_here = where < ending[0].numel()
             last = where.clamp(max=ending[0].numel() - 1)
@@ -69,7 +74,6 @@ class MultiwordBeamGenerator(BeamGenerator):
             chosen, chosen_scores = chosen.gather(2, before), chosen_scores.gather(2, before)
             chosen[..., i] = words[:, :, i].gather(2, pick % top.size(3))
             chosen_scores[..., i] = top[:, :, i].gather(2, pick % top.size(3))
-            totals = best
         # Line 17: the best over the beam.
         alive, where = totals.flatten(1).topk(min(beam, totals[0].numel()))
         parent = where // totals.size(2)
@@ -79,9 +83,9 @@ class MultiwordBeamGenerator(BeamGenerator):
         joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*ended, strict=True)))
         return Extension(joined, Candidates(alive, parent, words, word_scores))
 
-    def _extend_greedily(self, log_probs: Tensor, scores: Tensor) -> Extension:
+    def _extend_greedily(self, found: Best, scores: Tensor) -> Extension:
         """Take the best word of each slot; the first ``</s>`` ends the hypothesis."""
-        best, words = log_probs.max(dim=3)  # S×1×z
+        words, best = found.tokens[..., 0], found.scores[..., 0]  # S×1×z
         totals = scores + best[:, 0].cumsum(dim=1)  # S×z
         ends = words[:, 0].eq(self.eos)
         end, has_end = ends.int().argmax(dim=1, keepdim=True), ends.any(dim=1, keepdim=True)

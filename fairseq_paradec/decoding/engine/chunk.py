@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import option_error
-from ..token_rules import Scored, TokenRules
+from ..token_rules import Best, Scored, TokenRules
 from .cache import Cache
 from .compiled import warn_plain
 from .compiled_pass import CompiledPass
@@ -245,6 +245,12 @@ class ChunkScorer:
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         return self.projection.choose(hidden, rules, rows, draft, starts, depths)
+
+    def best(
+        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
+    ) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
+        return self.projection.best(hidden, rules, rows, count, starts)
 
     def writes(self, projection: Projection) -> bool:
         """Return whether ``write`` knows this model and projection."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import option_error
-from ..token_rules import Scored, TokenRules
+from ..token_rules import Best, Scored, TokenRules
 from .native.passes import native_choose
 from .native.stack import NativeMap
 from .weights import Form, Map, make_map
@@ -85,6 +85,18 @@ class Projection(NamedTuple):
             return native_choose(self.linear, hidden, rules, rows, draft, starts, depths)
         scores = self._log_probs(hidden, rules.temperature)
         return rules.choose(scores, rows, draft, starts, depths)
+
+    def best(
+        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
+    ) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
+        hidden = self.read(hidden)
+        if isinstance(self.linear, NativeMap):
+            ends = torch.full(hidden.shape[:2], rules.eos)
+            found = native_choose(self.linear, hidden, rules, rows, ends, starts, count=count)
+            assert found.draft_scores is not None
+            return Best(found.tokens, found.scores, found.draft_scores)
+        return rules.best(self._log_probs(hidden, rules.temperature), rows, count, starts)
 
     def draft(
         self,

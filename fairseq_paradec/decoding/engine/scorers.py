@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..row import Row
-from ..token_rules import Scored, TokenRules
+from ..token_rules import Best, Scored, TokenRules
 from .chunk import PLAIN, ChunkScorer
 from .local import LocalScorer
 from .masks import Mask
@@ -50,6 +50,12 @@ class Scorer(Protocol):
         depths: Tensor | None = None,
     ) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
+        ...
+
+    def best(
+        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
+    ) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -132,6 +138,17 @@ class EnsembleScorer:
         """Choose the next token at every position; see ``TokenRules.choose``."""
         scores = self.log_probs(hidden, rules.temperature)
         return rules.choose(scores, rows, draft, starts, depths)
+
+    def best(
+        self,
+        hidden: list[Tensor],
+        rules: TokenRules,
+        rows: Sequence[Row],
+        count: int,
+        starts: list[int],
+    ) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
+        return rules.best(self.log_probs(hidden, rules.temperature), rows, count, starts)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

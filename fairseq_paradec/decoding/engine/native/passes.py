@@ -340,7 +340,7 @@ def native_choose(
     if draft is not None:
         drafted = torch.full((batch, width), rules.pad)
         drafted[:, : draft.size(1)] = draft
-        drafted_scores, ranks = torch.empty_like(scores), torch.empty_like(tokens)
+        drafted_scores, ranks = torch.empty(batch, width), torch.empty_like(drafted)
         to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
         to.drafted_rank = ranks.data_ptr()
     own = _rules(rules)
