@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ TEXT = [
     "Three children play with a red ball on the beach.", "A man.", "", "Dogs; cats -- birds.",
 ]  # fmt: skip
 FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
+
+
+@pytest.fixture(autouse=True)
+def same_level() -> Iterator[None]:
+    """A command that ends with an error leaves the log's level to its process."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 def packing(data: Path, out: Path, *more: str) -> list[str]:
@@ -69,6 +78,8 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     assert loaded.translate([]) == [] and loaded._generator({}).config.decoding == "auto_fast"
     with pytest.raises(UsageError, match=r"translate\(\): got 'beem'; .* as beam"):
         loaded.translate(TEXT, beem=1)
+    words = ["translate", "--model", str(out), "--decoding", "hgj", "--text", "a"]
+    assert paradec([*words, "--block-size", "0"]) == 2
 
 
 def test_finished_lines_survive_an_interruption(capsys, monkeypatch):

@@ -154,12 +154,13 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_alone() -> Iterator[None]:
-    """Log warnings and errors, without fairseq's settings and closing lines; or by ``LOGLEVEL``."""
+    """Log warnings and errors, without fairseq's settings and closing lines; or by ``LOGLEVEL``.
+
+    After an error the level stays, as the error keeps generators alive, which log when they end.
+    """
     root = logging.getLogger()
     before = root.level
     root.setLevel(os.environ.get("LOGLEVEL", "WARNING").upper())
-    try:
-        yield
-    finally:
-        gc.collect()
-        root.setLevel(before)
+    yield
+    gc.collect()
+    root.setLevel(before)

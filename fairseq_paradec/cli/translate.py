@@ -91,10 +91,14 @@ def print_translations(args: argparse.Namespace) -> None:
         args.buffer_size = args.buffer_size or 1
     names = (*OPTIONS, *SEARCH, "batch_size", "max_tokens", "buffer_size")
     options = {name: getattr(args, name) for name in names}
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     lines = iter(args.text) if args.text else read(args.files)
+    total = sum(1 for _ in read(args.files)) if args.files else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
-    for text in tqdm(translator.stream(lines, **given), unit=" lines", disable=hidden):
+    texts = translator.stream(lines, **given)
+    for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
 
 
