@@ -42,11 +42,11 @@ class MultiwordBeamGenerator(BeamGenerator):
 
     def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
-        if self.beam_size == 1:
-            return self._extend_greedily(best, scores)
         if self.scorer.native:
             both = native_extend(best, scores, self.eos, self.beam_size)
             return Extension(*(Candidates(*part) for part in both))
+        if self.beam_size == 1:
+            return self._extend_greedily(best, scores)
         words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z
         count, width, z, _ = words.shape
         beam = self.beam_size
