@@ -301,17 +301,19 @@ def test_a_native_step_is_the_same() -> None:
         want = search.extend(given, scores)
         found = native_extend(given, scores, search.eos, beam)
         for mine, theirs in zip(found, want, strict=True):
-            assert hypotheses_of(mine, search.eos) == hypotheses_of(theirs, search.eos)
+            both = zip(*(hypotheses_of(one, search.eos) for one in (mine, theirs)), strict=True)
+            for (score, *ours), (other, *wanted) in both:
+                assert ours == wanted and score == pytest.approx(other, abs=1e-5)
 
 
-def hypotheses_of(step: Any, eos: int) -> list[list[Any]]:
-    """Each sentence's hypotheses, the best first, with their words up to ``</s>``."""
+def hypotheses_of(step: Any, eos: int) -> list[Any]:
+    """All sentences' hypotheses, the best first, with their words up to ``</s>``."""
     found = []
     for candidates in zip(*(part.tolist() for part in step), strict=True):
         some = []
         for score, parent, words, values in zip(*candidates, strict=True):
             if math.isfinite(score):
                 n = words.index(eos) + 1 if eos in words else len(words)
-                some.append((round(-score, 5), parent, words[:n], values[:n]))
-        found.append(sorted(some))
+                some.append((-score, parent, words[:n], values[:n]))
+        found += sorted(some)
     return found
