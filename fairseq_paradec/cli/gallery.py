@@ -26,14 +26,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 DATA = "data-bin/demo.en-de"
 GENERATE = f"fairseq-generate {DATA} --user-dir fairseq_paradec --path {DATA}/"
+EXACTLY = "--drafter-dtype fp32 --drafter-path"  # drafts in int8 may differ between CPUs
 #: The model and the flags of fairseq-generate, by trace.
 TRACES = {
     "greedy": "model.pt --decoding greedy",
     "pj": "model.pt --decoding pj --jacobi-length oracle",
     "hgj": "model.pt --decoding hgj",
-    "gad": f"model.pt --decoding gad --drafter-path {DATA}/drafter.pt",
-    "gad_pp": f"model.pt --decoding gad_pp --drafter-path {DATA}/drafter.pt",
-    "blockwise": f"model.pt --decoding blockwise --drafter-path {DATA}/heads.pt",
+    "gad": f"model.pt --decoding gad {EXACTLY} {DATA}/drafter.pt",
+    "gad_pp": f"model.pt --decoding gad_pp {EXACTLY} {DATA}/drafter.pt",
+    "blockwise": f"model.pt --decoding blockwise {EXACTLY} {DATA}/heads.pt",
     "ibdecoder_sa": "ibdecoder_sa.pt --beam 1",
 }
 #: The sentences in the pictures; their drafts are compared, too.
