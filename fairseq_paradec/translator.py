@@ -101,7 +101,7 @@ class Translator:
         Raises:
             UsageError: an option is wrong.
         """
-        generator = self._generator(options)
+        generator = self.generator(options)
         left, first = iter(lines), 0
         while window := list(islice(left, buffer_size)):
             yield from self._window(generator, window, first, batch_size, max_tokens)
@@ -130,7 +130,7 @@ class Translator:
         if not lines:
             return
         words = self.task.source_dictionary
-        tokens = [words.encode_line(self._encode(line), add_if_not_exist=False) for line in lines]
+        tokens = [words.encode_line(self.encode(line), add_if_not_exist=False) for line in lines]
         tokens = [one.long() for one in tokens]
         limits = (self.task.max_positions(), *(model.max_positions() for model in self.models))
         yield from self.task.get_batch_iterator(
@@ -140,7 +140,7 @@ class Translator:
             max_positions=utils.resolve_max_positions(*limits),
         ).next_epoch_itr(shuffle=False)
 
-    def _encode(self, line: str) -> str:
+    def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
         line = line.strip()
         line = line if self.tokenizer is None else self.tokenizer.encode(line)
@@ -161,7 +161,7 @@ class Translator:
             raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
         return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
 
-    def _generator(self, options: dict[str, Any]) -> Any:
+    def generator(self, options: dict[str, Any]) -> Any:
         """Return the generator of some options; it is built once, as auto_fast measures once."""
         key = repr(sorted(options.items()))
         if key not in self._generators:

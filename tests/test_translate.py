@@ -75,7 +75,7 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     assert "sentence 6 (a a a" in caplog.text and "its output is empty" in caplog.text
     loaded = fairseq_paradec.load(out)
     assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
-    assert loaded.translate([]) == [] and loaded._generator({}).config.decoding == "auto_fast"
+    assert loaded.translate([]) == [] and loaded.generator({}).config.decoding == "auto_fast"
     with pytest.raises(UsageError, match=r"translate\(\): got 'beem'; .* as beam"):
         loaded.translate(TEXT, beem=1)
     words = ["translate", "--model", str(out), "--decoding", "hgj", "--text", "a"]

@@ -37,6 +37,7 @@ NEUTRAL_PATHS: dict[str, Any] = {
     "lm_path": None,
     "distributed_init_method": None,
     "base_path": "base.pt",  # it still tells that the model has a base
+    "encoder_from": "model.pt",  # and this that its encoder is another model's
 }
 
 

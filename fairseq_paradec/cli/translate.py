@@ -102,8 +102,8 @@ def print_translations(args: argparse.Namespace) -> None:
         print(text)
 
 
-def read(files: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of files, or of standard input.
+def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
+    """Yield the lines of files, or of standard input; ``flag``: the files', for errors.
 
     Raises:
         UsageError: one is not text in UTF-8.
@@ -116,4 +116,4 @@ def read(files: Sequence[Path]) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 near = error.object[max(0, error.start - 20) : error.end + 20]
                 given = str(path) if files else "standard input"
-                raise option_error("FILE", given, f"text in UTF-8; {near!r} is not") from error
+                raise option_error(flag, given, f"text in UTF-8; {near!r} is not") from error

@@ -48,7 +48,11 @@ class Trainee:
             self.task.dataset("train"), max_tokens=max_tokens, seed=1
         ).next_epoch_itr(shuffle=True)
         found = [batch for batch, _ in zip(made, range(count), strict=False)]
-        return utils.move_to_cuda(found) if self.device == "cuda" else found
+        return self.placed(found)
+
+    def placed(self, samples: Any) -> Any:
+        """Return batches on the device."""
+        return utils.move_to_cuda(samples) if self.device == "cuda" else samples
 
     def update(self, sample: dict[str, Any]) -> float:
         """Make one update; return its seconds."""

@@ -52,8 +52,6 @@ def translator(
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages.
     """
-    from fairseq.data import LanguagePairDataset
-
     from ...measure import loading
 
     models, task = loading.load(str(data), path)
@@ -68,6 +66,23 @@ def translator(
         task, models, decoding="beam", beam=settings["beam"], lenpen=settings["lenpen"]
     )
     sources = load_sources(data, settings, task.source_dictionary)
+    return by_number(task, models, generator, sources, device), sources
+
+
+def by_number(
+    task: Any, models: list[Any], generator: Any, sources: Any, device: torch.device
+) -> Translate:
+    """Return a function from numbers of sentences to their best translations.
+
+    Args:
+        task: the models' task.
+        models: on the device.
+        generator: of the task.
+        sources: all sentences' tokens.
+        device: where to translate.
+    """
+    from fairseq.data import LanguagePairDataset
+
     dataset = LanguagePairDataset(
         sources, sources.sizes, task.source_dictionary, left_pad_source=task.cfg.left_pad_source
     )
@@ -84,7 +99,7 @@ def translator(
         }
         return [found[i] for i in ids]
 
-    return translate, sources
+    return translate
 
 
 def resume(stream: IO[bytes], path: Path, batches: list[list[int]]) -> list[list[int]]:

@@ -1,0 +1,250 @@
+"""Train a drafter for a model folder from text in its source language alone.
+
+The model translates the text greedily, a drafter on its encoder learns these translations, and the
+folder gets it as drafter.pt: paradec translate uses it at once, with --decoding assisted (block:
+gad) and, where it pays, auto_fast. One line in ten, at most 200, is held out to count the drafted
+tokens that the model accepts. Stopped or killed, the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import option_error
+from ..model_folder import ModelFolder, checksum, read, write
+from . import arguments
+from .drafter_text import Subset, made_of, write_sources
+from .drafter_training import KINDS, LAST, SMALL, Training
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from ..translator import Translator
+
+#: The drafter's name in the folder.
+DRAFTER = "drafter.pt"
+
+#: Bytes on the disk for each token of the text: sources, translations, as text, and finished parts.
+BYTES_A_TOKEN = 60
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=False, flags=[])
+    parser.usage = "%(prog)s --model DIR --text FILE [FILE ...] [options] [-- flags]"
+    parser.epilog = (
+        "After -- come flags of fairseq-train, such as --decoder-embed-dim 64. "
+        "example: paradec train-drafter --model my-model --text news.en"
+    )
+    add, number = parser.add_argument, arguments.whole_number
+    add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
+    add(
+        "--text", metavar="FILE", type=Path, nargs="+", required=True,
+        help="plain text in UTF-8, a sentence a line; lines that occur again are left out",
+    )  # fmt: skip
+    add(
+        "--kind", choices=tuple(KINDS), default="shallow",
+        help="shallow: one decoder layer that drafts token by token, for assisted; block: two that "
+        "draft a block in one pass, for gad (default: shallow)",
+    )  # fmt: skip
+    add("--replace", action="store_true", help="the folder has a drafter, which this one replaces")
+    add(
+        "--save-dir", metavar="DIR", type=Path,
+        help="translations and checkpoints (default: the folder's name with .drafter behind it)",
+    )  # fmt: skip
+    add(
+        "--updates", type=number,
+        help="of training (default: for shallow 2,500, or 20,000 of a model wider than 256; for "
+        "block 12,000 or 50,000; at most 60 times through the text)",
+    )  # fmt: skip
+    add("--seed", type=number, default=1, help="(default: 1)")
+    add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
+    add("--threads", type=number, help="CPU threads (default: as torch)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the drafter, and put it into the folder."""
+    for path in args.text:
+        if not path.is_file():
+            raise option_error("--text", str(path), "a text file")
+    folder = read(args.model)
+    args.save_dir = args.save_dir or args.model.absolute().with_name(args.model.name + ".drafter")
+    if ":" in str(args.save_dir):
+        raise option_error("--save-dir", str(args.save_dir), "a path without ':'")
+    # Threads that spin while they wait slow each other down where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from .. import register
+
+    register()
+    with arguments.warnings_alone(), locked(args.save_dir):
+        return make(args, folder)
+
+
+def make(args: argparse.Namespace, folder: ModelFolder) -> int:
+    """Do the steps; each goes on from what is finished.
+
+    Raises:
+        UsageError: the folder has another drafter, or a setting or file does not fit.
+    """
+    import torch
+
+    from ..translator import Translator
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    record = made_of(args.text, args.model, folder)
+    key = json.dumps([record, args.kind, args.updates, args.seed, args.flags])
+    work = args.save_dir / f"{args.kind}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    is_there = same_file(args.model / DRAFTER, work / DRAFTER)
+    if is_there and folder.drafter == DRAFTER:
+        note(f"already made: {args.model / DRAFTER}")
+        return 0
+    is_taken = folder.drafter or (args.model / DRAFTER).exists() and not is_there
+    if is_taken and not args.replace:
+        allowed = f"a folder without {folder.drafter or DRAFTER}; --replace puts a new one there"
+        raise option_error("--model", str(args.model), allowed)
+    folder = dataclasses.replace(folder, drafter=None)
+    translator = Translator(args.model, folder, device=device)
+    verifier = args.model / folder.model
+    width = translator.models[0].decoder.embed_dim
+    training = Training(
+        args.kind, verifier, width <= SMALL, args.updates, args.seed, device, args.flags
+    )
+    pair = (folder.source, folder.target)
+    training.parse(args.save_dir, pair, 1, [])  # errors come before work
+    note(f"[1/4] text: {args.save_dir}")
+    source, valid, data = (args.save_dir / name for name in ("source", "valid", "greedy"))
+    write_sources(source, args.text, translator, record)
+    held_out = Subset(source, "valid", valid, translator)
+    held_out.finish()
+    train = Subset(valid, "train", data, translator)
+    note(estimate(args, held_out, train, training))
+    note(f"[2/4] translations: {data}")
+    train.finish()
+    note(f"[3/4] drafter: {work}")
+    if not (work / DRAFTER).is_file():
+        training.run(data, pair, work, training.length(target_tokens(translator, data, "train")))
+    note("[4/4] acceptance on the held-out lines")
+    status = count_accepted(args.kind, data, verifier, work, device)
+    if status == 0:
+        install(args.model, folder, work / DRAFTER)
+        size = sum(path.stat().st_size for path in args.save_dir.rglob("*") if path.is_file())
+        note(f"{args.save_dir} has {size / 1e6:.0f} MB and is no longer needed")
+        print(f"{args.model / DRAFTER}: paradec translate --model {args.model} --decoding "
+              f"{KINDS[args.kind][1]} uses it")  # fmt: skip
+    return status
+
+
+def estimate(args: argparse.Namespace, held_out: Subset, train: Subset, training: Training) -> str:
+    """Measure translating and training on held-out lines; return what all will take, in words.
+
+    Raises:
+        UsageError: the disk is too small.
+    """
+    some = range(0, len(held_out.sources), -(-len(held_out.sources) // 32))
+    numbers = [*some]
+    held_out.translate(numbers)  # warms up
+    begin = time.perf_counter()
+    targets = held_out.translate(numbers)
+    seconds = time.perf_counter() - begin
+    sources = int(held_out.sources.sizes[numbers].sum())
+    tokens = train.tokens * sum(len(target) + 1 for target in targets) // sources
+    pair = held_out.settings["languages"]
+    an_update, checkpoint = training.measure(held_out.dest, pair, tokens)
+    updates = training.length(tokens)
+    space = train.tokens * BYTES_A_TOKEN + (LAST + 3) * checkpoint
+    free = shutil.disk_usage(args.save_dir).free
+    if space > free:
+        allowed = f"a disk with {space / 1e6:.0f} MB; this has {free / 1e6:.0f}"
+        raise option_error("--save-dir", str(args.save_dir), allowed)
+    return (
+        f"{len(train.sources)} lines, {len(held_out.sources)} more held out: about "
+        f"{in_words(train.tokens * seconds / sources)} of translation and "
+        f"{in_words(updates * an_update)} of training ({updates} updates), "
+        f"less what is finished; {space / 1e6:.0f} MB"
+    )
+
+
+def target_tokens(translator: Translator, data: Path, subset: str) -> int:
+    """Return the number of target tokens of a subset."""
+    from fairseq.data import data_utils
+
+    pair = f"{translator.folder.source}-{translator.folder.target}"
+    stem = str(data / f"{subset}.{pair}.{translator.folder.target}")
+    dataset = data_utils.load_indexed_dataset(stem, translator.task.target_dictionary)
+    return int(dataset.sizes.sum())
+
+
+def count_accepted(kind: str, data: Path, verifier: Path, work: Path, device: str) -> int:
+    """Print the share of drafted tokens that the verifier accepts, by ``paradec acceptance``."""
+    from . import acceptance
+
+    parser = argparse.ArgumentParser(prog="paradec acceptance")
+    acceptance.declare(parser)
+    words = [str(data), "--path", str(verifier), "--drafter-path", str(work / DRAFTER)]
+    words += ["--decoding", KINDS[kind][1], "--subset", "valid", "--device", device]
+    args = parser.parse_args([*words, "--out", str(work / "acceptance.json")])
+    args.argv = ["acceptance", *words]
+    return acceptance.run(args)
+
+
+def install(path: Path, folder: ModelFolder, drafter: Path) -> None:
+    """Put a drafter into a folder, which is whole at any time.
+
+    Args:
+        path: the folder.
+        folder: what it holds, without a drafter.
+        drafter: the checkpoint.
+    """
+    partial = path / (DRAFTER + ".partial")
+    shutil.copyfile(drafter, partial)
+    write(path, folder)  # an old drafter of this name goes before its file does
+    partial.replace(path / DRAFTER)
+    write(path, dataclasses.replace(folder, drafter=DRAFTER))
+
+
+def same_file(first: Path, second: Path) -> bool:
+    """Return whether two files are there and have the same content."""
+    there = first.is_file() and second.is_file()
+    return there and checksum(first) == checksum(second)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Make a folder, and hold it for this process.
+
+    Raises:
+        UsageError: another process works there.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            allowed = "a folder in which no other process works"
+            raise option_error("--save-dir", str(path), allowed) from error
+        yield
+
+
+def in_words(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 3600:.1f} h"
+
+
+def note(text: str) -> None:
+    """Say how far the work is."""
+    print(f"train-drafter: {text}", file=sys.stderr, flush=True)
