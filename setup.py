@@ -97,7 +97,12 @@ setup(
         "peers": ["ctranslate2>=4.5,<5"],
         # photographs: paradec data images --photographs
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
-        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5"],
+        # models of transformers and Marian: paradec import
+        "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3"],
+        "test": [
+            "pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5",
+            "transformers>=5,<6",
+        ],
     },
     entry_points={"console_scripts": ["paradec=fairseq_paradec.cli.main:main"]},
     classifiers=[

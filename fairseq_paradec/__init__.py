@@ -26,7 +26,7 @@ def register() -> None:
     from . import compat
 
     compat.apply()
-    from . import criterions, models, tasks  # noqa: F401  (the fixes come first)
+    from . import criterions, encoders, models, tasks  # noqa: F401  (the fixes come first)
 
 
 def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:

@@ -22,6 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_folder": {"errors"},
     "options": BASE,
     "compat": {"errors", "output"},
+    "encoders": {"errors"},
+    "importing": {"errors", "encoders", "models", "model_folder"},
     "analysis": BASE,
     "decoding": BASE | {"options"},
     "models": BASE | {"compat"},
@@ -31,8 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output", "translator"},
-    "__init__": {"compat", "criterions", "models", "tasks", "translator"},
+    | {"measure", "model_folder", "output", "translator", "importing"},
+    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"},
     "__main__": {"cli"},
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ absent, and ``apply`` is idempotent.
 
 from __future__ import annotations
 
+from .activations import make_swish_a_function
 from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
 from .command_line import (
     check_arguments,
@@ -30,6 +31,7 @@ from .printing import (
 
 def apply() -> None:
     """Apply every fix."""
+    make_swish_a_function()
     allow_fairseq_checkpoints()
     explain_checkpoint_errors()
     keep_last_norms()

@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     block_nat,
     blockwise_transformer,
     image_transformer,
+    imported_transformer,
     reordered_transformer,
     shallow_decoder,
 )

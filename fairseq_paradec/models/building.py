@@ -30,6 +30,11 @@ SIZES = {
 }
 
 
+def as_namespace(args: Any) -> Any:
+    """Return a model's options as a Namespace, also those of a checkpoint that are plain data."""
+    return Namespace(**OmegaConf.to_container(args)) if OmegaConf.is_config(args) else args
+
+
 def named_sizes(suffix: str) -> dict[str, int]:
     """Return fairseq's options of a size, for encoder and decoder."""
     names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
@@ -199,8 +204,7 @@ class DraftingTransformer(TransformerModel, abc.ABC):
         Raises:
             UsageError: the verifier does not fit, or there is no decoder layer.
         """
-        if OmegaConf.is_config(args):  # from a checkpoint whose configuration is plain data
-            args = Namespace(**OmegaConf.to_container(args))
+        args = as_namespace(args)
         if args.decoder_layers < 1:
             raise option_error("--decoder-layers", args.decoder_layers, "a whole number from 1 up")
         model = super().build_model(args, task)

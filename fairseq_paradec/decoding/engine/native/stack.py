@@ -25,6 +25,7 @@ ACTIVATIONS = {
     utils.get_activation_fn("gelu"): 2,
     utils.get_activation_fn("gelu_accurate"): 3,
     utils.get_activation_fn("tanh"): 4,
+    F.silu: 5,
 }
 
 

@@ -1,0 +1,48 @@
+"""Turn a model of Hugging Face's transformers or of Marian into a model folder.
+
+The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = "example: paradec import hf opus-mt-en-de models/en-de"
+    kinds = parser.add_subparsers(metavar="FORMAT", required=True)
+    hugging_face = kinds.add_parser(
+        "hf", help="a folder that transformers saved: MarianMT (OPUS-MT), M2M-100, NLLB, mBART-50"
+    )
+    hugging_face.add_argument(
+        "given", type=Path, metavar="DIR",
+        help="with config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files",
+    )  # fmt: skip
+    marian = kinds.add_parser("marian", help="Marian's own file, as OPUS-MT offers it")
+    marian.add_argument(
+        "given", type=Path, metavar="MODEL.npz",
+        help="beside decoder.yml, the vocabularies that it names, source.spm and target.spm",
+    )  # fmt: skip
+    for name, one in (("hugging_face", hugging_face), ("marian", marian)):
+        one.set_defaults(format=name)
+        one.add_argument("out", type=Path, metavar="OUT", help="folder to make")
+        for side in ("source", "target"):
+            one.add_argument(
+                f"--{side}", metavar="LANGUAGE",
+                help=f"the {side} language, by the model's own name if it has several, such as "
+                "en or eng_Latn (default: what the files say)",
+            )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the model and write the folder."""
+    from ..importing import hugging_face, marian, writing
+
+    read = hugging_face.read if args.format == "hugging_face" else marian.read
+    model = read(args.given, args.source, args.target)
+    writing.write(model, args.out)
+    print(f"{args.out}: a model folder, {model.source} to {model.target}")
+    print(f"paradec translate --model {args.out}")
+    return 0

@@ -1,0 +1,252 @@
+"""Imported models: outputs of transformers' own generate, with every search, and bad input."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
+from support.foreign import FAMILIES, Saved, load_class, pieces, save, save_marian, saved, words_of
+from support.losses import build
+
+import fairseq_paradec
+from fairseq_paradec.cli.main import main
+from fairseq_paradec.encoders.sentencepiece_pair import SentencepiecePair
+from fairseq_paradec.model_folder import read
+
+ARCHS = ("shallow_decoder", "block_nat_tiny")
+LENGTHS = (5, 9, 3, 12)
+
+
+@functools.cache
+def imported(family: str) -> tuple[Saved, Path, Any, Any]:
+    """A model of a family; what `paradec import hf` makes of it, its task and fairseq's model."""
+    made = saved(family)
+    out = made.folder.with_name("out")
+    languages = [one.strip("_") for one in made.languages] or ["en", "de"]
+    assert main(["import", "hf", str(made.folder), str(out), "--target", languages[1], "--source",
+                 languages[0]]) == 0  # fmt: skip
+    return made, out, *load(out)
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    """The task and the model of a model folder."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(folder / read(folder).model)], arg_overrides={"data": str(folder)}
+    )
+    return task, models[0].eval()
+
+
+def batch(made: Saved, task: Any) -> dict[str, Any]:
+    """Random sources of words that both sides know."""
+    rows = sources(task, LENGTHS)
+    known = [task.source_dictionary.index(word) for word in made.numbers if word[:1] != "<"]
+    return collate(task, [row.masked_fill(row == 3, known[0]) for row in rows])
+
+
+def tokens(hypos: list[dict[str, Any]]) -> list[list[int]]:
+    return [hypo["tokens"].tolist() for hypo in hypos]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family: str) -> None:
+    made, _, task, model = imported(family)
+    model, there = (copy.deepcopy(one).double() for one in (model, made.model))
+    exact_gelu(model)
+    words, net_input = task.target_dictionary, batch(made, task)["net_input"]
+    fed = torch.randint(4, len(words), (len(LENGTHS), 11))
+    fed[:, 0] = words.eos()
+    with torch.no_grad():
+        ours = model(net_input["src_tokens"], net_input["src_lengths"], fed)[0]
+        theirs = made.read(words, fed)["input_ids"]
+        theirs[:, 0] = made.model.config.decoder_start_token_id
+        given = made.read(words, net_input["src_tokens"])
+        wanted = there(**given, decoder_input_ids=theirs).logits
+    order = [made.numbers[word] for word in words.symbols]
+    torch.testing.assert_close(ours, wanted[..., order], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_search_gives_the_output_of_transformers(family: str) -> None:
+    """fairseq's own searches and this package's, by native passes; drafts change nothing."""
+    made, out, task, model = imported(family)
+    model.make_generation_fast_()
+    sample, words = batch(made, task), task.target_dictionary
+    source, several = sample["net_input"]["src_tokens"], bool(made.languages)
+    limits = Limits(max_len_b=60, min_len=0, unnormalized=several)
+    rest = {"max_new_tokens": 61, "length_penalty": 0.0 if several else 1.0}
+    wanted = made.generate(words, source, num_beams=5, **rest)
+    for decoding in ("beam", "multiword_beam"):
+        assert tokens(decode(task, [model], sample, limits, decoding=decoding, beam=5)) == wanted
+    beams, wanted = wanted, made.generate(words, source, max_new_tokens=61)
+    assert len(set(map(len, beams + wanted))) > 2 and max(map(len, beams)) < 61
+    assert all(words[row[0]] == made.languages[1] for row in wanted if several)
+    new = (build(task, arch, encoder_from=str(out / "model.pt")) for arch in ARCHS)
+    shallow, blocks = (lend(task, model, drafter.eval()) for drafter in new)
+    for flags in (
+        {"decoding": "beam", "beam": 1},
+        {"decoding": "hgj", "engine": "torch"},
+        {"decoding": "hgj", "engine": "native"},
+        {"decoding": "assisted", "engine": "native", "drafter_path": lend(task, model, model)},
+        {"decoding": "assisted", "engine": "native", "drafter_path": shallow},
+        {"decoding": "gad", "engine": "native", "drafter_path": blocks},
+    ):
+        assert tokens(decode(task, [model], sample, limits, **flags)) == wanted, flags
+
+
+def test_text_is_split_and_joined_as_by_transformers() -> None:
+    made, out, *_ = imported("marian")
+    folder = made.folder
+    files = (folder / name for name in ("source.spm", "target.spm", "vocab.json"))
+    tokenizer = load_class("MarianTokenizer")(*map(str, files))
+    lines = ["She  sings!", *(DEMO / "raw/demo.en").read_text("utf-8").splitlines()[:12]]
+    given = tokenizer(lines, return_tensors="pt", padding=True)
+    found = made.model.generate(
+        **given, max_new_tokens=64, do_sample=False, forced_eos_token_id=0,
+        bad_words_ids=[[made.model.config.pad_token_id]],
+    )  # fmt: skip
+    wanted = tokenizer.batch_decode(found, skip_special_tokens=True)
+    ours = fairseq_paradec.load(out).translate(lines, decoding="greedy")
+    assert ours == wanted and any(ours)
+
+
+def test_tokens_of_languages_are_no_text() -> None:
+    _, out, task, _ = imported("m2m_100")
+    folder = read(out)
+    files = {name: str(out / file) for name, file in folder.bpe_files.items()}
+    pair = SentencepiecePair(SimpleNamespace(**files))
+    split = pair.encode(">>x<< A dog.").split()
+    assert split[:2] == ["__en__", ">>x<<"]
+    assert pair.decode(f"__de__ {' '.join(split[2:])}") == "A dog."
+
+
+def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
+    """The demo with its own positions; in Marian's format, with Marian's, it says other things."""
+    task, model, sentences = demo()
+    words, sample = task.target_dictionary, collate(task, sentences[:8])
+    pad = len(words) - 1
+    made = save(tmp_path / "hf", "MarianMT", model, [*range(2, pad + 1), 0, 1], words)
+    # sentencepiece's pieces stand for the demo's first words.
+    new = {word for language in ("en", "de") for word in words_of(pieces(language))}
+    renamed = dict(zip([*made.numbers][2:], sorted(new - made.numbers.keys())))
+    made.numbers = {renamed.get(word, word): n for word, n in made.numbers.items()}
+    (made.folder / "vocab.json").write_text(json.dumps(made.numbers))
+    for name in ("source", "target"):
+        shutil.copy(pieces("en" if name == "source" else "de"), made.folder / f"{name}.spm")
+    state = made.model.state_dict()
+    table = model.decoder.embed_positions.get_embedding(1026, 128, 1)[2:]
+    for side in ("encoder", "decoder"):
+        state[f"model.{side}.embed_positions.weight"] = table
+    torch.save(state, made.folder / "pytorch_model.bin")
+    (made.folder / "model.safetensors").unlink()
+    pair = ["--source", "en", "--target", "de"]
+    assert main(["import", "hf", str(made.folder), str(tmp_path / "a"), *pair]) == 0
+    limits = Limits(max_len_b=40, min_len=0)
+    there, own = load(tmp_path / "a")
+    for flags in ({"decoding": "beam", "beam": 5}, {"decoding": "hgj"}):
+        got = tokens(decode(there, [own], sample, limits, **flags))
+        assert got == tokens(decode(task, [model], sample, limits, **flags))
+    # Marian has no <pad>, and its decoder begins with zeros.
+    for config in (made.model.config, made.model.generation_config):
+        config.decoder_start_token_id = pad
+    with torch.no_grad():
+        made.model.model.shared.weight[pad] = 0
+        made.model.final_logits_bias[0, pad] = -1e4
+        made.model.final_logits_bias[0, 0] = 1.0
+    file = save_marian(made, tmp_path / "marian")
+    assert main(["import", "marian", str(file), str(tmp_path / "b"), *pair]) == 0
+    there, own = load(tmp_path / "b")
+    source = sample["net_input"]["src_tokens"]
+    for beam, decoding in ((1, "greedy"), (5, "multiword_beam")):
+        got = tokens(decode(there, [own], sample, limits, beam=beam, decoding=decoding))
+        rest = {"num_beams": beam, "max_new_tokens": 41}
+        assert got == made.generate(there.target_dictionary, source, **rest)
+
+
+def change(file: str, **settings: Any) -> Any:
+    """A step that changes settings in a JSON file."""
+
+    def apply(folder: Path) -> None:
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | settings))
+
+    return apply
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def unsafe(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Path("x")}, folder / "pytorch_model.bin")
+
+
+def gone(name: str) -> Any:
+    return lambda folder: (folder / name).unlink()
+
+
+BAD: list[tuple[str, Any, list[str], str]] = [
+    ("marian", gone("config.json"), [], "DIR|config.json"),
+    ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
+    ("marian", change("config.json", activation_function="mish"), [], "activation_function|mish"),
+    ("marian", change("config.json", bad_words_ids=[[7]]), [], "bad_words_ids|[[7]]"),
+    ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|no weight"),
+    ("marian", change("config.json", decoder_ffn_dim=7), [], "model.safetensors|fc1|(32,)|(7,)"),
+    ("marian", change("config.json", vocab_size=77), [], "vocab.json|the number 77|0 to 76"),
+    ("marian", change("vocab.json", more=999), [], "vocab.json|999"),
+    ("marian", gone("source.spm"), [], "source.spm|missing"),
+    ("marian", lambda folder: (folder / "source.spm").write_text("x"), [], "sentencepiece wrote"),
+    ("marian", gone("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
+    ("marian", cut, [], "model.safetensors|undamaged"),
+    ("marian", unsafe, [], "pytorch_model.bin|safe loading refuses"),
+    ("m2m_100", lambda folder: None, ["--target", "fr"], "--target|'fr'|de"),
+    ("m2m_100", lambda folder: None, [], "--source|a language"),
+    ("mbart", change("tokenizer_config.json", tokenizer_class="MBartTokenizer"), [], "mBART-50"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_bad_folders_are_named_in_one_line(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family, spoil, flags, words = BAD[number]
+    folder = tmp_path / "folder"
+    shutil.copytree(saved(family).folder, folder)
+    spoil(folder)
+    pair = ["--source", "en", *flags] if flags else []
+    assert main(["import", "hf", str(folder), str(tmp_path / "out"), *pair]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and all(word in said for word in words.split("|")), said
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"transformer-preprocess": "n"}, "transformer-preprocess|'n'|''"),
+        ({"tied-embeddings-all": False}, "tied-embeddings"),
+        ({"enc-depth": 3}, "encoder_l3_ffn_W1"),
+        (None, "decoder.yml|missing"),
+    ],
+)
+def test_bad_files_of_marian_are_named_in_one_line(
+    settings: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save_marian(saved("marian"), tmp_path / "marian", **(settings or {}))
+    if settings is None:
+        file.with_name("decoder.yml").unlink()
+    pair = ["--source", "en", "--target", "de"]
+    assert main(["import", "marian", str(file), str(tmp_path / "out"), *pair]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and all(word in said for word in words.split("|")), said
+    assert not (tmp_path / "out").exists()
