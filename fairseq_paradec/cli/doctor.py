@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ RECIPES = {
     BLOCK_NAT: "scripts/train_gad.sh {data} --fast --verifier {path} --save-dir DIR",
     TRANSFORMER: "scripts/train_assisted.sh {data} --verifier {path} --save-dir DIR",
     HEADS: "scripts/train_blockwise.sh {data} --base {path} --save-dir DIR",
+}
+
+#: The same for a model folder, which holds no data.
+_TRAIN = "paradec train-drafter --model {data} --text FILE"
+FOLDER_RECIPES = {
+    BLOCK_NAT: f"{_TRAIN} --kind block",
+    TRANSFORMER: _TRAIN,
+    HEADS: RECIPES[HEADS].replace("{data}", "DATA"),
 }
 
 #: Names of weights of older versions; fairseq renames them as it loads.
@@ -51,17 +59,20 @@ def run(args: argparse.Namespace) -> int:
             translator = Translator(args.model, flag="DIR")
             models, task, data = translator.models, translator.task, args.model
             path, own = data / translator.folder.model, translator.folder.drafter
+            recipes = FOLDER_RECIPES
             drafter = args.drafter_path or (data / own if own else None)
             decode = f"paradec translate --model {data}"
         else:
             path, data, drafter = args.model, args.data, args.drafter_path
+            recipes = RECIPES
             check_inputs(str(data), str(path))
             models, task = load(str(data), str(path))
             decode = f"fairseq-generate {data} --user-dir fairseq_paradec --path {path}"
         for name, text in (*checkpoint(path), *architecture(models[0], task)):
             print(f"{name:14}{text}")
         print("\n--decoding")
-        for name, text in decoders(models, task, drafter, str(data), str(path)):
+        recipes = {kind: text.format(data=data, path=path) for kind, text in recipes.items()}
+        for name, text in decoders(models, task, drafter, recipes):
             print(f"  {name:18}{text}")
         given = f" --drafter-path {args.drafter_path}" if args.drafter_path else ""
         print(f"\n{decode} --decoding NAME{given}")
@@ -80,7 +91,7 @@ def checkpoint(path: Path) -> Iterator[tuple[str, str]]:
     for weight in weights.values():
         kinds[str(weight.dtype).removeprefix("torch.")] += weight.numel()
     more = "no training state"
-    if state["last_optimizer_state"] is not None:
+    if state.get("last_optimizer_state") is not None:  # or saved without
         more = "with the training's state, which paradec shrink removes"
     size = f"{path.stat().st_size / 1e6:.1f} MB"
     yield "checkpoint", f"{path}: {size}, {kinds.most_common(1)[0][0]}, {more}"
@@ -112,7 +123,7 @@ def architecture(model: Any, task: Any) -> Iterator[tuple[str, str]]:
 
 
 def decoders(
-    models: Sequence[Any], task: Any, drafter: Path | None, data: str, path: str
+    models: Sequence[Any], task: Any, drafter: Path | None, recipes: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield what each decoder says to the models: names and texts.
 
@@ -120,8 +131,7 @@ def decoders(
         models: the model.
         task: its task.
         drafter: a drafter or heads to try; None: none.
-        data: its data folder, for commands.
-        path: its checkpoint, for commands.
+        recipes: the command that trains each kind of drafter.
     """
     wrong = refusal(models, task, "greedy", engine="torch")
     for name, method in METHODS.items():
@@ -129,8 +139,7 @@ def decoders(
         problem = refusal(models, task, name, engine="torch", **more)
         if problem is None:
             yield name, f"fits; greedy's output: {method.exact_words}"
-        elif drafter is None and method.drafter in RECIPES:
-            recipe = RECIPES[method.drafter].format(data=data, path=path)
+        elif drafter is None and (recipe := recipes.get(str(method.drafter))):
             yield name, f"needs {recipe}" if wrong is None else f"no: {wrong}"
         else:
             yield name, f"no: {problem}"
