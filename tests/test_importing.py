@@ -14,7 +14,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
-from support.foreign import FAMILIES, Saved, load_class, pieces, save, save_marian, saved, words_of
+from support.foreign import FAMILIES, Saved, pieces, save, save_marian, saved, words_of
 from support.losses import build
 
 import fairseq_paradec
@@ -87,7 +87,7 @@ def test_every_search_gives_the_output_of_transformers(family: str) -> None:
     for decoding in ("beam", "multiword_beam"):
         assert tokens(decode(task, [model], sample, limits, decoding=decoding, beam=5)) == wanted
     beams, wanted = wanted, made.generate(words, source, max_new_tokens=61)
-    assert len(set(map(len, beams + wanted))) > 2 and max(map(len, beams)) < 61
+    assert len(set(map(len, beams + wanted))) > 1 and max(map(len, beams)) < 61
     assert all(words[row[0]] == made.languages[1] for row in wanted if several)
     new = (build(task, arch, encoder_from=str(out / "model.pt")) for arch in ARCHS)
     shallow, blocks = (lend(task, model, drafter.eval()) for drafter in new)
@@ -104,9 +104,7 @@ def test_every_search_gives_the_output_of_transformers(family: str) -> None:
 
 def test_text_is_split_and_joined_as_by_transformers() -> None:
     made, out, *_ = imported("marian")
-    folder = made.folder
-    files = (folder / name for name in ("source.spm", "target.spm", "vocab.json"))
-    tokenizer = load_class("MarianTokenizer")(*map(str, files))
+    tokenizer = made.tokenizer("MarianTokenizer", "source.spm", "target.spm", "vocab.json")
     lines = ["She  sings!", *(DEMO / "raw/demo.en").read_text("utf-8").splitlines()[:12]]
     given = tokenizer(lines, return_tensors="pt", padding=True)
     found = made.model.generate(
@@ -119,13 +117,17 @@ def test_text_is_split_and_joined_as_by_transformers() -> None:
 
 
 def test_tokens_of_languages_are_no_text() -> None:
-    _, out, task, _ = imported("m2m_100")
+    made, out, task, _ = imported("m2m_100")
     folder = read(out)
     files = {name: str(out / file) for name, file in folder.bpe_files.items()}
     pair = SentencepiecePair(SimpleNamespace(**files))
-    split = pair.encode(">>x<< A dog.").split()
+    split = pair.encode(">>x<< Ein Hund").split()
     assert split[:2] == ["__en__", ">>x<<"]
-    assert pair.decode(f"__de__ {' '.join(split[2:])}") == "A dog."
+    assert pair.decode(f"__de__ {' '.join(split[2:])}") == "Ein Hund"
+    there = made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model")
+    assert there("Ein Hund")["input_ids"] == [
+        *(made.numbers[word] for word in pair.encode("Ein Hund").split()), 2
+    ]  # fmt: skip
 
 
 def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
@@ -209,8 +211,8 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", gone("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
     ("marian", cut, [], "model.safetensors|undamaged"),
     ("marian", unsafe, [], "pytorch_model.bin|safe loading refuses"),
-    ("m2m_100", lambda folder: None, ["--target", "fr"], "--target|'fr'|de"),
-    ("m2m_100", lambda folder: None, [], "--source|a language"),
+    ("m2m_100", lambda folder: None, ["--target", "xx"], "--target|'xx'|af"),
+    ("m2m_100", lambda folder: None, [], "--target|a language"),
     ("mbart", change("tokenizer_config.json", tokenizer_class="MBartTokenizer"), [], "mBART-50"),
 ]  # fmt: skip
 

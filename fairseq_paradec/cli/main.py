@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "make data and models": {
         "pack": "a model folder of a checkpoint, dictionaries and BPE",
         "train-drafter": "a drafter for a model folder, from text alone",
-        "import": "a model of Hugging Face's transformers or of Marian as a model folder",
+        "import": "a model folder of a model of transformers or Marian",
         "average": "average the last checkpoints of a training run",
         "shrink": "a small copy of a checkpoint, or of its heads alone",
         "images": "image files as lines of tokens, and outputs as pictures",

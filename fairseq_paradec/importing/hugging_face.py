@@ -13,6 +13,7 @@ from ..errors import option_error
 from .files import added_tokens, read_json, read_weights
 from .foreign import Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
+    M2M_100,
     check_pieces,
     language_token,
     marian_text,
@@ -180,6 +181,8 @@ def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]
     else:
         plain, file = piece_words(pieces), pieces
     added = added_tokens(folder, len(plain))
+    if file.name == "vocab.json" and not any(token.startswith("__") for token in added):
+        added |= {f"__{code}__": len(plain) + number for number, code in enumerate(M2M_100)}
     words = words_of(plain | added, config["vocab_size"], file)
     check_pieces(pieces, words, file)
     before, first = (

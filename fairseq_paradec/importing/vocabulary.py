@@ -11,6 +11,14 @@ from ..encoders.sentencepiece_pair import load_sentencepiece
 from ..errors import option_error
 from .foreign import SPECIAL
 
+#: The languages of M2M-100 in its order; transformers 5 does not save them.
+M2M_100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
+    "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr "
+    "ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk "
+    "ur uz vi wo xh yi yo zh zu"
+).split()
+
 
 def words_of(numbers: Mapping[str, int], size: int, file: Path) -> list[str | None]:
     """Return the words by number; None: no word has it.

@@ -16,6 +16,7 @@ import torch
 import transformers.utils
 from fairseq.data import Dictionary
 
+from fairseq_paradec.importing.vocabulary import M2M_100
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 from support.builders import DEMO, tiny_model
@@ -27,11 +28,17 @@ SHARED = {"share_all_embeddings": True}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], int, float]] = {
     "marian": ("MarianMT", "learned_positions", {"activation_fn": "swish"}, 0, 3.0),
     "marian_two_vocabularies": ("MarianMT", "learned_positions", {"activation_fn": "relu"}, 4, 3.0),
-    "m2m_100": ("M2M100ForConditionalGeneration", "prenorm", SHARED, 1, 5.0),
-    "nllb": ("M2M100ForConditionalGeneration", "prenorm", SHARED, 0, 8.0),
-    "mbart": ("MBartForConditionalGeneration", "mbart", {}, 1, 12.0),
+    "m2m_100": ("M2M100ForConditionalGeneration", "prenorm", SHARED, 2, 5.0),
+    "nllb": ("M2M100ForConditionalGeneration", "prenorm", SHARED, 1, 4.0),
+    "mbart": ("MBartForConditionalGeneration", "mbart", {}, 3, 4.0),
 }
-LANGUAGES = {"m2m_100": ("__en__", "__de__"), "nllb": ("en", "de"), "mbart": ("en", "de")}
+#: What the tests translate from and to.
+SPOKEN = ("__en__", "__de__", "eng_Latn", "deu_Latn", "en_XX", "de_DE")
+LANGUAGES = {
+    "m2m_100": tuple(f"__{code}__" for code in M2M_100),
+    "nllb": ("eng_Latn", "deu_Latn"),
+    "mbart": ("en_XX", "de_DE"),
+}
 
 
 def load_class(name: str) -> Any:
@@ -69,6 +76,10 @@ class Saved:
     model: Any
     numbers: dict[str, int]
     languages: Sequence[str]
+
+    def tokenizer(self, name: str, *files: str) -> Any:
+        """A tokenizer of transformers, of these files in the folder."""
+        return load_class(name)(*(str(self.folder / file) for file in files))
 
     def read(self, words: Dictionary, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         """fairseq's B×T tokens, padded on either side, as arguments of transformers' model."""
@@ -154,7 +165,7 @@ def saved(family: str) -> Saved:
     if "two" in family:
         changes["share_encoder_decoder_embeddings"] = False
     made = save(folder, kind, given, order, words, **changes)
-    made.languages = languages
+    made.languages = [one for one in sorted(languages, reverse=True) if one in SPOKEN]
     if is_marian:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -172,11 +183,15 @@ def saved(family: str) -> Saved:
         for name in ("vocab.json", *(["target_vocab.json"] if "two" in family else [])):
             (folder / name).write_text(json.dumps(plain), "utf-8")
     about: dict[str, Any] = {"source_lang": "en", "target_lang": "de"}
-    if family == "m2m_100":
+    if family == "nllb":
         about = {"additional_special_tokens": list(languages)}
-    elif added:
+    elif family == "mbart":
         about = {"added_tokens_decoder": {n: {"content": word} for word, n in added.items()}}
     (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
+    if family == "m2m_100":
+        made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model").save_pretrained(
+            folder
+        )
     return made
 
 
