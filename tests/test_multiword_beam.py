@@ -16,6 +16,7 @@ from support import multiword
 from support.builders import Limits, batch, built, source_rows
 from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
 
+from fairseq_paradec.decoding.engine.native.beam import native_extend
 from fairseq_paradec.decoding.token_rules import Best
 from fairseq_paradec.errors import UsageError
 
@@ -275,3 +276,44 @@ def test_repetitions_are_dropped_on_request(longest: int) -> None:
             assert float(other["score"]) == float(one["score"])
             fewer += len(words) - len(other["tokens"]) + 1
     assert fewer > 0
+
+
+def test_a_native_step_is_the_same() -> None:
+    """Random scores, some words impossible; with NaN there is no hypothesis."""
+    task, model = reordered("ibdecoder")
+    for seed in range(40):
+        chance = torch.Generator().manual_seed(seed)
+        sentences, z, size, beam = (
+            int(torch.randint(1, n, (), generator=chance)) for n in (4, 5, 9, 6)
+        )
+        width = 1 if seed % 3 == 0 else beam
+        flags = Limits().flags() | {"beam": beam}
+        search = task.build_generator([model], argparse.Namespace(**flags))
+        tables = torch.randn(sentences, width, z, size + 3, generator=chance)
+        tables[torch.rand(tables.shape, generator=chance) < 0.2] = -torch.inf
+        scores = torch.randn(sentences, width, generator=chance)
+        if seed % 4 == 0:
+            scores[0, -1] = -torch.inf
+        if seed % 8 == 0:
+            scores[0] = torch.nan
+        best, tokens = tables.topk(min(search.most_words, size + 3))
+        given = Best(tokens, best, tables[..., search.eos])
+        want = search.extend(given, scores)
+        found = native_extend(given, scores, search.eos, beam)
+        for mine, theirs in zip(found, want, strict=True):
+            both = zip(*(hypotheses_of(one, search.eos) for one in (mine, theirs)), strict=True)
+            for (score, *ours), (other, *wanted) in both:
+                assert ours == wanted and score == pytest.approx(other, abs=1e-5)
+
+
+def hypotheses_of(step: Any, eos: int) -> list[Any]:
+    """All sentences' hypotheses, the best first, with their words up to ``</s>``."""
+    found = []
+    for candidates in zip(*(part.tolist() for part in step), strict=True):
+        some = []
+        for score, parent, words, values in zip(*candidates, strict=True):
+            if math.isfinite(score):
+                n = words.index(eos) + 1 if eos in words else len(words)
+                some.append((-score, parent, words[:n], values[:n]))
+        found += sorted(some)
+    return found

@@ -4,6 +4,7 @@
 // for each instruction set; Python loads the processor's.
 #include <new>
 
+#include "beam.h"
 #include "write.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -160,6 +161,14 @@ API int paradec_choose(const Linear* projection, const Rules* rules, const Choic
 API int paradec_write(const Stack* stack, const Linear* projection, const Rules* rules, const Writing* to,
                       const Chunk* first, const Store* own, const Store* source, int threads) try {
     return write(*stack, *projection, *rules, *to, *first, *own, source, working(threads)) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Extend the hypotheses of a beam search by one step.
+API int paradec_extend(const Step* step, const Extended* ended, const Extended* alive) try {
+    extend(*step, *ended, *alive);
+    return 0;
 } catch (const std::bad_alloc&) {
     return 1;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,6 +44,24 @@ class Extension(NamedTuple):
 
     ended: Candidates
     alive: Candidates
+
+
+class Node(NamedTuple):
+    """A hypothesis's last step, on the host.
+
+    Attributes:
+        total: the score of the whole hypothesis.
+        parent: the step before; None: this is the first.
+        words: z words.
+        scores: their log-probabilities.
+        runners_up: for a trace, of each word the best other one and its log-probability.
+    """
+
+    total: float
+    parent: Node | None
+    words: list[int]
+    scores: list[float]
+    runners_up: list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -89,8 +108,7 @@ class BeamSearch:
         start = self.order.start(self.bos, rules.start)
         inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
         scores = torch.zeros(len(live), 1, device=device)  # S×W
-        words = torch.zeros(len(live), 1, 0, dtype=torch.long, device=device)  # S×W×t
-        details = torch.zeros(len(live), 1, 0, 3, dtype=torch.float64, device=device)  # S×W×t×3
+        beams: list[list[Node | None]] = [[None] for _ in live]
         written = 0  # t
         while live:
             # 2. One pass predicts the words of all z slots, independently of each other.
@@ -100,43 +118,36 @@ class BeamSearch:
             starts = [written] * len(repeated)
             found = self.scorer.best(hidden, rules, repeated, self.count, starts)  # (S·W)×z×N
             best = Best(*(part.unflatten(0, (len(live), width)) for part in found))
-            top: Any = None  # S×W×z×2, twice
-            if self.record_tokens:
-                top = best.scores[..., :2], best.tokens[..., :2]
             step = self.extend(best, scores.to(best.scores.dtype))
             written += z
-            for row in live:
-                passes[row.index] += 1
-            # 3. Ended hypotheses leave the beam. This is the pass's only copy to the host.
-            alive = step.alive
-            flags = torch.cat(
-                (step.ended.scores.isfinite(), alive.scores.isfinite().any(1, keepdim=True)), dim=1
-            )
-            on_host = torch.cat((flags.long(), alive.parents), dim=1).tolist()
-            count = step.ended.scores.size(1)
-            ends = [(s, e) for s, row in enumerate(on_host) for e in range(count) if row[e]]
-            if ends:
-                self._finish(ends, live, finished, step.ended, words, details, top, rules.eos)
+            # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
+            runners_up = _runners_up(best) if self.record_tokens else None
+            for s, ended in enumerate(_on_host(step.ended, beams, runners_up)):
+                passes[live[s].index] += 1
+                done = finished[live[s].index]
+                hypos = [self._written(node, rules.eos) for node in ended if node is not None]
+                hypos.sort(key=self.rank, reverse=True)
+                done += hypos[: beam - len(done)]
             # 4. The others are the next beam; finished sentences leave the batch.
+            beams = _on_host(step.alive, beams, runners_up)
             stay = [
                 s for s, row in enumerate(live)
-                if len(finished[row.index]) < beam and written <= row.limit and on_host[s][count]
+                if len(finished[row.index]) < beam and written <= row.limit and any(beams[s])
             ]  # fmt: skip
             if not stay:
                 break
-            index = [s * width + parent for s in stay for parent in on_host[s][count + 1 :]]
+            parents = step.alive.parents.tolist()
+            index = [s * width + parent for s in stay for parent in parents[s]]
+            scores, words = step.alive.scores, step.alive.words
             if len(stay) < len(live):
                 picked = torch.tensor(stay, device=device)
-                alive = Candidates(*(part.index_select(0, picked) for part in alive))
-                words, details = words.index_select(0, picked), details.index_select(0, picked)
-                top = None if top is None else tuple(part.index_select(0, picked) for part in top)
-            words, details = _append(alive, words, details, top)
-            scores, inputs = alive.scores, alive.words.flatten(0, 1)
+                scores, words = scores.index_select(0, picked), words.index_select(0, picked)
+            inputs = words.flatten(0, 1)
             self.scorer.keep([written] * (len(live) * width))
             if index != list(range(len(live) * width)):
                 same = len(stay) == len(live) and scores.size(1) == width
                 self.scorer.reorder(index, same_source=same)
-            live = [live[s] for s in stay]
+            live, beams = [live[s] for s in stay], [beams[s] for s in stay]
         return finished, passes
 
     def _mask(self, written: int, device: torch.device) -> Mask:
@@ -147,76 +158,49 @@ class BeamSearch:
         seen = order.step_mask(written + order.tokens_per_step)
         return seen[written:].to(device)
 
-    def _finish(
-        self,
-        ends: list[tuple[int, int]],
-        live: Sequence[Row],
-        finished: list[list[Written]],
-        ended: Candidates,
-        words: Tensor,
-        details: Tensor,
-        top: Any,
-        eos: int,
-    ) -> None:
-        """Collect the best ended hypotheses of this step, up to the beam size per sentence.
-
-        Args:
-            ends: sentence and candidate of each ended hypothesis in ``ended``.
-            live: the sentences.
-            finished: the hypotheses of each row of the batch; appended to.
-            ended: the candidates.
-            words: S×W×t, the words of their parents.
-            details: S×W×t×3, see ``_append``.
-            top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
-            eos: ``</s>``.
-        """
-        s, e = torch.tensor(ends, device=words.device).T
-        chosen = Candidates(*(part[s, e][:, None] for part in ended))
-        whole, known = _append(
-            chosen, words[s], details[s], None if top is None else tuple(part[s] for part in top)
-        )
-        totals = chosen.scores[:, 0].tolist()
-        before = words.size(2)
-        new: dict[int, list[Written]] = {}
-        for (sentence, _), score, slots, entries in zip(
-            ends, totals, whole[:, 0].tolist(), known[:, 0].tolist(), strict=True
-        ):
-            n = slots.index(eos, before)
-            runners_up = [(int(word), value) for _, word, value in entries[: n + 1]]
-            scores = [entry[0] for entry in entries[: n + 1]]
-            new.setdefault(live[sentence].index, []).append(
-                Written(score, slots[:n], scores, runners_up)
-            )
-        for index, hypos in new.items():
-            hypos.sort(key=self.rank, reverse=True)
-            finished[index] += hypos[: self.beam_size - len(finished[index])]
+    def _written(self, last: Node, eos: int) -> Written:
+        """Return an ended hypothesis; what follows its first ``</s>`` is dropped."""
+        steps, node = [], last.parent
+        while node is not None:
+            steps.append(node)
+            node = node.parent
+        steps = [*reversed(steps), last]
+        words = [word for step in steps for word in step.words]
+        n = words.index(eos, len(words) - len(last.words))
+        scores = [score for step in steps for score in step.scores]
+        others = [other for step in steps for other in step.runners_up]
+        return Written(last.total, words[:n], scores[: n + 1], others[: n + 1])
 
 
-def _append(more: Candidates, words: Tensor, details: Tensor, top: Any) -> tuple[Tensor, Tensor]:
-    """Append a step's words to their parents' words.
+def _runners_up(best: Best) -> list[Any]:
+    """Return the two best words of each slot and their scores, S×W×z pairs of pairs."""
+    pairs = torch.stack((best.tokens[..., :2].double(), best.scores[..., :2].double()), dim=-1)
+    found: list[Any] = pairs.tolist()
+    return found
+
+
+def _on_host(
+    step: Candidates, beams: Sequence[Sequence[Node | None]], runners_up: list[Any] | None
+) -> list[list[Node | None]]:
+    """Return each sentence's candidates as nodes; None for no candidate.
 
     Args:
-        more: S×C candidates.
-        words: S×W×t, the parents' words.
-        details: S×W×t×3, for each word its log-probability, the runner-up, and the runner-up's
-            log-probability.
-        top: log-probabilities and words, S×W×z×2 each, of the two best; None without a trace.
-
-    Returns:
-        S×C×(t+z) words and S×C×(t+z)×3 details.
+        step: the candidates.
+        beams: the nodes that they extend.
+        runners_up: see ``_runners_up``; None without a trace.
     """
-    parents = more.parents[:, :, None]  # S×C×1
-    words = torch.cat((_pick(words, parents), more.words), dim=2)
-    new = torch.zeros(*more.words.shape, 3, dtype=details.dtype, device=details.device)
-    new[..., 0] = more.word_scores
-    if top is not None:
-        values, best = (_pick(part, parents[..., None]) for part in top)  # S×C×z×2
-        other = (best[..., 0] == more.words).long()[..., None]
-        new[..., 1] = best.gather(3, other).squeeze(3)
-        new[..., 2] = values.gather(3, other).squeeze(3)
-    return words, torch.cat((_pick(details, parents[..., None]), new), dim=2)
-
-
-def _pick(of_parents: Tensor, parents: Tensor) -> Tensor:
-    """Gather the parents' entries of a tensor over the beam: S×W×... -> S×C×..."""
-    return of_parents.gather(1, parents.expand(-1, -1, *of_parents.shape[2:]))
+    found = []
+    for s, candidates in enumerate(zip(*(part.tolist() for part in step), strict=True)):
+        nodes: list[Node | None] = []
+        for total, parent, words, scores in zip(*candidates, strict=True):
+            node = None
+            if math.isfinite(total):
+                others = []
+                if runners_up is not None:
+                    for word, (first, second) in zip(words, runners_up[s][parent], strict=True):
+                        other, score = second if first[0] == word else first
+                        others.append((int(other), score))
+                node = Node(total, beams[s][parent], words, scores, others)
+            nodes.append(node)
+        found.append(nodes)
+    return found

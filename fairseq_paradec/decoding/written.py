@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,12 @@ class Written:
     words: list[int]
     word_scores: list[float]
     runners_up: list[tuple[int, float]]
+
+
+@functools.lru_cache(maxsize=1024)
+def _places(order: TargetOrder, count: int) -> list[int]:
+    """Return the natural position of each of n words; callers must not change the list."""
+    return order.sources(torch.tensor([count]), count)[0].tolist()
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Results:
 
     def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
         """Turn a finished hypothesis into fairseq's, in natural order."""
-        places = self._places(len(hypo.words))
+        places = _places(self.order, len(hypo.words))
         order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
         kept = order
         if self.longest is not None:
@@ -80,10 +87,12 @@ class Results:
             kept = [order[i] for i in left]
         tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
         scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
-        z = self.order.tokens_per_step
-        ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
-        states = [[hypo.words[t] for t in order if t < end] for end in ends]
-        history = [*(torch.tensor(state, device=device) for state in states), tokens]
+        history = []
+        if self.record_tokens:
+            z = self.order.tokens_per_step
+            ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
+            states = [[hypo.words[t] for t in order if t < end] for end in ends]
+            history = [*(torch.tensor(state, device=device) for state in states), tokens]
         return {
             "tokens": tokens,
             "score": torch.tensor(self.rank(hypo), device=device),
@@ -94,14 +103,10 @@ class Results:
             "history": [{"tokens": state} for state in history],
         }
 
-    def _places(self, count: int) -> list[int]:
-        """Return the natural position of each of n words, in the order of writing."""
-        return self.order.sources(torch.tensor([count]), count)[0].tolist()
-
     def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
         """Return the passes that wrote a hypothesis, and empty ones for later passes."""
         z, slots = self.order.tokens_per_step, [*hypo.words, self.eos]
-        places = [*self._places(len(hypo.words)), len(hypo.words)]
+        places = [*_places(self.order, len(hypo.words)), len(hypo.words)]
         names: list[str] = []
         if self.record_tokens:
             numbers = self.order.directions_of(len(slots)).tolist()

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
+from ..decoding.engine.native.beam import native_extend
 from ..decoding.token_rules import Best
 from .beam import BeamGenerator
 
@@ -41,6 +42,9 @@ class MultiwordBeamGenerator(BeamGenerator):
 
     def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
+        if self.scorer.native:
+            both = native_extend(best, scores, self.eos, self.beam_size)
+            return Extension(*(Candidates(*part) for part in both))
         if self.beam_size == 1:
             return self._extend_greedily(best, scores)
         words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z

@@ -114,6 +114,24 @@ int main() {
             for (int32_t& start : starts) start = std::min(start + width, slots - 2 * BLOCK - 9);
         }
         paradec_stack_free(stack);
+        // A step of a beam search; some scores are -inf or NaN.
+        const int sentences = between(1, 3), beam = between(2, 6), width = turn % 2 ? beam : 1, z = between(1, 4);
+        const int candidates = between(1, beam + 1), slots_of = sentences * width * z;
+        int each = 1;
+        for (int i = 0; i < z; ++i) each = std::min(beam, each * candidates);
+        const int kept = std::min(beam, width * each);
+        std::vector<int64_t> found((size_t)slots_of * candidates), parents(sentences * z * beam), texts(parents.size() * z);
+        auto before = numbers(sentences * width), of_found = numbers(found.size()), of_end = numbers(slots_of);
+        if (turn % 3 == 0) of_found[0] = before[0] = turn % 6 ? NAN : -INFINITY;
+        std::vector<float> sums(parents.size()), of_texts(texts.size());
+        for (auto& one : found) one = between(0, 4);
+        const Step step{sentences, width, z, candidates, beam, kept, 2, before.data(), found.data(), of_found.data(), of_end.data()};
+        const Extended ended{sums.data(), parents.data(), texts.data(), of_texts.data()};
+        std::vector<int64_t> next(sentences * kept), next_texts(next.size() * z);
+        std::vector<float> next_sums(next.size()), of_next(next_texts.size());
+        const Extended alive{next_sums.data(), next.data(), next_texts.data(), of_next.data()};
+        if (paradec_extend(&step, &ended, &alive) != 0) return 1;
+        for (int64_t one : next) if (one < 0 || one >= width) return 1;
     }
     std::printf("%.0f finite scores, %d lanes\n", total, paradec_lanes());
 }

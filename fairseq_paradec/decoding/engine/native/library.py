@@ -109,6 +109,25 @@ class Choices(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Step(ctypes.Structure):
+    """A step of a beam search; see ``Step`` in csrc/beam.h."""
+
+    _fields_ = [
+        ("sentences", c_int), ("width", c_int), ("words", c_int), ("candidates", c_int),
+        ("beam", c_int), ("kept", c_int), ("end", c_int64), ("scores", c_void_p),
+        ("tokens", c_void_p), ("token_scores", c_void_p), ("end_scores", c_void_p),
+    ]  # fmt: skip
+
+
+class Extended(ctypes.Structure):
+    """Extended hypotheses; see ``Extended`` in csrc/beam.h."""
+
+    _fields_ = [
+        ("scores", c_void_p), ("parents", c_void_p), ("words", c_void_p),
+        ("word_scores", c_void_p),
+    ]  # fmt: skip
+
+
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_lanes": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
@@ -134,6 +153,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_choose": (
         c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]
     ),
+    "paradec_extend": (c_int, [c_void_p] * 3),
 }  # fmt: skip
 
 

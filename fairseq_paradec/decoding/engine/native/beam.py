@@ -1,0 +1,68 @@
+"""A step of beam search by the native library."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...token_rules import Best
+from .library import Extended, Step, library
+from .stack import check
+
+
+class Hypotheses(NamedTuple):
+    """Extended hypotheses: the fields of ``decoding.beam.Candidates``."""
+
+    scores: Tensor
+    parents: Tensor
+    words: Tensor
+    word_scores: Tensor
+
+
+def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:
+    """Extend hypotheses by a step; see ``MultiwordBeamGenerator.extend``.
+
+    Args:
+        best: the best words of each slot, S×W×z×K; in fp32.
+        scores: S×W.
+        end: ``</s>``.
+        beam: B.
+
+    Returns:
+        z·B candidates that ended, and the next beam.
+    """
+    tokens, token_scores, ends = (part.contiguous() for part in best)
+    sentences, width, z, candidates = tokens.shape
+    each = 1
+    for _ in range(z):
+        each = min(beam, each * candidates)
+    kept = min(beam, width * each)
+    scores = scores.contiguous()
+    step = Step(
+        sentences, width, z, candidates, beam, kept, end, scores.data_ptr(), tokens.data_ptr(),
+        token_scores.data_ptr(), ends.data_ptr(),
+    )  # fmt: skip
+    ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
+    check(
+        library().paradec_extend(
+            ctypes.byref(step), ctypes.byref(_point(ended)), ctypes.byref(_point(alive))
+        )
+    )
+    return ended, alive
+
+
+def _blank(sentences: int, count: int, z: int) -> Hypotheses:
+    """Make room for hypotheses."""
+    shape = sentences, count
+    return Hypotheses(
+        torch.empty(shape), torch.empty(shape, dtype=torch.long),
+        torch.empty(*shape, z, dtype=torch.long), torch.empty(*shape, z),
+    )  # fmt: skip
+
+
+def _point(to: Hypotheses) -> Extended:
+    """Tell the library where they are."""
+    return Extended(*(part.data_ptr() for part in to))
