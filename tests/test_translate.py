@@ -29,6 +29,12 @@ FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "p
 
 
 @pytest.fixture(autouse=True)
+def _nothing_failed():
+    """What other tests of the process left is not counted."""
+    translate.FAILED.clear()
+
+
+@pytest.fixture(autouse=True)
 def same_level() -> Iterator[None]:
     """A command that ends with an error leaves the log's level to its process."""
     level = logging.getLogger().level

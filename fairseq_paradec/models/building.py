@@ -224,7 +224,7 @@ class DraftingTransformer(TransformerModel, abc.ABC):
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         """As fairseq's; refuse weights whose encoder was left out."""
-        if not has_whole_encoder(state_dict):
+        if not has_whole_encoder(state_dict) and any(n.startswith("encoder.") for n in state_dict):
             allowed = "a whole checkpoint: this drafter's encoder was left out, so it serves as "
             raise option_error("--path", "a drafter", f"{allowed}--drafter-path of its verifier")
         return super().load_state_dict(state_dict, *args, **kwargs)

@@ -128,9 +128,9 @@ class Drafters:
         with named("--drafter-path"):
             state = checkpoint_utils.load_checkpoint_to_cpu(path)
         own = state["model"]
-        if not has_whole_encoder(own):
+        known = {name: w for name, w in own.items() if name.startswith("encoder.")}
+        if known and not has_whole_encoder(own):
             theirs = {f"encoder.{k}": w.cpu() for k, w in models[0].encoder.state_dict().items()}
-            known = {name: w for name, w in own.items() if name.startswith("encoder.")}
             same = same_weights(known, {k: theirs[k] for k in known if k in theirs})
             if len(models) > 1 or not same:
                 raise option_error("--drafter-path", path, "a drafter on this verifier's encoder")
