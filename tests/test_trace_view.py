@@ -18,7 +18,8 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 from fairseq_paradec.analysis import page as pages
 from fairseq_paradec.analysis import trace_text, viewer
 from fairseq_paradec.analysis.raster_plot import maps
-from fairseq_paradec.analysis.trace_view import EOS, OPEN, Origin, Pass, Sentence, read_sentence
+from fairseq_paradec.analysis.trace_records import read_sentence
+from fairseq_paradec.analysis.trace_view import EOS, OPEN, Origin, Pass, Sentence
 from fairseq_paradec.cli import trace as command
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError

@@ -13,7 +13,8 @@ from support.builders import DEMO, Limits, decode
 
 from fairseq_paradec.analysis import page
 from fairseq_paradec.analysis.ddg import from_record
-from fairseq_paradec.analysis.trace_view import ORIGINS, read_sentence
+from fairseq_paradec.analysis.trace_records import read_sentence
+from fairseq_paradec.analysis.trace_view import ORIGINS
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import loading
 

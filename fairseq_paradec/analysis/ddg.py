@@ -23,7 +23,7 @@ import networkx as nx
 
 from ..errors import UsageError
 from .symbols import printable, typed
-from .trace_view import LARGEST, read_sentence
+from .trace_records import LARGEST, read_sentence
 
 #: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")

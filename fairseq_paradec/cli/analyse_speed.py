@@ -10,7 +10,7 @@ from typing import Any
 
 from ..analysis import acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, block_points
-from ..analysis.trace_view import read_sentence
+from ..analysis.trace_records import read_sentence
 from ..errors import UsageError, option_error
 from ..measure.documents import BENCHMARK, check
 from .analyse_texts import Row

@@ -24,6 +24,7 @@ from ..analysis import (
     page,
     report,
     speed_ups,
+    trace_records,
     trace_view,
     viewer,
 )
@@ -71,7 +72,7 @@ class Lines:
         with open(self.path, "rb") as file:
             file.seek(offset)
             record = trace.parse(file.readline(), f"{self.path}, line {number}")
-        return trace_view.read_sentence(record, key[0]), record
+        return trace_records.read_sentence(record, key[0]), record
 
 
 @dataclass
@@ -213,7 +214,9 @@ def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[dict[str, An
         if record is None or ("trace" in record) != tally.has_passes:
             raise UsageError(f"{where}: got a line of another kind than the first one")
         try:
-            whole = trace_view.read_sentence(record, "the sentence") if tally.has_passes else None
+            whole = (
+                trace_records.read_sentence(record, "the sentence") if tally.has_passes else None
+            )
             tally.add(record, whole)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error

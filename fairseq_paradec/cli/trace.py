@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from ..analysis import page, trace_text, trace_view, viewer
+from ..analysis import page, trace_records, trace_text, trace_view, viewer
 from ..analysis.symbols import printable
 from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
@@ -249,7 +249,7 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
     for file, number, record in lines:
         where = f"{paths[file]}, line {number}"
         try:
-            sentence = trace_view.read_sentence(record, name)
+            sentence = trace_records.read_sentence(record, name)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
         entries.append(Entry(file, number, record, sentence))

@@ -43,8 +43,7 @@ class MultiwordBeamGenerator(BeamGenerator):
     def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
         if self.scorer.native:
-            both = native_extend(best, scores, self.eos, self.beam_size)
-            return Extension(*(Candidates(*part) for part in both))
+            return native_extend(best, scores, self.eos, self.beam_size)
         if self.beam_size == 1:
             return self._extend_greedily(best, scores)
         words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
 from ..errors import nan_error, option_error
+from .first_token import forced_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -107,13 +108,17 @@ class EverySentence:
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; rows that cannot be translated get an empty output and a warning."""
+        """Translate a batch; rows that cannot be translated get an empty output and a warning.
+
+        Outputs begin with the model's first token, if it has one, and with the prefix.
+        """
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
         src_tokens = sample["net_input"]["src_tokens"]
         self._check_words(src_tokens, self.source_dictionary)  # type: ignore[attr-defined]
         if prefix_tokens is not None:
             self._check_words(prefix_tokens, self.tgt_dict)
+        prefix_tokens = forced_prefix(models, src_tokens, prefix_tokens, self.tgt_dict)
         if "id" not in sample and self._numbers is not None:
             sample = sample | {"id": self._numbers}
         problems = self._problems(models, src_tokens)

@@ -11,37 +11,32 @@ from torch import Tensor
 from ..errors import option_error
 
 
-class FirstToken:
-    """A part of the task: forces a model's ``first_target_token``, with any method."""
+def forced_prefix(
+    models: Sequence[Any], src_tokens: Tensor, prefix_tokens: Tensor | None, words: Any
+) -> Tensor | None:
+    """Put the model's ``first_target_token`` before a prefix that does not begin with it.
 
-    tgt_dict: Any
+    Args:
+        models: the models; the first one may name a token.
+        src_tokens: B×S.
+        prefix_tokens: B×P, or None.
+        words: the target dictionary.
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: Sequence[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
-    ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; a prefix follows the first token, or begins with it.
-
-        Raises:
-            UsageError: the target dictionary does not have the token.
-        """
-        word = getattr(models[0], "first_target_token", None)
-        if word is not None:
-            token = self.tgt_dict.index(word)
-            if token == self.tgt_dict.unk():
-                raise option_error(
-                    "--path", f"a model whose outputs begin with {word}",
-                    "one whose first token is in the target dictionary",
-                )  # fmt: skip
-            first = torch.full_like(sample["net_input"]["src_tokens"][:, :1], token)
-            if prefix_tokens is None:
-                prefix_tokens = first
-            elif not bool(prefix_tokens[:, :1].eq(first).all()):
-                prefix_tokens = torch.cat((first, prefix_tokens), dim=1)
-        return super().inference_step(  # type: ignore[misc]
-            generator, models, sample, prefix_tokens, constraints
-        )
+    Raises:
+        UsageError: the target dictionary does not have the token.
+    """
+    word = getattr(models[0], "first_target_token", None)
+    if word is None:
+        return prefix_tokens
+    token = words.index(word)
+    if token == words.unk():
+        raise option_error(
+            "--path", f"a model whose outputs begin with {word}",
+            "one whose first token is in the target dictionary",
+        )  # fmt: skip
+    first = torch.full_like(src_tokens[:, :1], token)
+    if prefix_tokens is None:
+        return first
+    if bool(prefix_tokens[:, :1].eq(first).all()):
+        return prefix_tokens
+    return torch.cat((first, prefix_tokens), dim=1)

@@ -27,16 +27,15 @@ from ..methods.registry import DECODINGS, METHODS
 from ..options import OPTIONS
 from .batches import EverySentence
 from .choosing import ChoosesMethod, check_pair
-from .first_token import FirstToken
 from .flags import ParallelDecodingOptions, ParallelTranslationConfig
 from .ordering import TargetsInOrder
 
 
-class ParallelDecodingMixin(ChoosesMethod, FirstToken, EverySentence, TargetsInOrder):
+class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
     """Gives a fairseq translation task the plugin's methods; it precedes the task in the bases.
 
-    The choice of the method, a model's first token, targets in another order, and batches with
-    every sentence have a module each; this class has what fairseq calls to set up, load and train.
+    The choice of the method, targets in another order, and batches with every sentence have a
+    module each; this class has what fairseq calls to set up, load and train.
     """
 
     cfg: Any

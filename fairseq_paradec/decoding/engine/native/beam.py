@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...beam import Candidates, Extension
 from ...token_rules import Best
 from .library import Extended, Step, library
 from .stack import check
 
 
-class Hypotheses(NamedTuple):
-    """Extended hypotheses: the fields of ``decoding.beam.Candidates``."""
-
-    scores: Tensor
-    parents: Tensor
-    words: Tensor
-    word_scores: Tensor
-
-
-def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:
+def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
     """Extend hypotheses by a step; see ``MultiwordBeamGenerator.extend``.
 
     Args:
@@ -51,18 +42,18 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypo
             ctypes.byref(step), ctypes.byref(_point(ended)), ctypes.byref(_point(alive))
         )
     )
-    return ended, alive
+    return Extension(ended, alive)
 
 
-def _blank(sentences: int, count: int, z: int) -> Hypotheses:
+def _blank(sentences: int, count: int, z: int) -> Candidates:
     """Make room for hypotheses."""
     shape = sentences, count
-    return Hypotheses(
+    return Candidates(
         torch.empty(shape), torch.empty(shape, dtype=torch.long),
         torch.empty(*shape, z, dtype=torch.long), torch.empty(*shape, z),
     )  # fmt: skip
 
 
-def _point(to: Hypotheses) -> Extended:
+def _point(to: Candidates) -> Extended:
     """Tell the library where they are."""
     return Extended(*(part.data_ptr() for part in to))
