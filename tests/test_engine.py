@@ -235,7 +235,8 @@ def test_what_compiles_and_the_best_form():
         ((torch.float32, cpu, True, large), packed),
     ):
         assert weights.best_form(*given) == form
-    with pytest.raises(UsageError, match="--engine-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"):
+    message = "--engine-dtype or --drafter-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"
+    with pytest.raises(UsageError, match=message):
         Engine("int8").form(torch.float32, gpu, True, 10)
 
 
