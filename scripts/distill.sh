@@ -8,8 +8,9 @@ usage() {
     cat <<'HELP'
 usage: scripts/distill.sh DATA --path TEACHER.pt[:TEACHER2.pt...] [options] DEST
 
-Translates the training sources with fairseq's beam search and makes a data folder with the
-translations as targets (Kim and Rush 2016), ready for fairseq-train.
+Translates the training sources with beam search (fairseq's outputs, by faster passes where there is
+one plain Transformer) and makes a data folder with the translations as targets (Kim and Rush 2016),
+ready for fairseq-train.
 
 input:
     DATA                a folder that fairseq-preprocess made

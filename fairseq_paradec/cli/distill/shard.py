@@ -1,4 +1,4 @@
-"""Translate some shards of a subset with fairseq's beam search: the working step of distill.sh.
+"""Translate some shards of a subset with beam search: the working step of distill.sh.
 
 Finished batches are appended to the shard's file in DEST/parts; batches that are there already are
 not translated again.
@@ -63,10 +63,20 @@ def translator(
         )
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
     generator = loading.generator(
-        task, models, decoding="beam", beam=settings["beam"], lenpen=settings["lenpen"]
-    )
+        task, models, decoding=decoding(models, settings["beam"]), beam=settings["beam"],
+        lenpen=settings["lenpen"],
+    )  # fmt: skip
     sources = load_sources(data, settings, task.source_dictionary)
     return by_number(task, models, generator, sources, device), sources
+
+
+def decoding(models: Sequence[Any], beam: int) -> str:
+    """Return the fastest method whose outputs are those of fairseq's beam search."""
+    from ...methods.registry import own_decoding
+
+    if len(models) > 1 or own_decoding(models) is not None:
+        return "beam"
+    return "greedy" if beam == 1 else "multiword_beam"
 
 
 def by_number(
