@@ -3,8 +3,6 @@
 The demo and lossless run in this process, on a few sentences of the demo.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -27,16 +25,13 @@ def commits_unverified(monkeypatch):
 LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "never-written.json"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
-        (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
-        (["demo"], ["--data", "data-bin/demo.en-de in a checkout"]),
-        ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
-        ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
+    (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+    (["demo"], ["--data", "data-bin/demo.en-de in a checkout"]),
+    ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
+    ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
+])  # fmt: skip
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("fairseq_paradec.cli.demo.DEFAULT_DATA", Path("site-packages/data-bin"))
@@ -50,9 +45,6 @@ def test_every_module_with_a_parser_is_a_command():
     files = Path(main.__file__).parent.glob("*.py")
     modules = {path.stem for path in files if "\ndef run(args" in path.read_text(encoding="utf-8")}
     assert modules <= {name.replace("-", "_") for name in main.COMMANDS}
-
-
-# ---- the demo ----------------------------------------------------------------------------------
 
 
 def run_demo(capsys, *arguments):
@@ -88,9 +80,6 @@ def test_the_demo_compares_all_decoders(capsys):
     own = dict(line.split(maxsplit=1) for line in lines[-4:])
     assert own.keys() == {"source", "greedy", "gad", "assisted"} and own["source"] == "A dog runs."
     assert own["greedy"] == own["gad"] == own["assisted"] != ""
-
-
-# ---- lossless ----------------------------------------------------------------------------------
 
 
 def count_divergences(folder, *arguments):

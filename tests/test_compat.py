@@ -1,7 +1,5 @@
 """The fixes of compat, each shown on the fault that it fixes."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -51,9 +49,6 @@ def test_applying_twice_changes_nothing():
     assert len(set(of_parsing)) == len(of_parsing)
     filters = [type(f).__name__ for f in logging.getLogger("fairseq_cli.generate").filters]
     assert filters.count("_TranslatedToResults") == 1
-
-
-# ---- checkpoints --------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_written_under_numpy_1_loads():
@@ -170,12 +165,6 @@ def test_another_dictionary_is_named_with_both_sizes(tmp_path):
     with pytest.raises(UsageError, match=said):
         path = [str(DEMO / "model.pt")]
         checkpoint_utils.load_model_ensemble_and_task(path, {"data": str(tmp_path)})
-
-
-# ---- what is printed ----------------------------------------------------------------------------
-
-
-# ---- the command line ---------------------------------------------------------------------------
 
 
 def train(data, save_dir, updates):

@@ -1,7 +1,5 @@
 """The data recipes, scripts/prepare_*.sh, run as a user runs them, on text made up here."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import io

@@ -4,8 +4,6 @@ The corpus is 72 sentences: the demo's, an empty one and one that is longer than
 in two pieces (train, train1).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -151,16 +149,13 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "expected"),
-    [
-        ("--processes 2 --num-shards 5", {}, ["0: 0 2 4", "1: 1 3", "merge"]),
-        ("--num-shards 9", TORCHRUN, ["1: 3 7"]),
-        ("", SLURM, ["0: 2"]),
-        ("--num-shards 3 --shard-id 1", SLURM | TORCHRUN, ["0: 1"]),
-        ("--merge --batch-size 8 --lenpen -1", TORCHRUN, ["merge"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "variables", "expected"), [
+    ("--processes 2 --num-shards 5", {}, ["0: 0 2 4", "1: 1 3", "merge"]),
+    ("--num-shards 9", TORCHRUN, ["1: 3 7"]),
+    ("", SLURM, ["0: 2"]),
+    ("--num-shards 3 --shard-id 1", SLURM | TORCHRUN, ["0: 1"]),
+    ("--merge --batch-size 8 --lenpen -1", TORCHRUN, ["merge"]),
+])  # fmt: skip
 def test_who_does_which_shards(data, tmp_path, options, variables, expected):
     """Told by a Python that writes down who is to do which shards, instead of translating them."""
     spy = tmp_path / "spy python"

@@ -1,7 +1,5 @@
 """Imported models: outputs of transformers' own generate, with every search, and bad input."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json
@@ -232,15 +230,12 @@ def test_bad_folders_are_named_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"transformer-preprocess": "n"}, "transformer-preprocess|'n'|''"),
-        ({"tied-embeddings-all": False}, "tied-embeddings"),
-        ({"enc-depth": 3}, "encoder_l3_ffn_W1"),
-        (None, "decoder.yml|missing"),
-    ],
-)
+@pytest.mark.parametrize("settings, words", [
+    ({"transformer-preprocess": "n"}, "transformer-preprocess|'n'|''"),
+    ({"tied-embeddings-all": False}, "tied-embeddings"),
+    ({"enc-depth": 3}, "encoder_l3_ffn_W1"),
+    (None, "decoder.yml|missing"),
+])  # fmt: skip
 def test_bad_files_of_marian_are_named_in_one_line(
     settings: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,5 @@
 """``paradec modules``, ``threads``, ``training-speed``: parts add up; updates are real ones."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

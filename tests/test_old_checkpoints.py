@@ -1,7 +1,5 @@
 """Checkpoints in the layouts of fairseq 0.6 to 0.9, written here, decode as the model they hold."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path
@@ -83,20 +81,17 @@ def write(folder: Path, model: Any, task: Any, layout: str, version: float | Non
     return folder / "old.pt"
 
 
-@pytest.mark.parametrize(
-    ("layout", "variant", "version"),
-    [
-        ("0.9", "share_all", None), ("0.6", "separate", 2.0), ("0.6", "prenorm", 2.0),
-        ("0.6", "no_final_norm", None), ("0.6", "adaptive_softmax", 2.0),
-        *(
-            pytest.param(layout, variant, version, marks=pytest.mark.slow)
-            for layout, variant, version in (
-                ("0.9", "prenorm", None), ("0.6", "default", 2.0), ("0.6", "share_decoder", 2.0),
-                ("0.6", "share_all", None), ("0.6", "learned_positions", 2.0),
-            )
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("layout", "variant", "version"), [
+    ("0.9", "share_all", None), ("0.6", "separate", 2.0), ("0.6", "prenorm", 2.0),
+    ("0.6", "no_final_norm", None), ("0.6", "adaptive_softmax", 2.0),
+    *(
+        pytest.param(layout, variant, version, marks=pytest.mark.slow)
+        for layout, variant, version in (
+            ("0.9", "prenorm", None), ("0.6", "default", 2.0), ("0.6", "share_decoder", 2.0),
+            ("0.6", "share_all", None), ("0.6", "learned_positions", 2.0),
+        )
+    ),
+])  # fmt: skip
 def test_an_old_checkpoint_decodes_as_its_model(layout, variant, version, tmp_path):
     task = task_for(variant)
     model = tiny_model(task, variant, torch.float16).float()

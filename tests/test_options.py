@@ -1,7 +1,5 @@
 """Every wrong option is an error that names the flag, what was given and what is allowed."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest
@@ -130,41 +128,38 @@ def test_auto_refuses_what_is_only_of_a_method(name):
         assert generator.config.decoding == "multiword_beam"
 
 
-@pytest.mark.parametrize(
-    ("decoding", "options", "words"),
-    [
-        ("gready", {}, "--decoding gready greedy hgj"),
-        ("auto", {"block_size": 0}, "--block-size 0 from 1"),
-        ("hgj", {"block_size": 2.5}, "--block-size 2.5 from 1"),
-        ("hgj", {"block_size": False}, "--block-size False from 1"),
-        ("hgj", {"hybrid_length": 0}, "--hybrid-length 0 from 1"),
-        ("hgj", {"adaptive_block": True}, "--adaptive-block True --jacobi-window sliding"),
-        ("gad", {"drafter_path": ""}, "--drafter-path block_nat gad"),
-        ("gad_pp", {"drafter_path": None}, "--drafter-path block_nat gad_pp"),
-        ("gad_pp", {"accept_topk": 0}, "--accept-topk 0 from 1"),
-        ("gad_pp", {"accept_margin": -0.1}, "--accept-margin -0.1 from 0"),
-        ("gad_pp", {"accept_margin": NAN}, "--accept-margin nan from 0"),
-        ("gad_pp", {"accept_margin": "1"}, "--accept-margin '1' from 0"),
-        ("blockwise", {"accept_distance": -1}, "--accept-distance -1 from 0"),
-        ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
-        ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
-        ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
-        ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
-        ("blockwise", {"min_block": 2, "draft_tree": 4}, "--draft-tree 4 --min-block"),
-        ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
-        ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
-        ("nat", {"audit": True}, "--audit True nat"),
-        ("beam", {"audit": True}, "--audit"),
-        ("pj", {"jacobi_init": "zero"}, "--jacobi-init zero source-copy"),
-        ("pj", {"jacobi_length": "ref"}, "--jacobi-length ref oracle"),
-        ("pgj", {"jacobi_window": "x"}, "--jacobi-window x sliding"),
-        ("pgj", SLIDING | {"jacobi_stop": "unchanged"}, "--jacobi-stop unchanged prefix sliding"),
-        ("greedy", {"stats_file": "x", "trace_file": "x"}, "--trace-file --stats-file"),
-        ("greedy", {"stats_file": "none/x.jsonl"}, "--stats-file folder"),
-        ("greedy", {"trace_file": "."}, "--trace-file folder"),
-        ("greedy", {"stats_file": ""}, "--stats-file ''"),
-    ],
-)
+@pytest.mark.parametrize(("decoding", "options", "words"), [
+    ("gready", {}, "--decoding gready greedy hgj"),
+    ("auto", {"block_size": 0}, "--block-size 0 from 1"),
+    ("hgj", {"block_size": 2.5}, "--block-size 2.5 from 1"),
+    ("hgj", {"block_size": False}, "--block-size False from 1"),
+    ("hgj", {"hybrid_length": 0}, "--hybrid-length 0 from 1"),
+    ("hgj", {"adaptive_block": True}, "--adaptive-block True --jacobi-window sliding"),
+    ("gad", {"drafter_path": ""}, "--drafter-path block_nat gad"),
+    ("gad_pp", {"drafter_path": None}, "--drafter-path block_nat gad_pp"),
+    ("gad_pp", {"accept_topk": 0}, "--accept-topk 0 from 1"),
+    ("gad_pp", {"accept_margin": -0.1}, "--accept-margin -0.1 from 0"),
+    ("gad_pp", {"accept_margin": NAN}, "--accept-margin nan from 0"),
+    ("gad_pp", {"accept_margin": "1"}, "--accept-margin '1' from 0"),
+    ("blockwise", {"accept_distance": -1}, "--accept-distance -1 from 0"),
+    ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
+    ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
+    ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
+    ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
+    ("blockwise", {"min_block": 2, "draft_tree": 4}, "--draft-tree 4 --min-block"),
+    ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
+    ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
+    ("nat", {"audit": True}, "--audit True nat"),
+    ("beam", {"audit": True}, "--audit"),
+    ("pj", {"jacobi_init": "zero"}, "--jacobi-init zero source-copy"),
+    ("pj", {"jacobi_length": "ref"}, "--jacobi-length ref oracle"),
+    ("pgj", {"jacobi_window": "x"}, "--jacobi-window x sliding"),
+    ("pgj", SLIDING | {"jacobi_stop": "unchanged"}, "--jacobi-stop unchanged prefix sliding"),
+    ("greedy", {"stats_file": "x", "trace_file": "x"}, "--trace-file --stats-file"),
+    ("greedy", {"stats_file": "none/x.jsonl"}, "--stats-file folder"),
+    ("greedy", {"trace_file": "."}, "--trace-file folder"),
+    ("greedy", {"stats_file": ""}, "--stats-file ''"),
+])  # fmt: skip
 def test_wrong_values(decoding, options, words):
     with pytest.raises(UsageError) as error:
         config(**needed(decoding) | options, decoding=decoding)
@@ -199,16 +194,13 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
             task.build_generator([own.get(decoding, model)], args)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
-        ({"audit": True}, "--audit: got True; allowed: it without --sampling"),
-        ({"accept_topk": 2}, "--accept-topk: got 2; allowed: it without --sampling"),
-        ({"draft_tree": 4}, "--draft-tree: got 4; allowed: it without --sampling"),
-        ({"sampling": False, "sampling_topk": 3}, "--sampling-topk requires --sampling"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "words"), [
+    ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
+    ({"audit": True}, "--audit: got True; allowed: it without --sampling"),
+    ({"accept_topk": 2}, "--accept-topk: got 2; allowed: it without --sampling"),
+    ({"draft_tree": 4}, "--draft-tree: got 4; allowed: it without --sampling"),
+    ({"sampling": False, "sampling_topk": 3}, "--sampling-topk requires --sampling"),
+])  # fmt: skip
 def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):
     task, model = built("default")
     path = lend(task, model, tiny_drafter(task) if "decoding" in flags else model)

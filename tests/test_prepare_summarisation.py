@@ -1,7 +1,5 @@
 """scripts/prepare_summarisation.sh and paradec data captions, on text made up here."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

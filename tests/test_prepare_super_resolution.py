@@ -1,7 +1,5 @@
 """paradec data images: from photographs to a folder that fairseq reads."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

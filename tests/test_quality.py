@@ -1,7 +1,5 @@
 """Quality of translations, summaries and images: by hand, by a slow bootstrap, by kind of data."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -64,9 +62,6 @@ def test_systems_are_compared_by_paired_bootstrap(kind):
         assert judge.scores(ours.tolist())["chrF"] == pytest.approx(score)
 
 
-# ---- images ------------------------------------------------------------------------------------
-
-
 def test_psnr_by_hand():
     judge = ImageQuality(["0 0", "10 20", "7 7"], PAIR, resamples=2)
     # Errors of 3 and 4: 12.5 on average. Of 255 and 255: 0 dB. None at all: as if it were 1/2.
@@ -78,14 +73,11 @@ def test_psnr_by_hand():
     assert black.scores(["0 1"])["PSNR"] == pytest.approx(black.best)  # nothing else is as good
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["1 2", "1 2 3"], "output 2: tokens: got '3 of them'; allowed: 2, for 1×2×1"),
-        (["1 <unk>", "1 2"], "output 1: intensity: got '<unk>'; allowed: 0 to 255"),
-        (["1 2", "1 256"], "output 2: tokens[1]: got 256; allowed: 0 to 255"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "said"), [
+    (["1 2", "1 2 3"], "output 2: tokens: got '3 of them'; allowed: 2, for 1×2×1"),
+    (["1 <unk>", "1 2"], "output 1: intensity: got '<unk>'; allowed: 0 to 255"),
+    (["1 2", "1 256"], "output 2: tokens[1]: got 256; allowed: 0 to 255"),
+])  # fmt: skip
 def test_what_is_no_image_is_named(texts, said):
     judge = ImageQuality(["1 2", "3 4"], PAIR, resamples=2)
     with pytest.raises(UsageError, match=re.escape(said)):
@@ -94,8 +86,6 @@ def test_what_is_no_image_is_named(texts, said):
         ImageQuality(texts, PAIR, resamples=2)
 
 
-# ---- ROUGE -------------------------------------------------------------------------------------
-
 CAT = "the cat the cat on mat", "the cat sat on the mat"
 POLICE = "the gunman kill police today", "police kill the gunman"
 #: Lin 2004, section 3.2, with the two candidate sentences in the other order.
@@ -103,26 +93,23 @@ LIN = "w1 w3 w8 w9 w5 . w1 w2 w6 w7 w8 .", "w1 w2 w3 w4 w5 ."
 MARKED = "a b sep c", "a sep b d"
 
 
-@pytest.mark.parametrize(
-    ("pair", "mark", "kind", "precision", "recall"),
-    [
-        # the (2 and 2), cat (2, but 1 in the reference), on, mat: 5 of 6 and 6
-        (CAT, None, "1", 5 / 6, 5 / 6),
-        (POLICE, None, "1", 4 / 5, 4 / 4),  # all four of the reference, of five
-        # the-cat, twice there and once in the reference; cat-the, cat-on, on-mat are not in it
-        (CAT, None, "2", 1 / 5, 1 / 5),
-        # the-gunman of four, and of police-kill, kill-the, the-gunman
-        (POLICE, None, "2", 1 / 4, 1 / 3),
-        (CAT, None, "L", 4 / 6, 4 / 6),  # the cat on mat
-        # the gunman: what comes before "the" in one stands behind it in the other
-        (POLICE, None, "L", 2 / 5, 2 / 4),
-        # Each sentence of the reference against all of the summary's (Lin 2004: 4 of 5 words):
-        (LIN, ".", "Lsum", 4 / 10, 4 / 5),  # w1 w3 w5 and w1 w2: w1 w2 w3 w5
-        (LIN, ".", "L", 3 / 10, 3 / 5),  # w1 w3 w5
-        (MARKED, "sep", "1", 2 / 3, 2 / 3),
-        (MARKED, "sep", "2", 1 / 2, 1 / 2),  # a-b, across its sentences
-    ],
-)
+@pytest.mark.parametrize(("pair", "mark", "kind", "precision", "recall"), [
+    # the (2 and 2), cat (2, but 1 in the reference), on, mat: 5 of 6 and 6
+    (CAT, None, "1", 5 / 6, 5 / 6),
+    (POLICE, None, "1", 4 / 5, 4 / 4),  # all four of the reference, of five
+    # the-cat, twice there and once in the reference; cat-the, cat-on, on-mat are not in it
+    (CAT, None, "2", 1 / 5, 1 / 5),
+    # the-gunman of four, and of police-kill, kill-the, the-gunman
+    (POLICE, None, "2", 1 / 4, 1 / 3),
+    (CAT, None, "L", 4 / 6, 4 / 6),  # the cat on mat
+    # the gunman: what comes before "the" in one stands behind it in the other
+    (POLICE, None, "L", 2 / 5, 2 / 4),
+    # Each sentence of the reference against all of the summary's (Lin 2004: 4 of 5 words):
+    (LIN, ".", "Lsum", 4 / 10, 4 / 5),  # w1 w3 w5 and w1 w2: w1 w2 w3 w5
+    (LIN, ".", "L", 3 / 10, 3 / 5),  # w1 w3 w5
+    (MARKED, "sep", "1", 2 / 3, 2 / 3),
+    (MARKED, "sep", "2", 1 / 2, 1 / 2),  # a-b, across its sentences
+])  # fmt: skip
 def test_rouge_by_hand(pair, mark, kind, precision, recall):
     found = rouge([pair[0]], [pair[1]], sentence_mark=mark)
     assert ("ROUGE-Lsum" in found) == (mark is not None)
@@ -151,9 +138,6 @@ def test_the_commands(tmp_path, capsys):
     assert "ours: got 4 sentences; allowed: 2, as in" in capsys.readouterr().err
 
 
-# ---- summaries ---------------------------------------------------------------------------------
-
-
 def test_summaries_are_scored_sentence_by_sentence():
     ours = ["The dog sleeps. A cat sat on mats!", "It rains <q> nobody came", "", "x y z"]
     wanted = ["A cat sat. The dog sleeps now.", "Nobody came. It rains", "one two", "x z y"]
@@ -170,9 +154,6 @@ def test_summaries_are_scored_sentence_by_sentence():
     texts, truth = ["a cat <q> a dog"], ["a bird <q> a fish"]  # the mark is no word
     whole = SummaryQuality(truth).scores(texts)["ROUGE-L"]
     assert by_length.rouge_l(texts, truth, [[0]]) == [whole] == [50]  # "a a" of four words
-
-
-# ---- by the kind of data -----------------------------------------------------------------------
 
 
 def test_the_data_decide_what_is_measured(tmp_path):

@@ -3,8 +3,6 @@
 Summaries are the demo's sentences under other names; images are noise, and their model untrained.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """scripts/queue.sh: what is done stays done; kill, pause and failure."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """scripts/train_gad.sh, _assisted.sh, _blockwise.sh and _reordered.sh, with steps that only write
 down what they are told; and one of them with real steps."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

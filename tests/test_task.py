@@ -1,7 +1,5 @@
 """The task: no sentence is lost, whatever it is, and bad calls are named errors."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -16,7 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
-from support.builders import Limits, batch, built, decode, sources, tiny_task
+from support.builders import Limits, batch, built, collate, decode, sources, tiny_task
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
 from fairseq_paradec.errors import UsageError
@@ -26,21 +24,14 @@ from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 
 GENERATE = (DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--cpu")
-TEXT = (
-    "A dog runs across the grass .\n"
-    "\n"
-    f"{'a dog runs ' * 400}\n"
-    "xyzzy ☃ ㋡\n"
-    "Two men sit on a bench .\n"
-)
+TEXT = f"A dog runs across the grass .\n\n{'a dog runs ' * 400}\nxyzzy ☃ ㋡\nTwo men sit .\n"
 
 
 def test_an_empty_or_too_long_sentence_has_an_empty_output(caplog):
     task, model = built("learned_positions")
     rows = sources(task, [6, 1, 70, 4])  # 64 positions; a length of 1 is </s> alone
     dataset = task.build_dataset_for_inference(rows, [len(row) for row in rows])
-    limits = (64, 24)
-    batches = task.get_batch_iterator(dataset, max_sentences=3, max_positions=limits)
+    batches = task.get_batch_iterator(dataset, max_sentences=3, max_positions=(64, 24))
     seen = {}
     for sample in batches.next_epoch_itr(shuffle=False):
         generator = task.build_generator([model], argparse.Namespace(decoding="pgj", max_len_b=9))
@@ -51,9 +42,8 @@ def test_an_empty_or_too_long_sentence_has_an_empty_output(caplog):
     assert "sentence 1 is empty" in caplog.text
     assert "has 70 tokens, and the model takes 64" in caplog.text
     for i in (0, 3):
-        alone = {"src_tokens": rows[i][None], "src_lengths": torch.tensor([len(rows[i])])}
-        sample = {"net_input": alone}
-        (want,) = decode(task, [model], sample, Limits(max_len_b=9), decoding="pgj")
+        alone = collate(task, [rows[i]])
+        (want,) = decode(task, [model], alone, Limits(max_len_b=9), decoding="pgj")
         assert torch.equal(seen[i][0]["tokens"], want["tokens"])
 
 
@@ -133,27 +123,6 @@ def test_the_language_pair_is_saved_and_compared(caplog):
 
 
 @pytest.mark.slow
-def test_interactive_answers_every_line():
-    result = succeed(
-        fairseq(
-            "interactive", *GENERATE, "-s", "en", "-t", "de", "--decoding", "hgj",
-            "--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", DEMO / "codes.bpe",
-            "--buffer-size", 4, "--batch-size", 2, stdin=TEXT,
-        )
-    )  # fmt: skip
-    heads, _, texts = zip(*(line.split("\t") for line in lines_of(result.stdout, "D")))
-    assert list(heads) == [f"D-{i}" for i in range(5)]
-    assert texts[1] == texts[2] == ""
-    assert "Hund" in texts[0]
-    assert "Männer" in texts[4]
-    assert "sentence 1 is empty; its output is empty" in result.stderr
-    assert (
-        "sentence 2 (" in result.stderr
-        and "the model takes 1024; its output is empty" in result.stderr
-    )
-
-
-@pytest.mark.slow
 def test_generate_answers_every_line(tmp_path):
     """A test set with the lines of TEXT; scores of references are left to fairseq."""
     (tmp_path / "test.en").write_text(TEXT, encoding="utf-8")
@@ -176,19 +145,15 @@ def test_generate_answers_every_line(tmp_path):
             assert "sentence 2 (a dog runs a dog ...) has" in result.stderr
 
 
-def commands_of(page: Path) -> list[str]:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    kinds = ("fairseq-", "paradec translate --model data-bin")
-    return [line for line in lines if line.startswith(kinds) and "DATA" not in line]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "data-bin/demo.en-de/README.md"])
 def test_the_commands_of_a_page_run_as_written(page):
     """In the checkout, with fairseq's own scripts on the path; text for those that read some."""
     root = PLUGIN.parent
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    commands = commands_of(root / page)
+    lines = (root / page).read_text(encoding="utf-8").splitlines()
+    kinds = ("fairseq-", "paradec translate --model data-bin")
+    commands = [line for line in lines if line.startswith(kinds) and "DATA" not in line]
     assert any("paradec translate" in command for command in commands)
     for command in commands:
         result = subprocess.run(
@@ -252,15 +217,3 @@ for call, wrong, right in ((load, "decodin", "decoding"), (ask, "blocksize", "bl
 print(want)
 """
     assert "Hund" in succeed(run_python(code)).stdout
-
-
-@pytest.mark.slow
-def test_a_usage_error_is_one_line():
-    """And with LOGLEVEL=DEBUG the traceback is there."""
-    wrong = ("generate", *GENERATE, "--decoding", "gready")
-    result = fairseq(*wrong)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    message = result.stderr.strip().splitlines()[-1]
-    assert "--decoding: got 'gready'; allowed: auto, beam, greedy" in message
-    assert not lines_of(result.stdout, "H")
-    assert "Traceback" in fairseq(*wrong, env={"LOGLEVEL": "DEBUG"}).stderr

@@ -1,7 +1,5 @@
 """scripts/train_blockwise.sh with real steps, its table and its heads; paradec shrink."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``paradec train-drafter``: a model folder gets a drafter, from text alone."""
 
-from __future__ import annotations
-
 import random
 import re
 import shlex
@@ -84,17 +82,15 @@ def test_a_stopped_run_goes_on(model, monkeypatch, capsys):
     assert "(epoch 4 @ 3 updates)" in log.read_text()
 
 
-@pytest.mark.parametrize(
-    "spoil, flags, said", [
-        ("rm text", "", "--text: .* allowed: a text file"),
-        (r"printf '\377' > text", "", "--text: .* in UTF-8"),
-        ("printf 'a\nb\n\na' > text", "", "--text: .* at least 10 .* found 2$"),
-        ("touch model/drafter.pt", "", "--model: .* without drafter.pt; --replace"),
-        ("", "--save-dir a:b", "--save-dir: got 'a:b'; allowed: .* without"),
-        ("", "-- --none 3", "--: got '--none 3'; allowed: .* --none 3"),
-        ("", "-- --encoder-layers 3", "--encoder-layers: got 3; allowed: 2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("spoil, flags, said", [
+    ("rm text", "", "--text: .* allowed: a text file"),
+    (r"printf '\377' > text", "", "--text: .* in UTF-8"),
+    ("printf 'a\nb\n\na' > text", "", "--text: .* at least 10 .* found 2$"),
+    ("touch model/drafter.pt", "", "--model: .* without drafter.pt; --replace"),
+    ("", "--save-dir a:b", "--save-dir: got 'a:b'; allowed: .* without"),
+    ("", "-- --none 3", "--: got '--none 3'; allowed: .* --none 3"),
+    ("", "-- --encoder-layers 3", "--encoder-layers: got 3; allowed: 2"),
+])  # fmt: skip
 def test_mistakes_change_nothing(spoil, flags, said, model, capsys):
     subprocess.check_call(spoil, shell=True, cwd=model.parent)
     before = {path.name: path.read_bytes() for path in model.iterdir()}

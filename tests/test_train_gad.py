@@ -1,7 +1,5 @@
 """scripts/train_gad.sh with real steps, and paradec acceptance on what it makes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """fairseq-train with the losses of drafters and heads: what fits, what is learned, going on."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Model folders: made, read, and plain text translated by them as fairseq-interactive does."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -66,10 +64,13 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     assert (out / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
     text.write_bytes("\r\n".join(TEXT).encode())
     flags = ("--path", out / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
+    flags += ("--buffer-size", "4", "--batch-size", "2")
     flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", out / "codes.bpe")
     stock = succeed(fairseq("interactive", out, "--user-dir", PLUGIN, "--input", text, *flags))
     wanted = [line.split("\t")[2] for line in lines_of(stock.stdout, "D")]
     assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
+    assert "sentence 1 is empty; its output is empty" in stock.stderr
+    assert re.search(r"sentence 6 \(.* takes 1024; its output is empty", stock.stderr)
     capsys.readouterr()
     few = ("--batch-size", "2", "--buffer-size", "4", "--decoding")
     for given, decoding in ((text, "gad"), (None, "greedy")):

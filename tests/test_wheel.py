@@ -4,8 +4,6 @@ Nothing is downloaded: the new environment borrows the heavy packages of this on
 file. Only fairseq gets a folder of its own there, because it looks for a user dir beside that.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

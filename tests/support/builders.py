@@ -5,8 +5,6 @@ can have. They are untrained, but their weights are spread so that greedy's outp
 tokens, `</s>` at different steps (also at the first), sometimes only at the length limit.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Mapping, Sequence

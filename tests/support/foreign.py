@@ -1,7 +1,5 @@
 """Models as Hugging Face's transformers and Marian store them, made of fairseq's."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

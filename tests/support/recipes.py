@@ -1,7 +1,5 @@
 """Running the data recipes, and files for them."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import os
