@@ -26,13 +26,9 @@ Found = tuple[list[int], list[tuple[int, tuple[int, ...], int]]]
 
 
 def found(
-    task: Any,
-    model: Any,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
-    prefix_tokens: Tensor | None = None,
-    **flags: Any,
-) -> list[Found]:
+    task: Any, model: Any, sample: dict[str, Any], limits: Limits = Limits(),
+    prefix_tokens: Tensor | None = None, **flags: Any,
+) -> list[Found]:  # fmt: skip
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator([model], args)
     generator.record_tokens = True
@@ -54,13 +50,9 @@ def cut(scores: Tensor, size: int) -> Tensor:
 
 
 def gad_twin(
-    given: Pair,
-    source: Sequence[int],
-    shortlist: int,
-    limits: Limits = Limits(),  # noqa: B008
-    prefix: Sequence[int] = (),
-    topk: int = 1,
-) -> Found:
+    given: Pair, source: Sequence[int], shortlist: int, limits: Limits = Limits(),
+    prefix: Sequence[int] = (), topk: int = 1,
+) -> Found:  # fmt: skip
     def script(source: tuple[int, ...], y: Sequence[int], size: int) -> Tensor:
         return cut(said_by(given, source, size)(y), shortlist)
 

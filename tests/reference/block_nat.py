@@ -168,16 +168,9 @@ class Block:
 
 
 def train_block(
-    model: Any,
-    source: Sequence[int],
-    target: Sequence[int],
-    start: int,
-    size: int,
-    attention: str,
-    smoothing: float,
-    ratio: float = 0.0,
-    lots: Sequence[float] = (),
-) -> Block:
+    model: Any, source: Sequence[int], target: Sequence[int], start: int, size: int, attention: str,
+    smoothing: float, ratio: float = 0.0, lots: Sequence[float] = (),
+) -> Block:  # fmt: skip
     """Both passes over one block of one sentence, without dropout.
 
     Args:

@@ -31,12 +31,9 @@ class Graph(NamedTuple):
 
 
 def dependency_graph(
-    models: Sequence[TransformerModelBase],
-    source: Sequence[int],
-    rules: Rules,
-    length: str | int,
+    models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules, length: str | int,
     stop: str = "unchanged",
-) -> Graph:
+) -> Graph:  # fmt: skip
     """Iterate and look when each of greedy's tokens came to stay.
 
     Args:

@@ -7,6 +7,7 @@ Everything is counted, nothing inferred.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -45,39 +46,28 @@ class Result:
 
 def verifier(models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules) -> Verify:
     """fairseq's full forward of the verifier, or of several as an ensemble."""
-    known: dict[tuple[int, ...], Tensor] = {}
 
-    def verify(tokens: Sequence[int]) -> Tensor:
-        key = tuple(tokens)
-        if key not in known:  # the same question has the same answer: only saves time
-            known[key] = full_log_probs(models, source, key, rules.temperature, start=rules.eos)
-        return known[key]
+    @functools.cache  # the same question has the same answer: only saves time
+    def verify(tokens: tuple[int, ...]) -> Tensor:
+        return full_log_probs(models, source, tokens, rules.temperature, start=rules.eos)
 
-    return verify
+    return lambda tokens: verify(tuple(tokens))
 
 
 def drafter(model: Any, source: Sequence[int], block_size: int, attention: str) -> Draft:
     """A model of --arch block_nat, in plain arithmetic."""
-    known: dict[tuple[int, ...], Tensor] = {}
 
-    def draft(prefix: Sequence[int]) -> Tensor:
-        key = tuple(prefix)
-        if key not in known:
-            masks = [None] * block_size
-            known[key] = block_logits(model, source, key, masks, attention)
-        return known[key]
+    @functools.cache
+    def draft(prefix: tuple[int, ...]) -> Tensor:
+        return block_logits(model, source, prefix, [None] * block_size, attention)
 
-    return draft
+    return lambda prefix: draft(tuple(prefix))
 
 
 def gad(
-    verify: Verify,
-    draft: Draft,
-    rules: Rules,
-    top_beta: int = 1,
-    tau: float = 0.0,
+    verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: float = 0.0,
     adaptive: bool = False,
-) -> Result:
+) -> Result:  # fmt: skip
     """Section 3's loop; with top_beta and tau section 4's.
 
     Adaptive, a block is as long as what the last pass wrote, its own token counted, and one more.

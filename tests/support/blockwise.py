@@ -16,13 +16,7 @@ from reference.greedy import rules_for
 from fairseq_paradec.analysis.blocks import block_sizes
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
-from support.builders import (
-    Limits,
-    lend_heads,
-    source_rows,
-    tiny_blockwise,
-    tiny_model,
-)
+from support.builders import Limits, lend_heads, source_rows, tiny_blockwise, tiny_model
 from support.exact import Decoded, watched
 
 ADAPTIVE = ("adaptive_softmax", "adaptive_output_dim")
@@ -119,21 +113,15 @@ def criterion(task: Any, flags: dict[str, Any]) -> paper.Criterion:
     """The twin's, for our flags."""
     words = task.target_dictionary
     values = {token: int(word) for token, word in enumerate(words.symbols) if word.isdigit()}
-    return paper.Criterion(
-        topk=flags.get("accept_topk", 1),
-        epsilon=flags.get("accept_distance", 0),
-        numbers=values if "accept_distance" in flags else {},
-        least=flags.get("min_block", 1),
-    )
+    most, far = flags.get("accept_topk", 1), flags.get("accept_distance", 0)
+    known = values if "accept_distance" in flags else {}
+    return paper.Criterion(most, far, known, least=flags.get("min_block", 1))
 
 
 def twin(
-    given: Given,
-    source: Sequence[int],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix: Sequence[int] = (),
+    given: Given, source: Sequence[int], limits: Limits = Limits(), prefix: Sequence[int] = (),
     **flags: Any,
-) -> paper.Result:
+) -> paper.Result:  # fmt: skip
     """What the paper's algorithm makes of one sentence."""
     words = given.task.target_dictionary
     rules = rules_for(words, [given.model], len(source), prefix=prefix, **limits.reference())

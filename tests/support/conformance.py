@@ -17,16 +17,7 @@ from fairseq import utils
 from reference.greedy import stock_greedy
 
 from support import assisted, blockwise, exact, gad, multiword
-from support.builders import (
-    VARIANTS,
-    Limits,
-    batch,
-    built,
-    collate,
-    lend,
-    source_rows,
-    tiny_blockwise,
-)
+from support.builders import VARIANTS, Limits, batch, built, collate, lend, source_rows
 from support.pairwise import Row
 
 
@@ -67,13 +58,10 @@ CASES = [
     case("hgj", block_size=1, hybrid_length=1, jacobi_init="source-copy"),
     case("hgj", block_size=5, hybrid_length=7, jacobi_window="sliding", jacobi_init="ngram",
          adaptive_block=True),
-    case("gad", "gad", "causal", block_size=5),
-    case("gad", "gad", "bidirectional", block_size=2),
+    case("gad", "gad", "causal", block_size=5), case("gad", "gad", "bidirectional", block_size=2),
     case("gad", "gad", "causal-copy-shared", block_size=16),
-    case("gad", "gad", "perfect", block_size=5),
-    case("gad", "gad", "noisy", block_size=5),
-    case("gad", "gad", "noisy", block_size=50),
-    case("gad", "gad", "wrong", block_size=3),
+    case("gad", "gad", "perfect", block_size=5), case("gad", "gad", "noisy", block_size=5),
+    case("gad", "gad", "noisy", block_size=50), case("gad", "gad", "wrong", block_size=3),
     case("gad", "gad", "ends_at_once", block_size=4),
     case("gad", "gad", "never_ends", block_size=4),
     case("gad", "gad", "noisy", block_size=6, adaptive_block=True),
@@ -81,8 +69,7 @@ CASES = [
     case("gad_pp", "gad", "noisy", exact=False, block_size=5, accept_topk=3, accept_margin=1.0),
     case("gad_pp", "gad", "noisy", block_size=5, accept_topk=1, accept_margin=1.0),
     case("gad_pp", "gad", "bidirectional", exact=False, adaptive_block=True, accept_topk=20),
-    case("assisted", "assisted", "itself", block_size=5),
-    case("assisted", "assisted", "noisy"),
+    case("assisted", "assisted", "itself", block_size=5), case("assisted", "assisted", "noisy"),
     case("assisted", "assisted", "noisy", block_size=4, adaptive_block=True),
     case("assisted", "assisted", "noisy", block_size=9, draft_confidence=0.3),
     case("assisted", "assisted", "other", block_size=3, draft_confidence=0.0),
@@ -115,29 +102,19 @@ CASES = [
 ]  # fmt: skip
 
 LIMITS = {
-    "16": Limits(),
-    "0": Limits(max_len_b=0, min_len=0),
-    "1": Limits(max_len_b=1),
-    "4": Limits(max_len_b=4),
-    "model's": Limits(max_len_b=200),
-    "early": Limits(min_len=0),
-    "min9": Limits(min_len=9),
-    "min16": Limits(min_len=16),
-    "ratio": Limits(max_len_a=1.0, max_len_b=1),
-    "unks": Limits(unkpen=-6.0),
-    "no-unks": Limits(unkpen=15.0, temperature=0.6),
-    "warm": Limits(temperature=1.7, lenpen=0.6),
-    "all": Limits(
-        unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3
-    ),
+    "16": Limits(), "0": Limits(max_len_b=0, min_len=0), "1": Limits(max_len_b=1),
+    "4": Limits(max_len_b=4), "model's": Limits(max_len_b=200), "early": Limits(min_len=0),
+    "min9": Limits(min_len=9), "min16": Limits(min_len=16),
+    "ratio": Limits(max_len_a=1.0, max_len_b=1), "unks": Limits(unkpen=-6.0),
+    "no-unks": Limits(unkpen=15.0, temperature=0.6), "warm": Limits(temperature=1.7, lenpen=0.6),
+    "all": Limits(unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3),
 }  # fmt: skip
 
+#: Lengths, and whether padding is on the left.
 BATCHES = {
-    "ragged": ((3, 7, 5, 9), True),
-    "alone": ((5,), True),
-    "right": ((8, 2, 6, 4), False),
-    "no ids": ((4, 6, 2, 3), True),
-}
+    "ragged": ((3, 7, 5, 9), True), "alone": ((5,), True),
+    "right": ((8, 2, 6, 4), False), "no ids": ((4, 6, 2, 3), True),
+}  # fmt: skip
 
 FACTORS = {
     "case": CASES,
@@ -164,9 +141,8 @@ def allowed(row: Row) -> bool:
     if given.family == "multiword":  # the orders are its models, and refuse prefixes
         if row.get("variant", "default") != "default" or row.get("prefix", "none") != "none":
             return False
-    if given.drafter.endswith("shared") and (
-        row.get("models") == 2 or row.get("variant") == "other_dims"
-    ):
+    other = row.get("models") == 2 or row.get("variant") == "other_dims"
+    if given.drafter.endswith("shared") and other:
         return False  # the drafter has the verifier's encoder, and one size
     if dict(given.flags).get("jacobi_init") == "source-copy" and row.get("variant") == "separate":
         return False
@@ -269,9 +245,8 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
 @functools.cache
 def numbers(variant: str, layer: str, dtype: torch.dtype) -> blockwise.Given:
     """A model over a few numbers, in which random heads are right at times: leave it as it is."""
-    task = blockwise.number_task()
-    model = tiny_blockwise(task, variant, dtype, seed=7, block_size=6, head_layer=layer)
-    return blockwise.Given(task, model, model.block_heads)
+    task, own = blockwise.number_task(), {"block_size": 6, "head_layer": layer}
+    return blockwise.whole(task, variant, seed=7, dtype=dtype, **own)
 
 
 def words_of(setting: Setting) -> list[str]:

@@ -40,15 +40,9 @@ def name(flags: Flags) -> str:
 
 
 def same_or_tie(
-    task: Any,
-    models: Any,
-    limits: Limits,
-    ours: Any,
-    theirs: Any,
-    source: Any,
-    prefix: Any,
+    task: Any, models: Any, limits: Limits, ours: Any, theirs: Any, source: Any, prefix: Any,
     close: float = 1e-4,
-) -> int:
+) -> int:  # fmt: skip
     """Check tokens, score and positional scores of one row; 1 if they part at a tie.
 
     Log-probabilities closer than `close`, or by a few roundings, are the same.
@@ -74,15 +68,10 @@ def is_whole(hypo: dict[str, Tensor], device: str) -> bool:
 
 
 def check(
-    task: Any,
-    models: Sequence[Any],
-    sample: dict[str, Any],
-    flags: Flags,
-    limits: Limits,
-    prefix_tokens: Tensor | None = None,
-    max_ties: int = 0,
+    task: Any, models: Sequence[Any], sample: dict[str, Any], flags: Flags, limits: Limits,
+    prefix_tokens: Tensor | None = None, max_ties: int = 0,
     want: list[dict[str, Tensor]] | None = None,
-) -> list[dict[str, Tensor]]:
+) -> list[dict[str, Tensor]]:  # fmt: skip
     """Decode, compare with fairseq's hypotheses (`want`, if they are known), and return these."""
     if want is None:
         want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
@@ -112,12 +101,9 @@ class Decoded:
 
 
 def watched(
-    task: Any,
-    generator: Any,
-    models: Sequence[Any],
-    sample: dict[str, Any],
+    task: Any, generator: Any, models: Sequence[Any], sample: dict[str, Any],
     prefix_tokens: Tensor | None = None,
-) -> list[Decoded]:
+) -> list[Decoded]:  # fmt: skip
     """Decode a batch, and keep what happened in each row's passes."""
     kept: list[Row] = []
     make_rows = generator._make_rows

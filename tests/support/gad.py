@@ -91,13 +91,9 @@ class ScriptedScorer(BlockScorer):
 
 
 def run(
-    given: Pair,
-    sample: dict[str, Any],
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
-    prefix_tokens: Tensor | None = None,
-    script: Script | None = None,
-    **flags: Any,
-) -> list[Decoded]:
+    given: Pair, sample: dict[str, Any], limits: Limits = Limits(),
+    prefix_tokens: Tensor | None = None, script: Script | None = None, **flags: Any,
+) -> list[Decoded]:  # fmt: skip
     """Decode a batch, and keep what happened in each row's passes."""
     models = list(given.models)
     if flags["decoding"] == "nat":
@@ -132,17 +128,10 @@ def said_by(
 
 
 def twin(
-    given: Pair,
-    source: Sequence[int],
-    limits: Limits = Limits(),  # noqa: B008
-    prefix: Sequence[int] = (),
-    script: Script | None = None,
-    decoding: str = "gad",
-    block_size: int = DRAFTER_BLOCK_SIZE,
-    accept_topk: int = 3,
-    accept_margin: float = 1.0,
-    adaptive_block: bool = False,
-) -> paper.Result:
+    given: Pair, source: Sequence[int], limits: Limits = Limits(), prefix: Sequence[int] = (),
+    script: Script | None = None, decoding: str = "gad", block_size: int = DRAFTER_BLOCK_SIZE,
+    accept_topk: int = 3, accept_margin: float = 1.0, adaptive_block: bool = False,
+) -> paper.Result:  # fmt: skip
     """What the paper's algorithm makes of one sentence."""
     models = [given.drafter] if decoding == "nat" else given.models
     words = given.task.target_dictionary

@@ -29,12 +29,9 @@ def build(task: Any, arch: str, **options: Any) -> Any:
 
 
 def pairs(
-    task: Any,
-    times: int = 1,
-    seed: int = 0,
-    source_lengths: Sequence[int] = SOURCE_LENGTHS,
+    task: Any, times: int = 1, seed: int = 0, source_lengths: Sequence[int] = SOURCE_LENGTHS,
     target_lengths: Sequence[int] = TARGET_LENGTHS,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """A batch of random sentence pairs, as fairseq's dataset makes it."""
     lengths = [[*source_lengths] * times, [*target_lengths] * times]
     source, target = (sources(task, one, seed + i) for i, one in enumerate(lengths))

@@ -51,14 +51,9 @@ def reordered(given: str, size: int = 40, seed: int | None = None) -> tuple[Any,
 
 
 def run(
-    task: Any,
-    models: Sequence[Any],
-    sample: dict[str, Any],
-    beam: int,
-    limits: Limits,
-    prefix_tokens: torch.Tensor | None = None,
-    **flags: Any,
-) -> list[list[dict[str, Any]]]:
+    task: Any, models: Sequence[Any], sample: dict[str, Any], beam: int, limits: Limits,
+    prefix_tokens: torch.Tensor | None = None, **flags: Any,
+) -> list[list[dict[str, Any]]]:  # fmt: skip
     """All hypotheses of each row, as fairseq-generate has them.
 
     A beam may be wider here than fairseq's, which it cuts to the vocabulary's size.
@@ -68,10 +63,7 @@ def run(
     given = {"decoding": own, "beam": beam, "nbest": beam} | flags
     generator = task.build_generator(list(models), argparse.Namespace(**limits.flags(), **given))
     generator.beam_size = given["beam"]
-    found: list[list[dict[str, Any]]] = task.inference_step(
-        generator, list(models), sample, prefix_tokens=prefix_tokens
-    )
-    return found
+    return task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
 
 
 def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] = ()) -> Rules:
@@ -94,12 +86,9 @@ def ranking(limits: Limits) -> Callable[[float, int], float]:
 
 
 def twin(
-    models: Sequence[Any],
-    source: Sequence[int],
-    beam: int,
-    limits: Limits,
+    models: Sequence[Any], source: Sequence[int], beam: int, limits: Limits,
     prefix: Sequence[int] = (),
-) -> list[paper.Output]:
+) -> list[paper.Output]:  # fmt: skip
     """What Algorithm 1 of either paper makes of one sentence."""
     spec, rules = models[0].target_order, rules_of(models[0], len(source), limits, prefix)
     ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search
