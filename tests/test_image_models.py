@@ -17,15 +17,16 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
 from fairseq.data import data_utils
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import MultiheadAttention
 from omegaconf import OmegaConf
 from reference import local_attention as twin
 from support import image_models
 from support.builders import task_for, tiny_blockwise, tiny_model
 from support.commands import PLUGIN, fairseq, succeed
+from support.forward import full_forward
 from support.image_data import HIGH, LOW, PAIRS, image_folder, image_task
 from support.image_models import GRAY, HEADS, RGB, image_batch, save, task_of, tiny_image_model
+from support.losses import build
 from torch import Tensor
 
 from fairseq_paradec import images
@@ -103,9 +104,8 @@ def test_what_is_no_image_is_named_with_its_number(given, caplog):
 def test_other_limits_are_refused(given):
     task, model = given
     for name, value in (("max_len_b", 47), ("min_len", 2), ("unkpen", 1.0)):
-        with pytest.raises(
-            UsageError, match=f"--{name.replace('_', '-')}: got {value}; allowed: n"
-        ):
+        said = f"--{name.replace('_', '-')}: got {value}; allowed: n"
+        with pytest.raises(UsageError, match=said):
             task.build_generator([model], Namespace(decoding="greedy", **{name: value}))
 
 
@@ -196,7 +196,7 @@ def forwards(task: Any, count: int, *models: Any) -> Iterator[Tensor]:
     """The models' log-probabilities of the same random images."""
     sample = image_batch(task, count)
     inputs = image_models.inputs_for(task, count)
-    return (image_models.full_forward(model, sample, inputs) for model in models)
+    return (full_forward(model, sample, inputs) for model in models)
 
 
 #: A sliding window, blocks without memory, T no multiple of l_q, memory or a block beyond T, ...
@@ -231,9 +231,8 @@ def stock_twin(model: Any) -> Any:
         own, dim = layer.self_attn, layer.self_attn.embed_dim
         layer.self_attn = MultiheadAttention(dim, own.num_heads, self_attention=True)
         layer.self_attn.load_state_dict(own.state_dict())
-    other.decoder.buffered_future_mask = lambda x: twin.window_mask(
-        len(x), window.block, window.memory
-    ).to(x)
+    spans = window.block, window.memory
+    other.decoder.buffered_future_mask = lambda x: twin.window_mask(len(x), *spans).to(x)
     return other.double()
 
 
@@ -259,9 +258,8 @@ def test_the_model_is_fairseqs_under_the_windows_mask(sizes, block, memory):
 def place_vector(down: float, right: float) -> Tensor:
     """Half of 16 dimensions for either coordinate: sines, then cosines."""
     rates = [10000 ** (-n / 3) for n in range(4)]
-    return torch.tensor(
-        [wave(at * rate) for at in (down, right) for wave in (math.sin, math.cos) for rate in rates]
-    )
+    waves = [(at, wave) for at in (down, right) for wave in (math.sin, math.cos)]
+    return torch.tensor([wave(at * rate) for at, wave in waves for rate in rates])
 
 
 @pytest.mark.parametrize("sizes", [GRAY, RGB], ids=["gray", "rgb"])
@@ -310,23 +308,13 @@ def test_a_checkpoint_knows_its_sizes(base_file):
         checkpoint_utils.load_model_ensemble_and_task([path], task=task_of(GRAY))
 
 
-def with_heads(task: Any, path: str, arch: str = HEADS, **options: Any) -> Any:
-    """A new model with heads on the base of this file."""
-    args = Namespace(base_path=path, **options)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-    model.flags = args
-    return model
-
-
 def test_heads_on_a_base(base_file):
     task, base, path = base_file
-    model = with_heads(task, path, block_size=3)
+    model = build(task, HEADS, base_path=path, block_size=3)
     assert isinstance(model, image_transformer.BlockwiseImageTransformer)
     assert model.decoder.attention_window == (5, 4) and model.image_sizes == RGB
-    assert {n for n, p in model.named_parameters() if p.requires_grad} == {
-        f"decoder.heads.{name}" for name in ("inner.weight", "inner.bias", "outer", "bias")
-    }
+    heads = [f"decoder.heads.{name}" for name in ("bias", "inner.bias", "inner.weight", "outer")]
+    assert sorted(n for n, p in model.named_parameters() if p.requires_grad) == heads
     got, want = forwards(task, 2, model.double().eval(), base.double())
     assert torch.allclose(got, want, rtol=0, atol=TOLERANCE)
     # All heads start as head 0.
@@ -334,13 +322,12 @@ def test_heads_on_a_base(base_file):
     inputs = image_models.inputs_for(task, 2)
     output = model(**net_input, prev_output_tokens=inputs, heads=[0, 1, 2])
     assert torch.equal(output.hidden[:, :, 1], output.hidden[:, :, 0])
-    tuned = with_heads(task, path, fine_tune_base=True)
+    tuned = build(task, HEADS, base_path=path, fine_tune_base=True)
     assert all(p.requires_grad for p in tuned.parameters())
 
 
 def test_a_base_of_the_other_kind_is_refused_by_name(base_file):
     task, _, path = base_file
-    wanted = "--base-path: .*a checkpoint of fairseq's own Transformer"
     for other in (task_for("default"), task):
-        with pytest.raises(UsageError, match=wanted):
-            with_heads(other, path, "blockwise_transformer")
+        with pytest.raises(UsageError, match="--base-path: .*of fairseq's own Transformer"):
+            build(other, "blockwise_transformer", base_path=path)

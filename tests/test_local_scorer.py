@@ -11,8 +11,8 @@ import torch
 from reference.greedy import stock_greedy
 from support import image_models
 from support.builders import task_for, tiny_model
-from support.forward import walk
-from support.image_models import GRAY, RGB, full_forward, image_batch, task_of, tiny_image_model
+from support.forward import full_forward, walk
+from support.image_models import GRAY, HEADS, RGB, image_batch, task_of, tiny_image_model
 
 from fairseq_paradec.cli.analyse_flops import read_checkpoint
 from fairseq_paradec.decoding.engine import cache
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 
 LARGE = (Size(2, 2, 3), Size(4, 8, 3))  # 12 intensities to 96
 SPANS = [(1, 0), (1, 6), (5, 4), (8, 0), (3, 40)]
-HEADS = "blockwise_image_transformer"
 COMPILE = Engine(compile=True)
 ROOMS = {4, 8, 16, 32, 64, 128}  # beside what a window sees: for the widest chunk
 
@@ -58,9 +57,6 @@ def test_chunks_equal_the_full_forward(sizes, block, memory, widest, narrow):
         reach = min(block - 1 + memory, inputs.size(1) - 1)
         assert slots[0] == reach + narrow and {n - reach for n in slots} <= ROOMS
         assert (slots[-1] > slots[0]) == (widest > narrow)
-
-
-# ---- who is whose -------------------------------------------------------------------------------
 
 
 def test_each_model_has_its_scorer():
@@ -99,9 +95,6 @@ def test_searches_by_steps_and_commands_that_count_whole_caches_refuse_it(tmp_pa
         read_checkpoint("--path", path)
 
 
-# ---- compiled passes ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("block", "memory"), [(1, 6), (5, 4)])
 def test_filled_up_chunks(block, memory, uncompiled, narrow):
     """One row, through what torch.compile is given: chunks filled up, round the ring."""
@@ -114,15 +107,11 @@ def test_filled_up_chunks(block, memory, uncompiled, narrow):
     assert uncompiled
 
 
-# ---- methods ------------------------------------------------------------------------------------
-
-
 def limits_of(task: Any) -> dict[str, Any]:
     """What SequenceGenerator is to be told for an image."""
     count = task.image_sizes[1].num_tokens
-    return {"max_len_a": 0, "max_len_b": count, "min_len": count, "unk_penalty": math.inf} | {
-        "tokens_to_suppress": ("<s>",)
-    }
+    limits = {"max_len_a": 0, "max_len_b": count, "min_len": count, "unk_penalty": math.inf}
+    return limits | {"tokens_to_suppress": ("<s>",)}
 
 
 METHODS = [

@@ -16,6 +16,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from reference import target_order as paper
 from support import builders
 from support.builders import MAX_POSITIONS, batch, source_rows, tiny_reordered, tiny_task
+from support.forward import full_forward
 from support.losses import pairs
 
 from fairseq_paradec.decoding.engine.step import StepScorer
@@ -58,11 +59,10 @@ every_model = pytest.mark.parametrize("given", MODELS)
 
 
 @functools.cache
-def reordered(given: str, seed: int = 0) -> tuple[Any, ReorderedTransformer]:
+def reordered(given: str) -> tuple[Any, ReorderedTransformer]:
     """A task and its model, one of MODELS: leave both as they are."""
-    arch, options = MODELS[given]
-    task = tiny_task()
-    return task, tiny_reordered(task, arch, seed=seed, **options)
+    (arch, options), task = MODELS[given], tiny_task()
+    return task, tiny_reordered(task, arch, **options)
 
 
 def with_targets(task: Any, lengths: Sequence[int]) -> dict[str, Any]:
@@ -73,15 +73,6 @@ def with_targets(task: Any, lengths: Sequence[int]) -> dict[str, Any]:
 
 def words_of(sample: dict[str, Any]) -> list[list[int]]:
     return [[word for word in row if word not in (1, 2)] for row in sample["target"].tolist()]
-
-
-def full_forward(
-    model: ReorderedTransformer, sample: dict[str, Any], inputs: torch.Tensor
-) -> torch.Tensor:
-    net_input = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
-    with torch.no_grad():
-        logits, _ = model(**net_input, prev_output_tokens=inputs)
-    return torch.log_softmax(logits, dim=-1)  # fairseq's own is always in fp32
 
 
 @every_preset
@@ -142,15 +133,14 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         if setting:
             setattr(task.cfg, setting, True)
         name = "label_smoothed_cross_entropy"
-        args = argparse.Namespace(
-            _name=name, criterion=name, label_smoothing=0.1, sentence_avg=False,
-            ignore_prefix_size=prefix, report_accuracy=False,
-        )  # fmt: skip
+        flags = {"_name": name, "criterion": name, "label_smoothing": 0.1, "sentence_avg": False}
+        args = argparse.Namespace(**flags, ignore_prefix_size=prefix, report_accuracy=False)
         with pytest.raises(UsageError, match=f"^{said}"):
             task.build_criterion(args)
 
 
 @every_model
+@torch.no_grad()
 def test_step_by_step_is_the_twins_forward_pass(given: str) -> None:
     """Positions, directions and mask written down one by one; all steps that the model has."""
     task, model = reordered(given)
@@ -162,19 +152,17 @@ def test_step_by_step_is_the_twins_forward_pass(given: str) -> None:
     inputs[:, :z] = torch.tensor(order.start(0, 2))
     full = full_forward(model, sample, inputs)
     for b, source in enumerate(source_rows(sample)):
-        with torch.no_grad():
-            want = paper.log_probs(model, order, source, [inputs[b].tolist()])
+        want = paper.log_probs(model, order, source, [inputs[b].tolist()])
         torch.testing.assert_close(full[b], want[0], atol=1e-4, rtol=0)  # fp32 sines
     seen = order.step_mask(width)
     scorer = StepScorer(model)
-    with torch.no_grad():
-        scorer.encode(sample["net_input"])
-        for begin in range(0, width, z):
-            end = begin + z
-            hidden = scorer.step(inputs[:, begin:end], mask=seen[begin:end, :end])
-            got = scorer.log_probs(hidden)
-            torch.testing.assert_close(got, full[:, begin:end], atol=1e-9, rtol=0)
-            scorer.keep([end] * 3)
+    scorer.encode(sample["net_input"])
+    for begin in range(0, width, z):
+        end = begin + z
+        hidden = scorer.step(inputs[:, begin:end], mask=seen[begin:end, :end])
+        got = scorer.log_probs(hidden)
+        torch.testing.assert_close(got, full[:, begin:end], atol=1e-9, rtol=0)
+        scorer.keep([end] * 3)
 
 
 @every_model
@@ -200,9 +188,8 @@ def test_the_loss_is_the_twins(given: str) -> None:
     assert size == log["ntokens"] == count
     assert len(gradients) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, gradients[name], atol=1e-3, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        near, said = {"atol": 1e-3, "rtol": 1e-3}, functools.partial("{}: {}".format, name)
+        torch.testing.assert_close(parameter.grad, gradients[name], **near, msg=said)
     loss, size, log = task.valid_step(sample, model, criterion)
     assert float(loss) == pytest.approx(float(want), abs=1e-4)
     assert (size, log["ntokens"]) == (count, count)

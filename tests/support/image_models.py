@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_paradec.images import Size
 from support.builders import SMALL, _spread, save_drafter
 from support.image_data import image_task
+from support.losses import build
 
 HEADS = "blockwise_image_transformer"
 GRAY = (Size(2, 3, 1), Size(4, 6, 1))  # 6 intensities to 24
@@ -25,27 +24,21 @@ def task_of(sizes: tuple[Size, Size] = GRAY) -> Any:
 
 
 def tiny_image_model(
-    task: Any,
-    block: int = 5,
-    memory: int = 4,
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-    arch: str = "image_transformer",
-    **options: Any,
-) -> Any:
+    task: Any, block: int = 5, memory: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0,
+    arch: str = "image_transformer", **options: Any,
+) -> Any:  # fmt: skip
     """A tiny random image Transformer in evaluation mode, its weights spread.
 
     With the architecture blockwise_image_transformer it has the same base at the same seed, and
     random heads.
     """
-    args = Namespace(**{**SMALL, "attention_block": block, "attention_memory": memory} | options)
+    given = {**SMALL, "attention_block": block, "attention_memory": memory} | options
     if arch.startswith("blockwise"):
         base = tiny_image_model(task, block, memory, dtype, seed, **options)
-        vars(args).update(block_size=4, base_path="the base", base_copied=True, **options)
+        given |= {"block_size": 4, "base_path": "the base", "base_copied": True} | options
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        ARCH_CONFIG_REGISTRY[arch](args)
-        model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+        model = build(task, arch, **given)
         if arch.startswith("blockwise"):
             heads = model.block_heads
             for weight in (heads.inner.weight, heads.inner.bias, heads.outer, heads.bias):
@@ -54,7 +47,6 @@ def tiny_image_model(
             assert all("heads" in name for name in missing) and not unexpected
         else:
             _spread(model, "default", task.target_dictionary)
-    model.flags = args  # as they stand in a checkpoint
     return model.to(dtype).eval()
 
 
@@ -75,12 +67,6 @@ def inputs_for(task: Any, count: int, seed: int = 1) -> Tensor:
     tokens = torch.randint(4, 260, (count, task.image_sizes[1].num_tokens + 1), generator=generator)
     tokens[:, 0] = 2
     return tokens
-
-
-def full_forward(model: Any, sample: dict[str, Any], inputs: Tensor) -> Tensor:
-    """The model's log-probabilities at every position, B×T×V, without any cache."""
-    output = model(**sample["net_input"], prev_output_tokens=inputs)
-    return output[0].log_softmax(dim=-1)
 
 
 def save(task: Any, model: Any, path: Path, arch: str) -> str:
