@@ -16,6 +16,7 @@ from reference.greedy import stock_greedy
 from support import assisted, builders
 from support.builders import DEMO, DEMO_DRAFTER, HEADS_BLOCK_SIZE, batch, built, lend, tiny_drafter
 from support.commands import PLUGIN, fairseq, succeed
+from support.trace_records import read
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
@@ -52,12 +53,19 @@ def pair():
 
 
 def build(task, models, costs=None, **flags):
-    """The generator; with ``costs``, its clock goes on by what they say and by nothing else."""
+    """The generator; its clock goes on by ``costs(label, sentences)`` alone, if they are given."""
     args = argparse.Namespace(**LIMITS.flags(), decoding="auto_fast", **flags)
     generator = task.build_generator(list(models), args)
     generator.of = task, list(models)
+    now, inner = [0.0], functools.partial(AutoFastGenerator._decode_by, generator)
+
+    def decode_by(label, net_input, rows, rules):
+        hypos = inner(label, net_input, rows, rules)
+        now[0] += costs(label, len(rows))
+        return hypos
+
     if costs is not None:
-        script(generator, costs)
+        generator._decode_by, generator.timer = decode_by, lambda: now[0]
     return generator
 
 
@@ -65,20 +73,6 @@ def paired(costs, **flags):
     """The generator of a verifier with a drafter."""
     task, model, path = pair()
     return build(task, [model], costs, **{"drafter_path": path} | flags)
-
-
-def script(generator, costs):
-    """Let a batch take ``costs(label, sentences)`` seconds by each candidate."""
-    now = [0.0]
-    inner = functools.partial(AutoFastGenerator._decode_by, generator)
-
-    def decode_by(label, net_input, rows, rules):
-        hypos = inner(label, net_input, rows, rules)
-        now[0] += costs(label, len(rows))
-        return hypos
-
-    generator._decode_by = decode_by
-    generator.timer = lambda: now[0]
 
 
 def run(generator, lengths=(6,), times=BATCHES, prefix=None):
@@ -97,10 +91,6 @@ def costs_of(others, own=None):
     """Each candidate's seconds by the start of its label; greedy takes one."""
     known = {"greedy": 1.0} | (own or {})
     return lambda label, sentences: next((known[n] for n in known if label.startswith(n)), others)
-
-
-def records_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_candidates_follow_models_and_drafters():
@@ -166,12 +156,9 @@ def test_what_is_measured_is_what_two_of_three_batches_reach(monkeypatch):
     assert list(trial.measured({"a"}).ratios) == ["greedy"]
     monkeypatch.setattr(choosing, "SECONDS", 10.0)
     for running, batches, seconds, done in (
-        ("greedy a", BATCHES - 1, 0.0, False),
-        ("greedy a", BATCHES, 0.0, True),
-        ("greedy a", 3, 11.0, True),
-        ("greedy", 2, 0.0, True),
-        ("a", 5, 0.0, True),
-    ):
+        ("greedy a", BATCHES - 1, 0.0, False), ("greedy a", BATCHES, 0.0, True),
+        ("greedy a", 3, 11.0, True), ("greedy", 2, 0.0, True), ("a", 5, 0.0, True),
+    ):  # fmt: skip
         assert choosing.Trial(running.split(), batches=batches, seconds=seconds).is_done == done
 
 
@@ -184,11 +171,8 @@ def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, m
         ran.append(label)
         return times.get(label, 0.9)
 
-    monkeypatch.setattr(
-        AutoFastGenerator,
-        "_generator",
-        lambda self, n: original(self, n.removesuffix(" --compile")),
-    )
+    plain = lambda self, name: original(self, name.removesuffix(" --compile"))  # noqa: E731
+    monkeypatch.setattr(AutoFastGenerator, "_generator", plain)
     generator = paired(costs, compile=True, audit=True, stats_file=str(stats))
     run(generator)
     best = f"{GAD[0]} --compile"
@@ -201,7 +185,7 @@ def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, m
     ran.clear()
     run(generator, times=3)
     assert ran == [best] * 3
-    records = records_of(stats)
+    records = read(stats)
     assert [one["chosen"] for one in records] == [None] * 6 + [best] * (BATCHES - 6 + 3)
     for one in records:
         assert one["audit"]["identical"] and one["decoder_passes"] == len(one["num_accepted"])
@@ -373,6 +357,6 @@ def test_fairseq_generate(tmp_path):
     ours = succeed(fairseq("generate", *fast))
     assert "audit: 100 of 100 sentences identical" in ours.stderr
     assert "auto_fast: batch 1, sources of 9-12 tokens: " in ours.stderr
-    records = records_of(stats)
+    records = read(stats)
     assert len(records) == 100 and any(record["chosen"] for record in records)
     assert profile.is_file()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from reference.ddg import Graph, dependency_graph
 from reference.greedy import rules_for
 from support import trace_records
 from support.builders import DEMO, Limits, batch, built, collate, decode, source_rows
-from support.trace_records import write
+from support.tables import refused, run
+from support.trace_records import read, write
 
 from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
 from fairseq_paradec.analysis.page import MARK
-from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 
 record = functools.partial(trace_records.record, decoding="pj", source=["s", "</s>"])
@@ -42,12 +40,9 @@ def one_pass(start: int, verifier: str, committed: int, accepted: int = 0) -> di
 
 #: `b` is right, then wrong, then right; `d` before `c` to its left.
 FIVE = record(
-    "a b c d </s>",
-    one_pass(0, "a b x x y", 1),
-    one_pass(1, "x x d y", 0),
-    one_pass(1, "b x d y", 1),
-    one_pass(2, "c d </s>", 3),
-)
+    "a b c d </s>", one_pass(0, "a b x x y", 1), one_pass(1, "x x d y", 0),
+    one_pass(1, "b x d y", 1), one_pass(2, "c d </s>", 3),
+)  # fmt: skip
 
 
 def test_five_tokens_by_hand() -> None:
@@ -65,13 +60,8 @@ def test_five_tokens_by_hand() -> None:
     assert graph.runner_up_log_probs == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
     one = graph.predictions[2][3]
     assert one == Prediction("d", math.log(0.87), "D", math.log(0.87) - 1)
-    right = [[graph.is_right(number, i) for i in range(5)] for number in range(1, 5)]
-    assert right == [
-        [True, True, False, False, False],
-        [True, False, False, True, False],
-        [True, True, False, True, False],
-        [True, True, True, True, True],
-    ]
+    for number, right in enumerate(("ab", "ad", "abd", "abcd."), start=1):
+        assert [graph.is_right(number, i) for i in range(5)] == [t in right for t in "abcd."]
 
 
 def broken(**fields: Any) -> dict[str, Any]:
@@ -80,22 +70,19 @@ def broken(**fields: Any) -> dict[str, Any]:
     return FIVE | {"trace": [first, second | fields, *more]}
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
-        (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
-        (record(""), "s has no output"),
-        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
-        (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
-        (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
-            record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
-            "s contradicts itself: what it commits at position 1 is not what the model predicted",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("bad", "message"), [
+    (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
+    (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
+    (record(""), "s has no output"),
+    (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+    (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+    (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
+    (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
+    (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
+        record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
+        "s contradicts itself: what it commits at position 1 is not what the model predicted",
+    ),
+])  # fmt: skip
 def test_broken_records(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         from_record(bad, "s")
@@ -107,8 +94,7 @@ def decoded(task: Any, model: Any, rows: Any, size: int, path: Path, limits: Lim
         sample = collate(task, rows[start : start + size])
         sample["id"] += start
         decode(task, [model], sample, limits, trace_file=str(path), **flags)
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    records.sort(key=lambda one: one["id"])
+    records = sorted(read(path), key=lambda one: one["id"])
     assert [one["id"] for one in records] == list(range(len(rows)))
     return [from_record(one, f"sentence {one['id']}") for one in records]
 
@@ -142,40 +128,23 @@ def test_random_models_in_double_precision(tmp_path: Path) -> None:
                 path = tmp_path / f"{variant}-{length}-{stop}.jsonl"
                 graphs = decoded(task, model, rows, len(rows), path, limits, **how)
                 for graph, row in zip(graphs, rows, strict=True):
-                    rules = rules_for(
-                        task.target_dictionary, [model], len(row), **limits.reference()
-                    )
+                    words, given = task.target_dictionary, limits.reference()
+                    rules = rules_for(words, [model], len(row), **given)
                     want = dependency_graph([model], row.tolist(), rules, length, stop)
                     check(task, graph, want, 1e-9)
                     waves |= set(map(len, graph.waves))
     assert waves > {1}
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command here; return its status, output and errors."""
-
-    def call(*args: object) -> tuple[int, str, str]:
-        status = paradec(["ddgviz", *map(str, args)])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
-
-
 @pytest.mark.slow
-def test_a_sentence_of_ones_own(run: Run, tmp_path: Path) -> None:
+def test_a_sentence_of_ones_own(capsys: Any, tmp_path: Path) -> None:
     """Tokenised, split and decoded as by fairseq's commands; all that is written agrees."""
     out, html, kept = (tmp_path / name for name in ("man.svg", "man.html", "man.jsonl"))
     sentence = "Two men's dogs are waiting for the train, quietly."
     given = ("--out", out, "--html", html, "--trace", kept)
-    status, told, _ = run(DEMO, "--text", sentence, *given)
+    status, told, _ = run(capsys, "ddgviz", DEMO, "--text", sentence, *given)
     assert status == 0
-    (line,) = kept.read_text(encoding="utf-8").splitlines()
-    found = json.loads(line)
+    (found,) = read(kept)
     assert found["decoding"] == "pj" and found["flags"]["jacobi_length"] == "oracle"
     assert " ".join(found["source"]).startswith("Two men &apos;s dogs are waiting for the train , ")
     graph = from_record(found, "sentence 0")
@@ -183,13 +152,14 @@ def test_a_sentence_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert ElementTree.fromstring(out.read_bytes()).tag.endswith("svg")
     assert html.read_text(encoding="utf-8").startswith(MARK)
     before = out.read_bytes()
-    status, again, _ = run(kept, "--out", out, "--html", html)  # the trace gives the same
-    assert (status, again, out.read_bytes()) == (0, told, before)
+    # The trace gives the same.
+    assert run(capsys, "ddgviz", kept, "--out", out, "--html", html)[:2] == (0, told)
+    assert out.read_bytes() == before
 
 
-def test_sentences_of_the_data(run: Run, tmp_path: Path) -> None:
+def test_sentences_of_the_data(capsys: Any, tmp_path: Path) -> None:
     how = ("--decoding", "pgj", "--block-size", 4, "--out", tmp_path / "a.png")
-    status, told, _ = run(DEMO, "--ids", 33, 8, 33, *how)
+    status, told, _ = run(capsys, "ddgviz", DEMO, "--ids", 33, 8, 33, *how)
     assert status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-33.png", "a-8.png"]
     blocks = told.split("\n\n")
@@ -201,39 +171,35 @@ def test_sentences_of_the_data(run: Run, tmp_path: Path) -> None:
         assert f"passes: {len(passes)}," in summary
 
 
-def test_sentences_of_a_trace(run: Run, tmp_path: Path) -> None:
+def test_sentences_of_a_trace(capsys: Any, tmp_path: Path) -> None:
     file, strange = tmp_path / "t.jsonl", tmp_path / "s.jsonl"
     write(file, *(FIVE | {"id": number} for number in (3, 5, 4, 3)))
-    status, told, _ = run(file, "--sentence", 4, 3, "--out", tmp_path / "g.svg")
+    given = ("--sentence", 4, 3, "--out", tmp_path / "g.svg")
+    status, told, _ = run(capsys, "ddgviz", file, *given)
     assert status == 0 and told.startswith("sentence 3 (pj)\nsource  s </s>\npass 1  0:a 0.99\n")
-    assert {path.name for path in tmp_path.glob("*.svg")} == {
-        "g-3.svg", "g-3-line4.svg", "g-4.svg"
-    }  # fmt: skip
+    names = {path.name for path in tmp_path.glob("*.svg")}
+    assert names == {"g-3.svg", "g-3-line4.svg", "g-4.svg"}
     write(strange, *(FIVE | {"id": name} for name in ("a/b", "../../x")))
-    assert run(strange, "--sentence", "a/b", "../../x", "--out", tmp_path / "h.svg")[0] == 0
+    given = ("--sentence", "a/b", "../../x", "--out", tmp_path / "h.svg")
+    assert run(capsys, "ddgviz", strange, *given)[0] == 0
     assert {path.name for path in tmp_path.glob("h*")} == {"h-a_b.svg", "h-.._.._x.svg"}
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["{trace}", "--sentence", "9"], "--sentence: got '9'; allowed: numbers (id) of sentences"),
-        (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
-        (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
-        (["{strange}"], "\\x1b[2J"),
-        (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
-        (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
-    ],
-)  # fmt: skip
-def test_mistakes(run: Run, tmp_path: Path, args: list[str], message: str) -> None:
+@pytest.mark.parametrize(("args", "message"), [
+    (["{trace}", "--sentence", "9"], "--sentence: got '9'; allowed: numbers (id) of sentences"),
+    (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
+    (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
+    (["{strange}"], "\\x1b[2J"),
+    (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
+    (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
+])  # fmt: skip
+def test_mistakes(capsys: Any, tmp_path: Path, args: list[str], message: str) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("trace", "gad", "strange")}
     write(files["trace"], FIVE)
     write(files["gad"], FIVE | {"decoding": "gad"})
     write(files["strange"], FIVE | {"id": "\x1b[2J", "output": ["a"]})
     before = set(tmp_path.iterdir())
     texts = {"folder": str(tmp_path), "demo": str(DEMO)} | {n: str(p) for n, p in files.items()}
-    status, told, errors = run(*(arg.format(**texts) for arg in args))
-    assert (status, told) == (2, "")
-    assert errors.startswith("paradec ddgviz: error: ") and errors.count("\n") == 1
+    errors = refused(capsys, "ddgviz", *(arg.format(**texts) for arg in args))
     assert message.format(**texts) in errors and "\x1b" not in errors
     assert set(tmp_path.iterdir()) == before

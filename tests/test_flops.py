@@ -21,6 +21,8 @@ from support import builders
 from support.builders import DEMO, DEMO_DRAFTER, Limits, decode, demo, tiny_drafter, tiny_task
 from support.commands import ROOT
 from support.losses import pairs
+from support.tables import refused, run
+from support.trace_records import read
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,7 +30,6 @@ from fairseq_paradec.analysis import flops, training_flops
 from fairseq_paradec.analysis.flops import Heads, Shape, Stack
 from fairseq_paradec.cli import analyse_flops
 from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint
-from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
 from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
 from fairseq_paradec.methods.registry import METHODS
@@ -76,10 +77,8 @@ def plain(task):
 
 
 def drafted(task, attention="prefix_causal", **extra):
-    model, drafter = (
-        builders.tiny_model(task, **UNEVEN),
-        tiny_drafter(task, attention, **DRAFTER | extra),
-    )
+    model = builders.tiny_model(task, **UNEVEN)
+    drafter = tiny_drafter(task, attention, **DRAFTER | extra)
     own = shape_of(drafter, caches_prefix=attention == "prefix_causal", block=drafter.block_size)
     needed = {"shape": shape_of(model), "drafter": own}
     return model, needed, {"drafter_path": builders.lend(task, model, drafter), "block_size": 6}
@@ -120,32 +119,29 @@ RELAXED = {"accept_topk": 9, "adaptive_block": True, "drafter_shortlist": 31}
 PER_HEAD = {"head_layer": "per_head", "train_first_head": False}
 
 
-@pytest.mark.parametrize(
-    ("make", "flags"),
-    [
-        (plain, {"decoding": "greedy"}),
-        (plain, {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
-        (plain, {"decoding": "hgj", "block_size": 3, "jacobi_window": "sliding",
-                 "hybrid_length": 11}),
-        (plain, {"decoding": "multiword_beam", "beam": 5}),
-        (drafted, {"decoding": "gad"}),
-        (drafted, {"decoding": "gad_pp", "accept_margin": 9.0} | RELAXED),
-        (partial(drafted, attention="bidirectional", soft_copy=True, decoder_output_dim=14),
-         {"decoding": "gad"}),
-        (assisted, {"decoding": "assisted", "draft_confidence": 0.02}),
-        (partial(assisted, **DRAFTER, decoder_layers=1, decoder_output_dim=14),
-         {"decoding": "assisted", "accept_margin": 9.0} | RELAXED),
-        (drafter_alone, {"decoding": "nat", "block_size": 5}),
-        (partial(headed, variant="output_dim", head_layer="dense", train_first_head=True),
-         {"decoding": "blockwise", "block_size": 4} | RELAXED),
-        (partial(headed, variant="other_dims", beside=True, **PER_HEAD),
-         {"decoding": "blockwise", "block_size": 4}),
-        (partial(reordered, arch="ibdecoder_sa_tiny", step=4),
-         {"decoding": "multiword_beam", "beam": 4}),
-        (partial(reordered, arch="double_token_tiny", step=2),
-         {"decoding": "double_token_beam", "beam": 4}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "flags"), [
+    (plain, {"decoding": "greedy"}),
+    (plain, {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
+    (plain, {"decoding": "hgj", "block_size": 3, "jacobi_window": "sliding",
+             "hybrid_length": 11}),
+    (plain, {"decoding": "multiword_beam", "beam": 5}),
+    (drafted, {"decoding": "gad"}),
+    (drafted, {"decoding": "gad_pp", "accept_margin": 9.0} | RELAXED),
+    (partial(drafted, attention="bidirectional", soft_copy=True, decoder_output_dim=14),
+     {"decoding": "gad"}),
+    (assisted, {"decoding": "assisted", "draft_confidence": 0.02}),
+    (partial(assisted, **DRAFTER, decoder_layers=1, decoder_output_dim=14),
+     {"decoding": "assisted", "accept_margin": 9.0} | RELAXED),
+    (drafter_alone, {"decoding": "nat", "block_size": 5}),
+    (partial(headed, variant="output_dim", head_layer="dense", train_first_head=True),
+     {"decoding": "blockwise", "block_size": 4} | RELAXED),
+    (partial(headed, variant="other_dims", beside=True, **PER_HEAD),
+     {"decoding": "blockwise", "block_size": 4}),
+    (partial(reordered, arch="ibdecoder_sa_tiny", step=4),
+     {"decoding": "multiword_beam", "beam": 4}),
+    (partial(reordered, arch="double_token_tiny", step=2),
+     {"decoding": "double_token_beam", "beam": 4}),
+])  # fmt: skip
 def test_decoding_is_what_torch_counts(tmp_path, make, flags):
     """Decode two sentences one by one; compare each record's count with torch's.
 
@@ -160,11 +156,9 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
     for seed, least in enumerate((LONGEST, 1)):
         limits = Limits(max_len_b=LONGEST, min_len=least)
         options = flags | more | {"trace_file": str(path)}
-        run = partial(
-            decode, task, [model], builders.batch(task, [7 + 2 * seed], seed), limits, **options
-        )
-        found = counted(run)
-        record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        sample = builders.batch(task, [7 + 2 * seed], seed)
+        found = counted(partial(decode, task, [model], sample, limits, **options))
+        record = read(path)[-1]
         told = METHODS[flags["decoding"]].flops(record, **needed).total
         ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [flops.EOS]]
         if least == LONGEST or all(start + 6 <= LONGEST for start in ends):  # 6: a whole draft
@@ -213,9 +207,8 @@ def test_training_a_translator_is_what_torch_counts(step, shared):
     model.encoder.requires_grad_(not shared)
     shape = replace(needed["shape"], shares_encoder=shared)
     wanted = training_flops.transformer_update(shape, SOURCE, TARGET)
-    check_update(
-        task, model, LabelSmoothedCrossEntropyCriterion(task, False, 0.1), lambda _: wanted
-    )
+    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
+    check_update(task, model, criterion, lambda _: wanted)
 
 
 @pytest.mark.parametrize(("glancing", "errors"), [(0.0, 0.5), (0.9, 0.0)])
@@ -258,19 +251,16 @@ def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned):
         criterion = BlockwiseLoss(task, 0.1, "one" if len(chosen) == 1 else "all", 1.0)
         if len(chosen) == 1:
             criterion.draw_heads = lambda _, c=chosen: list(c)
-        wanted = training_flops.heads_update(
-            needed["shape"], SOURCE, TARGET, chosen, not fine_tuned
-        )
+        given = needed["shape"], SOURCE, TARGET
+        wanted = training_flops.heads_update(*given, chosen, not fine_tuned)
         check_update(task, model, criterion, lambda _, wanted=wanted: wanted)
 
 
 def table(capsys, folder, *arguments):
     """Run an analysis; return its rows as they are written."""
-    out = folder / "t.json"
-    status = paradec(["analyse", *map(str, arguments), "--out", str(out)])
-    _, errors = capsys.readouterr()
+    status, _, errors = run(capsys, "analyse", *arguments, "--out", folder / "t.json")
     assert status == 0, errors
-    return json.loads(out.read_text(encoding="utf-8"))["rows"]
+    return json.loads((folder / "t.json").read_text(encoding="utf-8"))["rows"]
 
 
 def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
@@ -320,16 +310,13 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
         (["flops", paths["gad"], *path], "--drafter-path: got None; allowed: a block_nat"),
         (["flops", paths["blockwise"], *path], "allowed: blockwise heads, for"),
         (
-            ["flops", paths["assisted"], *path, "--drafter-path", DEMO_DRAFTER],
+            ["flops", paths["assisted"], *path, *drafter],
             "--drafter-path: got 'a block_nat model'; allowed: a Transformer, for",
         ),
         (["flops", paths["gad"], "--path", DEMO_DRAFTER], "--path: got 'a block_nat model'"),
         (["training-flops", heads, "--data", DEMO, "--subset", "test"], "heads with their base"),
     ):
-        assert paradec(["analyse", *map(str, arguments)]) == 2
-        out, err = capsys.readouterr()
-        last = err.splitlines()[-1]
-        assert out == "" and last.startswith("paradec analyse: error: ") and words in last, err
+        assert words in refused(capsys, "analyse", *arguments)
 
 
 def test_training_on_the_demos_lengths(tmp_path, capsys):

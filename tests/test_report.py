@@ -11,7 +11,7 @@ from support.browser import chromium
 from support.commands import ROOT
 from support.stats_records import greedy
 from support.tables import refused, run
-from support.trace_records import write
+from support.trace_records import one_pass, write
 
 from fairseq_paradec.analysis import report, speed_ups
 from fairseq_paradec.analysis.tally import BEYOND, Tally
@@ -54,24 +54,20 @@ def drafted(number, source, output):
     verifier has second, and the second wrong; the second drafts all the rest, and is right.
     """
     first, second, *rest = output
-    nothing = [None] * len(rest)
+    nothing, half = [None] * len(rest), [-0.5] * len(rest)
     return greedy(number, source, output) | {
         "decoding": "gad_pp", "lossless": False, "decoder_passes": 2,
         "flags": {"block_size": 2, "adaptive_block": False, "accept_margin": 1.5},
         "num_drafted": [2, len(rest)], "num_accepted": [1, len(rest)],
         "audit": {"identical": False, "position": 0, "gap": 0.2, "tie": False},
         "trace": [
-            {
-                "start": 0, "num_accepted": 1, "num_committed": 2, "draft": [first, "wrong"],
-                "verifier": ["better", second], "log_probs": [-0.1, -0.25],
-                "runner_up": [first, "no"], "runner_up_log_probs": [-0.3, -3.0],
-                "draft_log_probs": [-0.3, -4.0], "draft_ranks": [1, 9],
+            one_pass(0, f"{first} wrong", f"better {second}", 1, 2) | {
+                "log_probs": [-0.1, -0.25], "runner_up": [first, "no"], "draft_ranks": [1, 9],
+                "runner_up_log_probs": [-0.3, -3.0], "draft_log_probs": [-0.3, -4.0],
             },
-            {
-                "start": 2, "num_accepted": len(rest), "num_committed": len(rest), "draft": rest,
-                "verifier": rest, "log_probs": [-0.5] * len(rest), "runner_up": nothing,
-                "runner_up_log_probs": nothing, "draft_log_probs": [-0.5] * len(rest),
-                "draft_ranks": [0] * len(rest),
+            one_pass(2, " ".join(rest), " ".join(rest), len(rest), len(rest)) | {
+                "log_probs": half, "draft_log_probs": half, "draft_ranks": [0] * len(rest),
+                "runner_up": nothing, "runner_up_log_probs": nothing,
             },
         ],
     }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import subprocess
 import sys
@@ -15,20 +14,10 @@ import torch
 from reference.block_nat import block_logits
 from reference.blockwise import Network, heads_of
 from reference.greedy import Rules, full_log_probs
-from support import assisted
-from support.builders import (
-    Limits,
-    batch,
-    built,
-    decode,
-    lend,
-    source_rows,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_reordered,
-)
+from support import assisted, builders
+from support.builders import Limits, batch, built, decode, lend, source_rows, tiny_drafter
 from support.exact import scored
+from support.trace_records import read
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
@@ -51,10 +40,6 @@ PASS = set(
 )
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def drafter_of(decoding, task):
     if decoding == "assisted":
         return assisted.drafter("share_all", "noisy", torch.float64)
@@ -72,9 +57,10 @@ def run(tmp_path, **flags):
     if decoding == "nat":
         model = tiny_drafter(task, seed=2)
     if decoding == "double_token_beam":
-        model = tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
+        model = builders.tiny_reordered(task, "double_token", dtype=torch.float32, seed=3)
     if decoding == "blockwise":
-        model = tiny_blockwise(task, dtype=torch.float32, seed=3, train_first_head=True)
+        options = {"dtype": torch.float32, "seed": 3, "train_first_head": True}
+        model = builders.tiny_blockwise(task, **options)
     hypos = decode(task, [model], sample, Limits(), **flags)
     return task, model, sample, hypos, read(stats), read(trace)
 
@@ -137,7 +123,7 @@ def test_a_hash_is_of_every_weight_and_dtype():
 def test_a_trace_in_another_order_says_what_the_model_does(tmp_path):
     """Against the model's full forward over what was written: tokens, scores, runners-up."""
     task, _ = built("default")
-    model = tiny_reordered(task, "ibdecoder", seed=8, dtype=torch.float32)
+    model = builders.tiny_reordered(task, "ibdecoder", seed=8, dtype=torch.float32)
     path = tmp_path / "trace.jsonl"
     flags = {"decoding": "multiword_beam", "trace_file": str(path), "beam": 3}
     sample, words = batch(task, LENGTHS), task.target_dictionary
@@ -329,13 +315,13 @@ def test_oracle_lengths_are_labelled_and_not_timed(caplog, monkeypatch, tmp_path
 def test_audit_knows_a_tie(nudge, tie):
     """Two words with one embedding tie exactly; choosing the other is no divergence."""
     task, _ = built("share_decoder")
-    model, sample, position = tiny_model(task, "share_decoder"), batch(task, [6]), 1
+    model, sample = builders.tiny_model(task, "share_decoder"), batch(task, [6])
 
     def tokens_of():
         hypos.append([[h] for h in decode(task, [model], sample, Limits(), decoding="greedy")])
         return hypos[-1][0][0]["tokens"]
 
-    hypos = []
+    hypos, position = [], 1
     token = int(tokens_of()[position])
     twin = 9 if token != 9 else 10
     with torch.no_grad():

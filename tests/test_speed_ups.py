@@ -11,6 +11,7 @@ from support import builders
 from support.benchmarks import benchmark
 from support.builders import Limits, batch, decode, lend, lend_heads, tiny_blockwise, tiny_drafter
 from support.tables import refused, run
+from support.trace_records import read, write
 
 from fairseq_paradec.analysis import acceptance_by_position, speed_ups
 from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
@@ -80,9 +81,6 @@ def test_by_batch_threads_and_length_by_hand():
     }
 
 
-# ---- speed-ups -----------------------------------------------------------------------------------
-
-
 def test_by_beam_each_has_its_baseline():
     """Beam 1 against fairseq's beam 1: 12/4, 8/4. Nobody measured fairseq's beam 2: 24/8, 24/12."""
     found = speed_ups.speed_ups(document(), "beam")
@@ -98,9 +96,6 @@ def test_by_beam_each_has_its_baseline():
     assert [PEER in one for one in names] == [False, False, False, False, False, True]
 
 
-# ---- sentence by sentence ------------------------------------------------------------------------
-
-
 def test_histogram_by_hand():
     """Medians of two rounds: 5, 5, 7, 7; of our greedy 1.5, 1.5, 1.5, 3.5; fairseq's 2, 3, 3, 2."""
     own, stock = speed_ups.histograms(document(), [OWN_GREEDY, GREEDY])
@@ -112,9 +107,6 @@ def test_histogram_by_hand():
     assert own.bins == [1, 1, 2] and own.faster == 0.75  # 1.33, 2, 2, 0.57
     (peer,) = speed_ups.histograms(document(), [PEER])
     assert peer.ratios == pytest.approx([5, 5, 7, 7 / 8.5]) and peer.label == "peer"
-
-
-# ---- acceptance ----------------------------------------------------------------------------------
 
 
 def one_pass(draft: str, verifier: str, accepted: int) -> dict[str, Any]:
@@ -149,14 +141,10 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("traces")
     task = builders.tiny_task()
     model, drafter, heads = builders.tiny_model(task), tiny_drafter(task), tiny_blockwise(task)
-    beside = {"drafter_path": lend(task, model, drafter)}
-    heads_path = lend_heads(task, model, heads.block_heads)
+    beside = {"drafter_path": lend(task, model, drafter), "block_size": 5}
+    headed = {"drafter_path": lend_heads(task, model, heads.block_heads), "accept_topk": 8}
     paths = {}
-    for name, flags in {
-        "gad": beside | {"block_size": 5},
-        "blockwise": {"drafter_path": heads_path, "accept_topk": 8},
-        "greedy": {},
-    }.items():
+    for name, flags in {"gad": beside, "blockwise": headed, "greedy": {}}.items():
         paths[name] = folder / f"{name}.jsonl"
         for seed in range(4):
             options = flags | {"decoding": name, "trace_file": str(paths[name])}
@@ -164,21 +152,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-# ---- the commands --------------------------------------------------------------------------------
-
-
-def saved(path: Path, what: Any) -> Path:
-    path.write_text(json.dumps(what), encoding="utf-8")
-    return path
-
-
 def test_the_commands_print_write_and_draw(tmp_path, traced, capsys):
-    out, plot = tmp_path / "t.json", tmp_path / "p.png"
-    whole = saved(tmp_path / "b.json", document())
+    out, plot, whole = (tmp_path / name for name in ("t.json", "p.png", "b.json"))
+    write(whole, document())
     for arguments, words in (
         (["speed-up", whole, "--by", "batch"], "4.00x (2.00-6.00)  2.00x (2.00-2.00)"),
         (["speed-up", whole, "--by", "length", "--against", "greedy"], "against greedy"),
@@ -194,11 +170,12 @@ def test_the_commands_print_write_and_draw(tmp_path, traced, capsys):
 
 def test_mistakes_are_named(tmp_path, traced, capsys):
     plain = {n: one for n, one in SYSTEMS.items() if "wide" not in n}
-    whole = saved(tmp_path / "b.json", document())
-    bare = saved(tmp_path / "bare.json", document(sweep=False, systems=plain))
-    doctored = saved(tmp_path / "doctored.json", document() | {"tables": []})
-    twisted = saved(tmp_path / "twisted.jsonl", read(traced["gad"])[0] | {"output": ["x"]})
-    cut = tmp_path / "cut.jsonl"
+    names = ("whole.json", "bare.json", "doctored.json", "twisted.jsonl", "cut.jsonl")
+    whole, bare, doctored, twisted, cut = (tmp_path / name for name in names)
+    write(whole, document())
+    write(bare, document(sweep=False, systems=plain))
+    write(doctored, document() | {"tables": []})
+    write(twisted, read(traced["gad"])[0] | {"output": ["x"]})
     cut.write_bytes(traced["gad"].read_bytes()[:-50])
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),

@@ -10,6 +10,7 @@ import re
 import pytest
 from support.browser import chromium
 from support.builders import DEMO, Limits, decode
+from support.trace_records import read
 
 from fairseq_paradec.analysis import page
 from fairseq_paradec.analysis.ddg import from_record
@@ -88,8 +89,7 @@ def traces(tmp_path_factory):
         sample = dataset.collater([dataset[i] for i in IDS])
         path = folder / f"{name}.jsonl"
         decode(task, models, sample, Limits(max_len_b=50), trace_file=str(path), **flags)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found[name] = path, {one["id"]: one for one in map(json.loads, lines)}
+        found[name] = path, {one["id"]: one for one in read(path)}
     return found
 
 
@@ -124,9 +124,8 @@ def test_every_token_is_told_as_its_trace_has_it(browser, traces, tmp_path):
             told = tips(browser, f"{panel} .token[data-what]", with_data=True)
             passes = read_sentence(one, "s").passes
             cells = [c for shown in passes for c in cells_of(shown, name == "ibdecoder")]
-            assert [(seen["word"], seen["state"], seen["position"]) for seen in told] == [
-                (cell.token, cell.state, str(cell.position)) for cell in cells
-            ]
+            wanted = [(cell.token, cell.state, str(cell.position)) for cell in cells]
+            assert [(seen["word"], seen["state"], seen["position"]) for seen in told] == wanted
             if name == "hgj":  # the only one with a graph
                 choose(browser, "views", "dependencies")
                 nodes = {int(one["position"]): one for one in tips(browser, f"{panel} .node")}

@@ -33,6 +33,10 @@ def write(path, *records):
     path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 
 
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def written(start, words, places):
     """A pass of a model that writes in another order."""
     return {
