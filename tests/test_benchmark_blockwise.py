@@ -49,18 +49,15 @@ def test_promises(models, paths):
     for spec, promise in (
         ("blockwise --drafter-path {heads}", "exact"),
         ("blockwise --drafter-path {whole} --block-size 2", "exact"),
-        ("blockwise --path {whole}", "exact"),
-        ("auto --path {whole}", "exact"),
-        ("beam --beam 1 --path {whole}", "exact"),
-        ("beam --beam 4 --path {whole}", "beam search"),
+        ("blockwise --path {whole}", "exact"), ("auto --path {whole}", "exact"),
+        ("beam --beam 1 --path {whole}", "exact"), ("beam --beam 4 --path {whole}", "beam search"),
         ("blockwise --drafter-path {heads} --accept-topk 2", "relaxed"),
         ("blockwise --drafter-path {heads} --min-block 2", "relaxed"),
         ("blockwise --path {whole} --accept-topk 2", "relaxed"),
         ("blockwise --drafter-path {heads} --accept-topk 1 --min-block 1", "exact"),
-        ("blockwise --path {tuned}", "other model"),
-        ("blockwise --path {first}", "other model"),
+        ("blockwise --path {tuned}", "other model"), ("blockwise --path {first}", "other model"),
         ("greedy --path {tuned}", "other model"),
-    ):
+    ):  # fmt: skip
         assert FairseqSystem(spec.format(**paths), models, MODEL, {}).promise == promise, spec
     for name in ("whole", "tuned", "first"):
         for spec in ("blockwise", "greedy", "beam --beam 1"):
