@@ -99,13 +99,10 @@ def test_pairs_by_hand():
         ("Ein kleiner Boston Terrier läuft .", "Ein kleiner Boston Terrier laufen .", 1),
     ):
         assert contrastive_pairs(["", line]) == [Pair(1, line, wrong, distance)]
-    for line in (
-        "Die Frau steht .",  # tells no number
-        "Ein Mann und eine Frau stehen .",
-        "Ein Mann , der steht , lacht .",
-        "Eine Gruppe von Menschen steht da .",  # also: stehen
-        "Ein Mann jongliert .",
-    ):
+    for line in (  # the first tells no number; of the second also: stehen
+        "Die Frau steht .", "Eine Gruppe von Menschen steht da .", "Ein Mann jongliert .",
+        "Ein Mann und eine Frau stehen .", "Ein Mann , der steht , lacht .",
+    ):  # fmt: skip
         assert contrastive_pairs([line]) == []
 
 
@@ -136,13 +133,9 @@ def test_length_bins_with_times(tmp_path, capsys):
     slow = write(tmp_path / "slow", stats(3, 4.0), stats(2, 2.0), stats(1, 1.0), stats(0, 3.0))
     fast = write(tmp_path / "fast", *(stats(i, 0.5) for i in range(4)))
     rows = table(capsys, "length-bins", one, two, ref, src, "--bins", 2, "--stats", slow, fast)
-    assert [row[:4] for row in rows[:2]] == [
-        ["1-2", "2", "100.0", "0.00"], ["3-4", "2", "100.0", "100.00"],
-    ]  # fmt: skip
-    assert [row[4:] for row in rows] == [
-        ["1500.0", "500.0", "3.0"], ["3500.0", "500.0", "7.0"], ["2500.0", "500.0", "5.0"],
-    ]  # fmt: skip
-    assert rows[2][:2] == ["all", "4"]
+    wanted = ["1-2 2 100.0 0.00 1500.0 500.0 3.0", "3-4 2 100.0 100.00 3500.0 500.0 7.0"]
+    assert [" ".join(row) for row in rows[:2]] == wanted
+    assert (rows[2][:2], rows[2][4:]) == (["all", "4"], ["2500.0", "500.0", "5.0"])
 
 
 def test_contrastive_make_writes_pairs(tmp_path, capsys):
@@ -153,12 +146,10 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     source = "A man stands .\nTwo dogs in water run .\n"
     assert found == {
-        "right.en": source,
-        "wrong.en": source,
+        "right.en": source, "wrong.en": source, "distances": "1\n3\n",
         "right.de": "Ein Mann steht .\nZwei Hunde im Wasser laufen .\n",
         "wrong.de": "Ein Mann stehen .\nZwei Hunde im Wasser läuft .\n",
-        "distances": "1\n3\n",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -251,9 +242,8 @@ def test_points_by_hand():
     assert [point.block for point in points.values()] == [1, 20 / 8, 20 / 12, 3, 4]
     assert [point.passes for point in points.values()] == [10, 5, 7, 4.5, 4]
     assert points["regular 4"].label == "exact" and points["both 4"].label == "other model"
-    assert points["regular 4"].speed_ups == {
-        OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3),
-    }  # fmt: skip
+    found = {OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3)}
+    assert points["regular 4"].speed_ups == found
     assert points["both 4"].speed_ups[OWN_GREEDY] == Spread(3, 2, 4)
     rows = {row["decoder"]: row for row in document()["tables"][0]["rows"]}
     assert rows["regular 4"]["mean accepted block"] == 1.67

@@ -10,19 +10,8 @@ from typing import Any
 import pytest
 import torch
 from reference.greedy import stock_greedy
-from support.builders import (
-    DEMO,
-    Limits,
-    batch,
-    built,
-    decode,
-    demo,
-    lend,
-    save_drafter,
-    tiny_blockwise,
-    tiny_model,
-    tiny_reordered,
-)
+from support import builders
+from support.builders import DEMO, Limits, batch, built, decode, lend, save_drafter, tiny_model
 from support.exact import refused
 from support.image_models import task_of, tiny_image_model
 from support.losses import build
@@ -46,18 +35,16 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
     """Every value of a flag, exact as promised."""
     swept = "--draft-confidence 0 --draft-confidence 1"
     rows = rows_of(tmp_path, f"acceptance --subset test --sentences 3 {swept}")
-    assert [(row["decoder"], row["k"], row.get("confidence")) for row in rows] == [
-        ("greedy", "-", "-"), ("assisted", 6, 0.0), ("assisted", 6, 1.0),
-    ]  # fmt: skip
+    found = [(row["decoder"], row["k"], row.get("confidence")) for row in rows]
+    assert found == [("greedy", "-", "-"), ("assisted", 6, 0.0), ("assisted", 6, 1.0)]
     assert all(row["label"].startswith("exact") for row in rows)
     assert rows[1]["passes per sentence"] < rows[2]["passes per sentence"]  # one token a draft
 
     rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
     assert [row["block"] for row in rows] == [1, 3, 5, 8, "", "", 8, 8, 8]
-    assert [row["other"] for row in rows[4:]] == [
-        "adaptive_block=True", "draft_confidence=0.0",
-        "draft_tree=1", "draft_tree=8", "draft_tree=32",
-    ]  # fmt: skip
+    trees = [f"draft_tree={size}" for size in (1, 8, 32)]
+    others = ["adaptive_block=True", "draft_confidence=0.0", *trees]
+    assert [row["other"] for row in rows[4:]] == others
     assert all(row["identical"] + row["ties"] == 3 for row in rows)
 
 
@@ -78,21 +65,17 @@ def test_a_drafter_drafts_as_far_as_its_positions_go(more: dict[str, Any]) -> No
 
 def test_drafters_that_do_not_fit_are_named(tmp_path: Path) -> None:
     """By flag, with what was given and what is allowed; of another method with its name."""
-    task, model, _ = demo()
+    task, model, _ = builders.demo()
     tiny, small = built("default")
     shallow = build(task, "shallow_decoder", encoder_from=MODEL)
     shallow.encoder.layers[0].fc1.bias.data += 1
     files = {
-        "words": save_drafter(
-            tiny, tiny_model(tiny, dtype=torch.float32), tmp_path / "words.pt", "transformer"
-        ),
+        "words": save_drafter(tiny, small, tmp_path / "words.pt", "transformer"),
         "elsewhere": save_drafter(task, shallow, tmp_path / "elsewhere.pt", "shallow_decoder"),
     } | {name: str(DEMO / f"{name}.pt") for name in ("model", "drafter", "heads", "ibdecoder")}
     files |= {"two": f"{MODEL}:{MODEL}", "none": str(tmp_path / "none.pt")}
-    lent = {
-        "image": tiny_image_model(task_of()), "headed": tiny_blockwise(tiny),
-        "pairs": tiny_reordered(tiny, "double_token"),
-    }  # fmt: skip
+    lent = {"image": tiny_image_model(task_of()), "headed": builders.tiny_blockwise(tiny)}
+    lent["pairs"] = builders.tiny_reordered(tiny, "double_token")
     for decoding, given, words in (
         ("assisted", "words", "40 symbols|has 7944"),
         ("assisted", "elsewhere", "this verifier's encoder"),
@@ -119,9 +102,8 @@ def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     images, (task, model) = tiny_image_model(task_of()).float(), built("default", torch.float32)
     shallow = tiny_model(task, dtype=torch.float32, decoder_layers=1, decoder_output_dim=12)
     shallow.encoder.load_state_dict(model.encoder.state_dict())
-    flags = argparse.Namespace(
-        decoding="assisted", drafter_path=lend(task, model, shallow), draft_tree=8
-    )
+    given = {"decoding": "assisted", "draft_tree": 8}
+    flags = argparse.Namespace(**given, drafter_path=lend(task, model, shallow))
     with pytest.raises(UsageError, match="--draft-tree: got 8; allowed: .*local"):
         task.build_generator([images], flags)
     for one in (model, shallow):

@@ -287,18 +287,15 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     assert not run_model(model, sample, starts)[0].logits.equal(without.logits), "dropout is on"
 
 
-@pytest.mark.parametrize(
-    "options, points",
-    [
-        ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
-        ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
-        ({"glancing_ratio": 0.0}, [(300, 1, 0.0)]),
-        ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
-        ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
-        ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),
-        ({"glancing_updates": 0}, [(150_000, 9, 0.4)]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("options, points", [
+    ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
+    ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
+    ({"glancing_ratio": 0.0}, [(300, 1, 0.0)]),
+    ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
+    ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
+    ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),
+    ({"glancing_updates": 0}, [(150_000, 9, 0.4)]),
+])  # fmt: skip
 def test_the_glancing_ratio_changes_linearly_and_stays(options: Any, points: Any) -> None:
     """Over given updates, the run's own, or its epochs."""
     criterion = loss_of(**options)

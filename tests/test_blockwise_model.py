@@ -47,9 +47,6 @@ def loss_of(heads: str = "one", smoothing: float = 0.1, first: float = 1.0) -> B
     return BlockwiseLoss(tiny_task(), smoothing, heads, first)
 
 
-# ---- the model against its twin -----------------------------------------------------------------
-
-
 @layers
 @firsts
 @pytest.mark.parametrize("k, activation", [(1, "relu"), (4, "relu"), (4, "gelu")])
@@ -112,9 +109,6 @@ def test_a_first_head_that_is_learned_is_p1(variant: str, layer: str) -> None:
         for found, it in ((every, want), (scores, first), (chunk, first.log_softmax(dim=-1))):
             torch.testing.assert_close(found[b, :width], it, atol=1e-9, rtol=0)
     assert (scores - base(**net_input)[0]).abs().max() > 0.1, "it matters"
-
-
-# ---- the base's checkpoint, and flags -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if not name.startswith("adaptive")])
@@ -181,9 +175,8 @@ def test_frozen_heads_are_a_start_for_fine_tuning(
     options = {"head_layer": layer, "train_first_head": had, "dtype": torch.float32}
     frozen = tiny_blockwise(task, **options)
     path = builders.save_drafter(task, frozen, tmp_path / "frozen.pt", ARCH)
-    model = build(
-        task, ARCH, base_path=path, fine_tune_base=True, train_first_head=first, dropout=0.0
-    )
+    own = {"fine_tune_base": True, "train_first_head": first, "dropout": 0.0}
+    model = build(task, ARCH, base_path=path, **own)
     heads, net_input = model.block_heads, sample["net_input"]
     assert (model.args.block_size, model.args.head_layer) == (4, layer)
     assert (heads.learned[0] == 0) == (first or had)
@@ -220,9 +213,6 @@ def test_a_frozen_base_is_never_trained(first: bool, layer: str, plain: str) -> 
         assert weight.equal(before[name]) is (name not in HEADS), name
 
 
-# ---- the loss against its twin ------------------------------------------------------------------
-
-
 def tuned(layer: str, **options: Any) -> Any:
     """A tiny model in float64 whose base is fine tuned, in training mode."""
     options = {"fine_tune_base": True, "dropout": 0.0, "head_layer": layer} | options
@@ -256,13 +246,11 @@ def test_loss_and_gradients_are_the_twins(first: bool, layer: str) -> None:
         assert "accepted" not in logging and "blocks" not in logging
         assert (logging["nsentences"], logging["ntokens"]) == (4, 21)
         weights = dict(model.named_parameters())
-        others = torch.autograd.grad(
-            mean * sample_size, list(weights.values()), retain_graph=True, allow_unused=True
-        )
+        how = {"retain_graph": True, "allow_unused": True}
+        others = torch.autograd.grad(mean * sample_size, list(weights.values()), **how)
         for (name, weight), other in zip(weights.items(), others, strict=True):
-            mine, theirs = (
-                torch.zeros_like(weight) if g is None else g for g in (weight.grad, other)
-            )
+            none = torch.zeros_like(weight)
+            mine, theirs = (none if g is None else g for g in (weight.grad, other))
             torch.testing.assert_close(mine, theirs, atol=1e-9, rtol=1e-9, msg=name)
 
 

@@ -29,9 +29,6 @@ ELSEWHERE = {"double_token_beam": "test_multiword_beam.py", "auto_fast": "test_a
 ROWS = pairwise(FACTORS, allowed)
 
 
-# ---- the twins: tokens, scores if they have them, and passes ------------------------------------
-
-
 def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
     """Tokens, scores (None if the twin has none), number of passes, and passes if it has them."""
     flags, limits = dict(setting.case.flags), setting.limits
@@ -59,9 +56,6 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
         return result.tokens, result.scores, len(passes), passes
     passes = [(p.start, len(p.draft), p.num_accepted) for p in result.passes]
     return result.tokens, result.scores, len(passes), passes
-
-
-# ---- the table ----------------------------------------------------------------------------------
 
 
 def test_every_method_has_a_case() -> None:

@@ -38,9 +38,6 @@ def difference(want, got):
     return float((theirs - ours).abs().max())
 
 
-# ---- float64: the same -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("variant", STOCK)
 def test_equal_to_fairseq(variant):
     task, model = built(variant)
@@ -52,36 +49,22 @@ def test_equal_to_fairseq(variant):
     assert difference(*both(low, net_input, form)) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"activation_fn": "relu_squared"},
-        {"activation_fn": "gelu_accurate", "encoder_layers": 5, "encoder_attention_heads": 8},
-        {"encoder_layers": 0, "encoder_normalize_before": True},
-        {"no_scale_embedding": True, "no_token_positional_embeddings": True},
-        {"checkpoint_activations": True},
-        {"encoder_embed_dim": 15, "encoder_attention_heads": 3, "decoder_embed_dim": 16},
-    ],
-    ids=str,
-)
-def test_other_shapes_and_activations(options):
-    task = task_for("default")
-    model = tiny_model(task, **options)
-    assert difference(*both(model, batch(task, [6, 4, 2])["net_input"])) < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        builders.tiny_blockwise,
-        builders.tiny_reordered,
-        lambda task: tiny_drafter(task, soft_copy=True),
-        lambda task: tiny_drafter(task, verifier=tiny_model(task, "learned_positions")),
-    ],
-)
-def test_this_packages_own_models(build):
-    task = builders.tiny_task()
-    assert difference(*both(build(task), batch(task, [9, 5, 1])["net_input"])) < TOLERANCE
+def test_other_shapes_activations_and_this_packages_own_models():
+    task, gelu = builders.tiny_task(), "gelu_accurate"
+    for model in (
+        tiny_model(task, activation_fn="relu_squared"),
+        tiny_model(task, activation_fn=gelu, encoder_layers=5, encoder_attention_heads=8),
+        tiny_model(task, encoder_layers=0, encoder_normalize_before=True),
+        tiny_model(task, no_scale_embedding=True, no_token_positional_embeddings=True),
+        tiny_model(task, checkpoint_activations=True),
+        tiny_model(task, encoder_embed_dim=15, encoder_attention_heads=3, decoder_embed_dim=16),
+        builders.tiny_blockwise(task),
+        builders.tiny_reordered(task),
+        tiny_drafter(task, soft_copy=True),
+        tiny_drafter(task, verifier=tiny_model(task, "learned_positions")),
+    ):
+        net_input = batch(task, [9, 5, 1])["net_input"]
+        assert difference(*both(model, net_input)) < TOLERANCE, model.flags
 
 
 @pytest.mark.parametrize("left_pad", [True, False], ids=["left", "right"])
@@ -124,9 +107,6 @@ def test_layerdrop_draws_no_random_numbers():
     assert difference(model.encoder.forward_torchscript(net_input), lean(net_input)) < TOLERANCE
 
 
-# ---- lower precision ---------------------------------------------------------------------------
-
-
 def relative_error(want, got):
     """Length of the error by length of what is right, over real positions."""
     real = ~want["encoder_padding_mask"][0].t()
@@ -162,9 +142,6 @@ def test_low_precision_on_a_trained_model(dtype, form):
         assert got["encoder_out"][0].dtype == dtype
         assert relative_error(want, got) < BOUNDS[dtype, form]
         assert relative_error(want, wrong(net_input)) > 4 * BOUNDS[dtype, form]
-
-
-# ---- what is left to fairseq -------------------------------------------------------------------
 
 
 def subclass(name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -26,9 +27,6 @@ no_space = pytest.mark.skipif(" " in sys.prefix, reason="torch.compile cannot ta
 
 COMPILE = Engine(compile=True)
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
-
-
-# ---- buckets -----------------------------------------------------------------------------------
 
 
 def test_buckets():
@@ -87,9 +85,6 @@ def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
     assert not uncompiled
 
 
-# ---- compiled indeed ---------------------------------------------------------------------------
-
-
 @no_space
 @pytest.mark.slow
 def test_compiled_passes_over_many_batches(exact_softmax):
@@ -139,12 +134,8 @@ def test_autocast_and_changed_forms_are_told_apart(uncompiled):
 
 def of_every_method(task, model):
     """Flags of every method that is lossless, with what it drafts by."""
-    dtype = next(model.parameters()).dtype
-    drafter, heads = (
-        tiny_drafter(task, dtype=dtype),
-        builders.tiny_blockwise(task, dtype=dtype).block_heads,
-    )
-    gad = {"drafter_path": builders.lend(task, model, drafter)}
+    gad = {"drafter_path": builders.lend(task, model, tiny_drafter(task))}
+    heads = builders.tiny_blockwise(task).block_heads
     blockwise = {"drafter_path": builders.lend_heads(task, model, heads)}
     return [
         {"decoding": "greedy"},
@@ -175,22 +166,14 @@ def test_every_method_is_greedy_when_compiled(monkeypatch, caplog):
 
 
 def test_a_failing_compiler_costs_a_warning(monkeypatch, caplog):
-    def broken(*args, **kwargs):
-        def fail(*tensors):
-            raise RuntimeError("no C++ compiler\nand a long story")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", broken)
+    fail = mock.Mock(side_effect=RuntimeError("no C++ compiler\nand a long story"))
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     task, model = built("default")
     flags = {"decoding": "greedy", "compile": True}
     with caplog.at_level(logging.WARNING):
         check(task, [model], batch(task, [9]), flags, Limits())
     (record,) = [r for r in caplog.records if r.name == compiled.__name__]
     assert record.message.endswith("passes run plain, for compiling failed: no C++ compiler")
-
-
-# ---- forms of weights --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rows", "bias"), [(1, True), (2, False), (11, True)])
@@ -215,32 +198,24 @@ def test_forms_compute_the_same(rows, bias):
 def test_what_compiles_and_the_best_form():
     """Of weights that a library laid out, only one row in fp32, which is served without it."""
     for form, dtype, rows, compiles in (
-        ("plain", torch.float32, 11, True),
-        ("columns", torch.float32, 11, True),
-        ("packed", torch.float32, 1, True),
-        ("packed", torch.float32, 2, False),
-        ("packed", torch.bfloat16, 1, False),
-        ("int8", torch.float32, 1, False),
-    ):
+        ("plain", torch.float32, 11, True), ("columns", torch.float32, 11, True),
+        ("packed", torch.float32, 1, True), ("packed", torch.float32, 2, False),
+        ("packed", torch.bfloat16, 1, False), ("int8", torch.float32, 1, False),
+    ):  # fmt: skip
         assert weights.compiles(form, dtype, rows) == compiles
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
     packed = "packed" if torch.backends.mkldnn.is_available() else "columns"
     for given, form in (
-        ((torch.float32, cpu, True, 10), "columns"),
-        ((torch.float64, cpu, True, large), "columns"),
-        ((torch.float32, cpu, False, 10), "plain"),
-        ((torch.float16, cpu, True, 10), "plain"),
-        ((torch.float32, gpu, True, 10), "plain"),
-        ((torch.float32, cpu, True, large), packed),
-    ):
+        ((torch.float32, cpu, True, 10), "columns"), ((torch.float64, cpu, True, large), "columns"),
+        ((torch.float32, cpu, False, 10), "plain"), ((torch.float16, cpu, True, 10), "plain"),
+        ((torch.float32, gpu, True, 10), "plain"), ((torch.float32, cpu, True, large), packed),
+    ):  # fmt: skip
         assert weights.best_form(*given) == form
     message = "--engine-dtype or --drafter-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"
     with pytest.raises(UsageError, match=message):
         Engine("int8").form(torch.float32, gpu, True, 10)
 
-
-# ---- dtypes ------------------------------------------------------------------------------------
 
 # Measured on the demo model, relative to log-probs' spread: bf16 0.02, fp16 0.002, int8 0.05.
 BOUNDS = {"fp16": 0.01, "bf16": 0.06, "int8": 0.12}

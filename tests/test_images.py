@@ -150,11 +150,8 @@ def test_tokens_of_files(tmp_path, capsys):
     second = line(large[:2, :3])
     assert run(capsys, "images", "tokens", one, two) == (0, line(large) + second, "")
     small = images.shrink(large, Size(2, 3, 3))
-    assert run(capsys, "images", "tokens", one, two, "--size", "2x3") == (
-        0,
-        line(small) + second,
-        "",
-    )
+    sized = run(capsys, "images", "tokens", one, two, "--size", "2x3")
+    assert sized == (0, line(small) + second, "")
     assert run(capsys, "images", "tokens", two, "--gray")[1] == line(images.load(two, 1))
 
 
@@ -204,30 +201,26 @@ def line(kind: str, number: int) -> str:
     return f"{kind}-{number}\t{score}{' '.join(map(str, images.tokens(pixels)))}\n"
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "arguments", "words"),
-    [
-        (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
-        ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
-        (line("H", 1), "{whole}", "got two lines H-1"),
-        (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
-        (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),
-        ("", "{whole} --stats x={more}", "more.jsonl, line 6: got 'image 5'"),
-        ("", "{whole} --stats x={less}", "less.jsonl: got no line for image 4"),
-        ("", "{whole} --stats x={long}", "line 1: got 65 tokens, 66 of them accepted"),
-        ("", "{whole} --json {whole}", "--json: got"),
-    ],
-)
+@pytest.mark.parametrize(("spoilt", "arguments", "words"), [
+    (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
+    ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
+    (line("H", 1), "{whole}", "got two lines H-1"),
+    (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
+    (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),
+    ("", "{whole} --stats x={more}", "more.jsonl, line 6: got 'image 5'"),
+    ("", "{whole} --stats x={less}", "less.jsonl: got no line for image 4"),
+    ("", "{whole} --stats x={long}", "line 1: got 65 tokens, 66 of them accepted"),
+    ("", "{whole} --json {whole}", "--json: got"),
+])  # fmt: skip
 def test_mistakes_are_named(data, tmp_path, capsys, spoilt, arguments, words):
     whole = generated(tmp_path / "x.txt", shifted(1))
     if spoilt:
         whole.write_text(whole.read_text().replace(line(spoilt[0], 2), spoilt))
-    filled = arguments.format(
-        whole=whole,
-        more=report(tmp_path / "more.jsonl", "greedy", [0] * 65, COUNT + 1),
-        less=report(tmp_path / "less.jsonl", "greedy", [0] * 65, COUNT - 1),
-        long=report(tmp_path / "long.jsonl", "blockwise", [66, 0]),
-    )
-    given = (data, *filled.split(), "--out", tmp_path / "p")
+    files = {
+        "more": report(tmp_path / "more.jsonl", "greedy", [0] * 65, COUNT + 1),
+        "less": report(tmp_path / "less.jsonl", "greedy", [0] * 65, COUNT - 1),
+        "long": report(tmp_path / "long.jsonl", "blockwise", [66, 0]),
+    }
+    given = (data, *arguments.format(whole=whole, **files).split(), "--out", tmp_path / "p")
     assert words in refused(capsys, "images", "compare", *given)
     assert not (tmp_path / "p").exists()

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -45,9 +46,6 @@ def same_as_twin(
         assert 1 <= len(want) <= beam
         found |= {len(output.tokens) for output in want}
     return found
-
-
-# ---- the twins ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", MODELS)
@@ -120,9 +118,6 @@ def test_the_twin_of_pairs_by_hand() -> None:
     assert [one.slots for one in found] == [(0, 0), (0, 1)]
 
 
-# ---- what it comes down to ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("unnormalized", [False, True])
 @pytest.mark.parametrize(
     "given, size, max_len",
@@ -157,15 +152,8 @@ def same_as_fairseq(
     if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
         model.set_beam_size(1)
     for got, want in zip(hypos, stock, strict=True):
-        assert_same(
-            got,
-            [
-                paper.Output(
-                    h["tokens"].tolist(), h["positional_scores"].tolist(), float(h["score"])
-                )
-                for h in want
-            ],
-        )
+        each = ([h[n].tolist() for n in ("tokens", "positional_scores", "score")] for h in want)
+        assert_same(got, [paper.Output(*one) for one in each])
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
@@ -194,27 +182,21 @@ def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
             assert got[0]["tokens"].tolist()[: len(wanted)] == wanted
 
 
-# ---- wrong ways to decode -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "given, flags, message",
-    [
-        ("ibdecoder", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
-        ("ibdecoder", {"decoding": "double_token_beam"}, "--decoding: got .*; .*multiword_beam"),
-        ("ibdecoder", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
-        ("ibdecoder", {"beam": 0}, "--beam: got "),
-        ("ibdecoder", {"audit": True}, "--audit: got "),
-        ("ibdecoder", {"block_size": 3}, "--block-size: got "),
-        ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
-        ("ibdecoder", {"deduplicate_ngrams": 2, "trace_file": "t"}, "--deduplicate-ngrams: got "),
-        ("ibdecoder", {"sampling": True}, "--sampling: got "),
-        ("double_token", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*double_token_beam"),
-        ("double_token", {"decoding": "multiword_beam"}, "--decoding: got .*; .*double_token_beam"),
-        ("double_token", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
-        (None, {"decoding": "double_token_beam"}, "--path: .*double_token"),
-    ],
-)
+@pytest.mark.parametrize("given, flags, message", [
+    ("ibdecoder", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
+    ("ibdecoder", {"decoding": "double_token_beam"}, "--decoding: got .*; .*multiword_beam"),
+    ("ibdecoder", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+    ("ibdecoder", {"beam": 0}, "--beam: got "),
+    ("ibdecoder", {"audit": True}, "--audit: got "),
+    ("ibdecoder", {"block_size": 3}, "--block-size: got "),
+    ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
+    ("ibdecoder", {"deduplicate_ngrams": 2, "trace_file": "t"}, "--deduplicate-ngrams: got "),
+    ("ibdecoder", {"sampling": True}, "--sampling: got "),
+    ("double_token", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*double_token_beam"),
+    ("double_token", {"decoding": "multiword_beam"}, "--decoding: got .*; .*double_token_beam"),
+    ("double_token", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+    (None, {"decoding": "double_token_beam"}, "--path: .*double_token"),
+])  # fmt: skip
 def test_what_it_cannot_honour_is_refused(
     given: str | None, flags: dict[str, Any], message: str
 ) -> None:
@@ -230,20 +212,14 @@ def test_passes_are_those_that_ran() -> None:
     options = argparse.Namespace(**Limits(max_len_b=20).flags(), beam=4)
     generator = task.build_generator([model], options)
     generator.record_tokens = True
-    step, calls, idle = generator.scorer.step, 0, 0
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return step(*args, **kwargs)
-
-    generator.scorer.step = counted
+    step, idle = mock.Mock(wraps=generator.scorer.step), 0
+    generator.scorer.step = step
     for seed in range(8):
-        calls = 0
+        step.reset_mock()
         sample = batch(task, (5,), seed=seed)
         (hypos,) = task.inference_step(generator, [model], sample)
-        assert {hypo["steps"] for hypo in hypos} == {calls}
-        idle += calls > len(hypos[0]["tokens"])
+        assert {hypo["steps"] for hypo in hypos} == {step.call_count}
+        idle += step.call_count > len(hypos[0]["tokens"])
         assert len(hypos[0]["history"]) == len(hypos[0]["tokens"])
     assert idle > 1
 
@@ -283,12 +259,10 @@ def test_a_native_step_is_the_same() -> None:
     task, model = reordered("ibdecoder")
     for seed in range(40):
         chance = torch.Generator().manual_seed(seed)
-        sentences, z, size, beam = (
-            int(torch.randint(1, n, (), generator=chance)) for n in (4, 5, 9, 6)
-        )
+        most = (4, 5, 9, 6)
+        sentences, z, size, beam = (int(torch.randint(1, n, (), generator=chance)) for n in most)
         width = 1 if seed % 3 == 0 else beam
-        flags = Limits().flags() | {"beam": beam}
-        search = task.build_generator([model], argparse.Namespace(**flags))
+        search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
         tables = torch.randn(sentences, width, z, size + 3, generator=chance)
         tables[torch.rand(tables.shape, generator=chance) < 0.2] = -torch.inf
         scores = torch.randn(sentences, width, generator=chance)

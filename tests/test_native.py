@@ -15,16 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.builders import (
-    VARIANTS,
-    Limits,
-    batch,
-    decode,
-    task_for,
-    tiny_model,
-    tiny_reordered,
-    tiny_task,
-)
+from support import builders
+from support.builders import VARIANTS, Limits, batch, decode, task_for, tiny_model, tiny_task
 from support.commands import ROOT
 
 from fairseq_paradec.decoding.engine import cache, chunk
@@ -38,7 +30,9 @@ from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
 
+ENGINES = ("torch", "native")
 NATIVE = Engine(kind="native")
+ISAS = [name for name, _, _ in native.TARGETS]
 #: Variants whose embeddings or outputs are projected: torch's.
 OTHERS = ("output_dim", "adaptive_output_dim", "quant_noise")
 
@@ -48,9 +42,6 @@ def model_of(variant: str, task: Any = None, **options: Any) -> Any:
     model = tiny_model(task or task_for(variant), variant, torch.float32, **options)
     model._is_generation_fast = True
     return model
-
-
-# ---- products ------------------------------------------------------------------------------------
 
 
 def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str) -> torch.Tensor:
@@ -170,9 +161,8 @@ def test_random_chunks_of_many_tokens() -> None:
             known = scores.draft_scores > -torch.inf
             assert torch.equal(known, found.draft_scores > -torch.inf)
             torch.testing.assert_close(found.scores, scores.scores, atol=2e-4, rtol=0)
-            torch.testing.assert_close(
-                found.draft_scores[known], scores.draft_scores[known], atol=2e-4, rtol=0
-            )
+            drafted = found.draft_scores[known], scores.draft_scores[known]
+            torch.testing.assert_close(*drafted, atol=2e-4, rtol=0)
             off = found.tokens != scores.tokens  # only where two scores are as good as equal
             assert int(off.sum()) <= 1 and int((found.draft_ranks != scores.draft_ranks).sum()) < 9
             written = [n + drawn.randint(0, width) for n in written]
@@ -198,28 +188,20 @@ def test_a_source_may_hold_pad(variant: str) -> None:
 # ---- outputs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arch, options",
-    [
-        ("ibdecoder_tiny", {}),
-        ("ibdecoder_sa_tiny", {}),
-        ("ibdecoder_sa_tiny", {"independent_directions": True}),
-        ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
-        ("double_token_tiny", {}),
-        ("transformer_both_ends_tiny", {}),
-    ],
-)
+@pytest.mark.parametrize("arch, options", [
+    ("ibdecoder_tiny", {}), ("double_token_tiny", {}), ("transformer_both_ends_tiny", {}),
+    ("ibdecoder_sa_tiny", {}), ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
+    ("ibdecoder_sa_tiny", {"independent_directions": True}),
+])  # fmt: skip
 def test_steps_in_another_order(arch: str, options: dict[str, bool]) -> None:
     """Beams of models that write several words a step."""
     task = tiny_task()
-    model = tiny_reordered(task, arch, dtype=torch.float32, **options)
+    model = builders.tiny_reordered(task, arch, dtype=torch.float32, **options)
     model._is_generation_fast = True
     sample = batch(task, [6, 9, 3])
     for beam in (1, 3):
-        outputs = [
-            decode(task, [model], sample, Limits(), decoding="auto", beam=beam, engine=engine)
-            for engine in ("torch", "native")
-        ]
+        flags = {"decoding": "auto", "beam": beam}
+        outputs = (decode(task, [model], sample, Limits(), **flags, engine=e) for e in ENGINES)
         for first, second in zip(*outputs, strict=True):
             assert first["tokens"].tolist() == second["tokens"].tolist()
             assert float(first["score"]) == pytest.approx(float(second["score"]), abs=1e-4)
@@ -264,19 +246,14 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- where it cannot run -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "variant, dtype, reason",
-    [
+def test_what_is_not_known_is_named() -> None:
+    for variant, dtype, reason in (
         ("output_dim", torch.float32, "its embeddings or outputs are projected"),
         ("default", torch.float64, "its weights are not in fp32"),
-    ],
-)
-def test_what_is_not_known_is_named(variant: str, dtype: torch.dtype, reason: str) -> None:
-    task = task_for(variant)
-    model = tiny_model(task, variant, dtype)
-    model._is_generation_fast = True
-    with pytest.raises(UsageError, match=f"^--engine: got 'native'; allowed: torch .*{reason}"):
-        ChunkScorer(model, NATIVE).encode(batch(task, [3])["net_input"])
+    ):
+        model, net_input = model_of(variant).to(dtype), batch(task_for(variant), [3])["net_input"]
+        with pytest.raises(UsageError, match=f"^--engine: got 'native'; allowed: torch .*{reason}"):
+            ChunkScorer(model, NATIVE).encode(net_input)
 
 
 @pytest.fixture
@@ -306,9 +283,8 @@ def test_without_a_library_torch_decodes(elsewhere: Path, caplog: pytest.LogCapt
         native._load.cache_clear()
         for _ in range(2):
             found = decode(task, [model], sample, Limits(), decoding="greedy", engine="auto")
-            assert [one["tokens"].tolist() for one in found] == [
-                one["tokens"].tolist() for one in want
-            ]
+            for one, other in zip(found, want, strict=True):
+                assert one["tokens"].tolist() == other["tokens"].tolist()
         (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
         assert "no-such-compiler" in said and ("damaged" in said) == damaged
         with pytest.raises(UsageError, match="native library is not there: .*no-such-compiler"):
@@ -334,7 +310,7 @@ def test_a_damaged_library_is_built_again_and_a_lesser_one_serves(
     assert ChunkScorer(model_of("default"), NATIVE).native
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_cannot_be_decoded_is_named(engine: str, monkeypatch: Any, tmp_path: Path) -> None:
     """A model with NaN, and a cache that does not fit in memory."""
     task, model = tiny_task(), model_of("default")
@@ -365,11 +341,8 @@ def test_a_model_in_training_is_torchs() -> None:
         before = after
 
 
-# ---- other CPUs ----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", [name for name, _, _ in native.TARGETS])
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> None:
     chosen = [one for one in native.usable() if one[0] == isa]
     if not chosen:
@@ -386,19 +359,13 @@ def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> 
         native._load.cache_clear()
 
 
-# ---- sanitizers ----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags", [t[1] for t in native.TARGETS], ids=[t[0] for t in native.TARGETS]
-)
-def test_sanitizers_find_nothing(flags: tuple[str, ...], tmp_path) -> None:
+@pytest.mark.parametrize("number", range(len(ISAS)), ids=ISAS)
+def test_sanitizers_find_nothing(number: int, tmp_path: Path) -> None:
     """Odd sizes, all forms, under the address and undefined-behaviour sanitizers."""
-    names = [name for name, _, _ in native.TARGETS]
-    mine = names.index(native.usable()[0][0])
-    if [t[1] for t in native.TARGETS].index(flags) < mine:
+    if number < ISAS.index(native.usable()[0][0]):
         pytest.skip("this CPU has no such instructions")
+    flags = native.TARGETS[number][1]
     program = tmp_path / "driver"
     checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     sources = [f"-I{ROOT / 'fairseq_paradec' / 'csrc'}", ROOT / "tests/support/native_driver.cpp"]

@@ -18,11 +18,7 @@ from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
 from fairseq_paradec.measure.passes import estimate
-from fairseq_paradec.measure.pieces import (
-    PIECES,
-    decoder_pieces,
-    encoder_pieces,
-)
+from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces
 
 #: The shortest run: random weights, one repetition in one round.
 QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
@@ -54,12 +50,10 @@ def test_pieces_counted_by_hand():
     cache = 2 * (2 * 2 * 7 * 16 * 4)
     assert {n: (p["weights"], p["cache_bytes"], p["flops"]) for n, p in pieces.items()} == {
         "embedding": (6 * 16 + 6 * 16, 0, 0),  # a row of words and one of positions for each token
-        "self-attention": (
-            2 * (4 * 16 * 16 + 4 * 16), cache, 2 * (2 * 6 * 4 * 16 * 16 + 4 * 6 * 7 * 16)
-        ),
-        "cross-attention": (  # keys and values are made by the encoder
-            2 * (2 * 16 * 16 + 2 * 16), cache, 2 * (2 * 6 * 2 * 16 * 16 + 4 * 6 * 7 * 16)
-        ),
+        "self-attention":
+            (2 * (4 * 16 * 16 + 4 * 16), cache, 2 * (2 * 6 * 4 * 16 * 16 + 4 * 6 * 7 * 16)),
+        "cross-attention":  # keys and values are made by the encoder
+            (2 * (2 * 16 * 16 + 2 * 16), cache, 2 * (2 * 6 * 2 * 16 * 16 + 4 * 6 * 7 * 16)),
         "feed-forward": (2 * (2 * 16 * 32 + 32 + 16), 0, 2 * (2 * 6 * 2 * 16 * 32)),
         "norms": (2 * 3 * 2 * 16, 0, 0),
         "projection": (40 * 16, 0, 2 * 6 * 40 * 16),
@@ -94,8 +88,7 @@ def test_pieces_hold_every_weight_once(variant):
     tables = [decoder.embed_positions]
     if decoder.embed_tokens.weight is not decoder.output_projection.weight:
         tables.append(decoder.embed_tokens)
-    rows = width * decoder.embed_tokens.embedding_dim
-    rows += 0 if tables[0] is None else width * decoder.embed_tokens.embedding_dim
+    rows = width * decoder.embed_tokens.embedding_dim * (1 if tables[0] is None else 2)
     read = sum(piece["weights"] for piece in decoder_pieces(scorer, 7, width, 7))
     assert read - rows == weights(decoder) - weights(*tables) - keys_of(decoder)
     # The rest of the model is what an encoder's pass reads.
@@ -131,20 +124,18 @@ def made(**changes):
             one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
             one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
             one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
-            one("drafter's encoder", None, 0.5, 10**5, 1),
-            one("drafter", 4, 2.0, 10**6, 1),
+            one("drafter's encoder", None, 0.5, 10**5, 1), one("drafter", 4, 2.0, 10**6, 1),
             one("token drafter's encoder", None, 0.25, 10**5, 1),
             one("token drafter", 1, 1.0, 10**6, 1),
         ],
         "searches": [
-            search("fairseq beam 5", 10.0, 5.0),
-            search("fairseq greedy", 8.0, 5.0),
+            search("fairseq beam 5", 10.0, 5.0), search("fairseq greedy", 8.0, 5.0),
             search("greedy", 4.5, 3.0, loop_seconds=[[21 * 0.0001]]),
             search(pass_costs.LOOPED, 5.0, 3.0, loop_seconds=[[21 * 0.0005]]),
             search("CTranslate2 greedy", 3.0, 1.0, engine="ctranslate2"),
         ],
         "acceptance": None,
-    } | changes
+    } | changes  # fmt: skip
 
 
 def test_the_floor_is_the_larger_of_reading_and_computing():
@@ -172,12 +163,9 @@ def test_an_estimate_by_hand():
         {"label": label, "passes": passes, "tokens": 14.0, "chunk": chunk, "masks": masks,
          "search": label if label.startswith("fairseq") else None}
         for label, passes, chunk, masks in (
-            ("fairseq beam 5", 15.0, 1, None),
-            ("fairseq greedy", 14.0, 1, None),
-            ("greedy", 14.0, 1, None),
-            ("pgj", 12.0, 4, None),
-            ("gad", 5.0, 5, 4),
-            ("gad 9", 4.0, 10, 9),
+            ("fairseq beam 5", 15.0, 1, None), ("fairseq greedy", 14.0, 1, None),
+            ("greedy", 14.0, 1, None), ("pgj", 12.0, 4, None),
+            ("gad", 5.0, 5, 4), ("gad 9", 4.0, 10, 9),
         )
     ]  # fmt: skip
     systems.append(systems[3] | {"label": "assisted", "passes": 5.0, "chunk": 4, "steps": 3})

@@ -29,42 +29,39 @@ LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b",
 LETTERS |= {"discarded": "x", "pending": "w"}
 
 
-@pytest.mark.parametrize(
-    ("output", "passes", "expected"),
-    [
-        (  # Table 11, example 1, shortened: accept, bifurcate, throw away, and end at </s>
-            "Nach den vor war . </s>",
-            [(0, "Nach den Ang Ang war", "Nach den vor war war nicht", 2, 3),
-             (3, "war . und so", "war . </s> nicht", 2, 3)],
-            [("Nach/a den/a Ang/b Ang/x war/x", "Nach/a den/a vor/b war/x war/x nicht/x"),
-             ("Nach/p den/p vor/p war/a ./a und/b", "Nach/p den/p vor/p war/a ./a </s>/b")],
-        ),
-        (  # GAD++: ``Ang`` is not the verifier's first choice; the output takes it all the same
-            "den Ang war in </s>",
-            [(0, "den Ang war zu in", "den Ein war in nicht x", 3, 4),
-             (4, "</s>", "</s>", 1, 1)],
-            [("den/a Ang/r war/a zu/b in/x", "den/a Ein/x war/a in/b nicht/x x/x"),
-             ("den/p Ang/p war/p in/p </s>/a", "den/p Ang/p war/p in/p </s>/a")],
-        ),
-        # a bonus token that is not used
-        ("a b", [(0, "a b", "a b c", 2, 2)], [("a/a b/a", "a/a b/a c/x")]),
-        # a block that waits until it is unchanged
-        ("a b c", [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
-         [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]),
-        # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
-        ("", [(0, "a b", "c d", 1, 0)], [("a/w b/b", "c/x d/b")]),
-        # accepted and final: nothing after it counts in either line, whatever was counted
-        ("a </s>", [(0, "a </s> b c", "a </s> b d e", 3, 4)], [("a/a </s>/a", "a/a </s>/a")]),
-        # the verifier's replacement ends it
-        ("a </s>", [(0, "a b c", "a </s> d e", 1, 2)], [("a/a b/b", "a/a </s>/b")]),
-        # the verifier's own </s> was overruled: the sentence goes on
-        ("a b d", [(0, "a b c", "a </s> d e", 2, 3)], [("a/a b/r c/b", "a/a </s>/x d/b e/x")]),
-        # a drafted </s> was let pass against the verifier's first choice
-        ("a </s>", [(0, "a </s> c", "a b d e", 2, 3)], [("a/a </s>/r", "a/a b/x")]),
-        # a waiting block says why it waits, even behind </s>
-        ("", [(0, "a </s> c", "a </s> e f", 2, 0)], [("a/w </s>/w c/b", "a/w </s>/w e/b f/x")]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("output", "passes", "expected"), [
+    (  # Table 11, example 1, shortened: accept, bifurcate, throw away, and end at </s>
+        "Nach den vor war . </s>",
+        [(0, "Nach den Ang Ang war", "Nach den vor war war nicht", 2, 3),
+         (3, "war . und so", "war . </s> nicht", 2, 3)],
+        [("Nach/a den/a Ang/b Ang/x war/x", "Nach/a den/a vor/b war/x war/x nicht/x"),
+         ("Nach/p den/p vor/p war/a ./a und/b", "Nach/p den/p vor/p war/a ./a </s>/b")],
+    ),
+    (  # GAD++: ``Ang`` is not the verifier's first choice; the output takes it all the same
+        "den Ang war in </s>",
+        [(0, "den Ang war zu in", "den Ein war in nicht x", 3, 4),
+         (4, "</s>", "</s>", 1, 1)],
+        [("den/a Ang/r war/a zu/b in/x", "den/a Ein/x war/a in/b nicht/x x/x"),
+         ("den/p Ang/p war/p in/p </s>/a", "den/p Ang/p war/p in/p </s>/a")],
+    ),
+    # a bonus token that is not used
+    ("a b", [(0, "a b", "a b c", 2, 2)], [("a/a b/a", "a/a b/a c/x")]),
+    # a block that waits until it is unchanged
+    ("a b c", [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
+     [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]),
+    # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
+    ("", [(0, "a b", "c d", 1, 0)], [("a/w b/b", "c/x d/b")]),
+    # accepted and final: nothing after it counts in either line, whatever was counted
+    ("a </s>", [(0, "a </s> b c", "a </s> b d e", 3, 4)], [("a/a </s>/a", "a/a </s>/a")]),
+    # the verifier's replacement ends it
+    ("a </s>", [(0, "a b c", "a </s> d e", 1, 2)], [("a/a b/b", "a/a </s>/b")]),
+    # the verifier's own </s> was overruled: the sentence goes on
+    ("a b d", [(0, "a b c", "a </s> d e", 2, 3)], [("a/a b/r c/b", "a/a </s>/x d/b e/x")]),
+    # a drafted </s> was let pass against the verifier's first choice
+    ("a </s>", [(0, "a </s> c", "a b d e", 2, 3)], [("a/a </s>/r", "a/a b/x")]),
+    # a waiting block says why it waits, even behind </s>
+    ("", [(0, "a </s> c", "a </s> e f", 2, 0)], [("a/w </s>/w c/b", "a/w </s>/w e/b f/x")]),
+])  # fmt: skip
 def test_cells(output, passes, expected):
     """The states of D and V by hand."""
     sentence = read_sentence(record(output, *(one_pass(*one) for one in passes)), "s")
@@ -82,22 +79,19 @@ def broken(*last):
     return {"output": "A B C D </s>".split(), "trace": [*FROM_BOTH_ENDS, written(4, *last)]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"output": ["a", "c"]}, "s 3 contradicts itself.*position 1 on"),
-        ({"output": ["a", "b", "c"]}, "s 3 contradicts itself.*position 2 on"),
-        ({"trace": None}, "s 3: 'trace' is missing or no list"),
-        ({"trace": [one_pass(1, "a x", "a b", 1, 2)]}, "pass 1 starts at 1, after 0 committed"),
-        ({"trace": [one_pass(0, "a x", "a b", 3, 2)]}, "pass 1 accepts 3 of 2"),
-        ({"trace": [one_pass(0, "a x", "a b", 1, 3)]}, "pass 1 commits 3 tokens, which"),
-        ({"trace": [one_pass(0, "a x", "a b", 1, "2")]}, "'num_committed' is missing or no int"),
-        (broken([EOS], [5]), "s 3"),  # leaves position 4 open
-        (broken([EOS], [3]), "s 3"),  # there is something
-        (broken([EOS], []), "s 3"),  # does not say where
-        (broken(["E"], [4]), "s 3"),  # is not the output
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"output": ["a", "c"]}, "s 3 contradicts itself.*position 1 on"),
+    ({"output": ["a", "b", "c"]}, "s 3 contradicts itself.*position 2 on"),
+    ({"trace": None}, "s 3: 'trace' is missing or no list"),
+    ({"trace": [one_pass(1, "a x", "a b", 1, 2)]}, "pass 1 starts at 1, after 0 committed"),
+    ({"trace": [one_pass(0, "a x", "a b", 3, 2)]}, "pass 1 accepts 3 of 2"),
+    ({"trace": [one_pass(0, "a x", "a b", 1, 3)]}, "pass 1 commits 3 tokens, which"),
+    ({"trace": [one_pass(0, "a x", "a b", 1, "2")]}, "'num_committed' is missing or no int"),
+    (broken([EOS], [5]), "s 3"),  # leaves position 4 open
+    (broken([EOS], [3]), "s 3"),  # there is something
+    (broken([EOS], []), "s 3"),  # does not say where
+    (broken(["E"], [4]), "s 3"),  # is not the output
+])  # fmt: skip
 def test_contradictions_are_refused(changes, message):
     with pytest.raises(UsageError, match=message):
         read_sentence(GOOD | changes, "s 3")
@@ -170,9 +164,8 @@ def test_origins_say_who_wrote_each_token():
         Origin(3, "bonus", -2.5, "y", -3.0, None, None),
         Origin(4, "bifurcation", -0.125, None, None, None, None),
     ]
-    assert sentence.summary == (
-        "tokens: 5, passes: 4, tokens per pass: 1.25, drafted tokens accepted: 2 (rescued: 1)"
-    )
+    said = "tokens: 5, passes: 4, tokens per pass: 1.25, drafted tokens accepted: 2 (rescued: 1)"
+    assert sentence.summary == said
 
 
 def test_origins_in_another_order_have_directions():
@@ -185,9 +178,8 @@ def test_origins_in_another_order_have_directions():
     ]  # fmt: skip
     assert [one.places for one in sentence.passes] == [[0, 3], [1, 2], [4]]
     lines = trace_text.sentence_text(sentence, False, None).splitlines()
-    assert [line[8:] for line in lines if " V " in line] == [
-        "+A · · +D ·", "A +B +C D ·", "A B C D +</s>",
-    ]  # fmt: skip
+    found = [line[8:] for line in lines if " V " in line]
+    assert found == ["+A · · +D ·", "A +B +C D ·", "A B C D +</s>"]
     states = [cell.state for cell in sentence.passes[0].verifier]
     assert states == ["bonus", OPEN, OPEN, "bonus", OPEN]
 

@@ -145,9 +145,8 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     depths[2, 0] = 8
     prefixes = ([], [], []) if short else ([7, 25], [4, 5, 6, 7], [])
     rows = [Row(0, [], n, p) for n, p in zip((30, 6 + count, 14), prefixes, strict=True)]
-    rules = TokenRules(
-        1, 3, 2, 2, 5, 0.5, 1.1, max(map(len, prefixes)), torch.device("cpu"), (6, 17)
-    )  # fmt: skip
+    here, forced = torch.device("cpu"), max(map(len, prefixes))
+    rules = TokenRules(1, 3, 2, 2, 5, 0.5, 1.1, forced, here, (6, 17))
     draws = DraftProjection(scorer.model, short, task.target_dictionary)
     given = (scorer.projection, hidden)
     want = scorer.log_probs(hidden, 1.1)[..., :short]
