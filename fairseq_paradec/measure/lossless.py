@@ -108,8 +108,11 @@ def lossless(args: argparse.Namespace) -> int:
             for options in ways:
                 variant = systems(options)
                 counts = count(variant, sentences, wanted, size)
-                made_by = variant[subsets[-1]].provenance()
-                rows.append(labels(size, options) | counts | {n: made_by[n] for n in PROVENANCE})
+                last = variant[subsets[-1]]
+                drafts = last.generator.config.drafter_dtype
+                made_by = {name: last.provenance()[name] for name in PROVENANCE}
+                row = labels(size, options) | counts | made_by
+                rows.append(row if drafts is None else row | {"drafts": drafts})
                 progress.update()
     notes = [
         f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
