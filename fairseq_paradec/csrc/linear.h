@@ -126,13 +126,16 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
     return map;
 }
 
-// The inputs of a product, laid out for it: blocks of rows, in each the rows' inputs side by side.
+// The inputs of a product. For dot products they are laid out in blocks of rows, in each the rows'
+// inputs side by side.
 struct Inputs {
     int rows = 0;
-    std::vector<int> first;       // the first row of each block; last, the number of rows
-    std::vector<float> values;    // fp32, also of forms without dot products
-    std::vector<uint32_t> words;  // of two bfloat16 or four bytes
-    std::vector<float> scales;    // int8: of each row
+    std::vector<int> first;         // the first row of each block; last, the number of rows
+    const float* values = nullptr;  // without dot products: the caller's rows, or `rounded`
+    int stride = 0;                 // of these
+    std::vector<float> rounded;     // int8: rows x inputs
+    std::vector<uint32_t> words;    // of two bfloat16 or four bytes
+    std::vector<float> scales;      // int8: of each row
 };
 
 // The largest magnitude of a row; NaN if the row has a NaN or an infinity.
@@ -177,32 +180,34 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
     for (int b = 0; b <= blocks; ++b) in.first[b] = (int)((long)rows * b / blocks);
     if (map.form == Form::int8) in.scales.resize(rows);
     const bool dots = group_of(map.form) > 1;
-    if (!dots) in.values.resize((size_t)rows * inputs);
-    else in.words.resize((size_t)rows * groups);
+    in.values = x;
+    in.stride = stride;
+    if (!dots && map.form != Form::int8) return;
+    if (dots) {
+        in.words.resize((size_t)rows * groups);
+    } else {
+        in.rounded.resize((size_t)rows * inputs);
+        in.values = in.rounded.data();
+        in.stride = inputs;
+    }
     for (int b = 0; b < blocks; ++b) {
         const int first = in.first[b], count = in.first[b + 1] - first;
         for (int r = 0; r < count; ++r) {
             const float* row = x + (size_t)(first + r) * stride;
-            float inverse = 1;
-            if (map.form == Form::int8) {
-                const float peak = peak_of(row, inputs);
-                in.scales[first + r] = peak / 127;
-                inverse = peak > 0 ? 127 / peak : 0;
-            }
-            if (dots) {
-                uint32_t* to = in.words.data() + (size_t)first * groups + r;
-                if (map.form == Form::bf16) {
-                    write_words(row, inputs, count, to, [](vfloat v) { return to_bfloat16(v); });
-                } else {
-                    write_words(row, inputs, count, to, [=](vfloat v) {
-                        return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
-                    });
-                }
+            uint32_t* to = in.words.data() + (size_t)first * groups + r;
+            if (map.form == Form::bf16) {
+                write_words(row, inputs, count, to, [](vfloat v) { return to_bfloat16(v); });
                 continue;
             }
-            float* to = in.values.data() + (size_t)first * inputs + r;
-            for (int i = 0; i < inputs; ++i) {
-                to[(size_t)i * count] = map.form == Form::int8 ? std::nearbyintf(row[i] * inverse) : row[i];
+            const float peak = peak_of(row, inputs), inverse = peak > 0 ? 127 / peak : 0;
+            in.scales[first + r] = peak / 127;
+            if (dots) {
+                write_words(row, inputs, count, to, [=](vfloat v) {
+                    return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
+                });
+            } else {
+                float* rounded = in.rounded.data() + (size_t)(first + r) * inputs;
+                for (int i = 0; i < inputs; ++i) rounded[i] = std::nearbyintf(row[i] * inverse);
             }
         }
     }
@@ -235,13 +240,15 @@ inline void fetch_ahead(const void* weight) {
 // the same terms in the same order for any number of rows, so a token's scores do not depend on its
 // chunk.
 template <class W, int ROWS>
-inline void add_up(const W* weight, const float* x, int inputs, vfloat (&sums)[ROWS][2]) {
-    for (int i = 0; i < inputs; ++i, weight += PANEL, x += ROWS) {
+inline void add_up(const W* weight, const float* x, int stride, int inputs, vfloat (&sums)[ROWS][2]) {
+    const float* rows[ROWS];
+    for (int r = 0; r < ROWS; ++r) rows[r] = x + (size_t)r * stride;
+    for (int i = 0; i < inputs; ++i, weight += PANEL) {
         const vfloat a = load(weight), b = load(weight + LANES);
         fetch_ahead(weight);
         for (int r = 0; r < ROWS; ++r) {
-            sums[r][0] += x[r] * a;
-            sums[r][1] += x[r] * b;
+            sums[r][0] += rows[r][i] * a;
+            sums[r][1] += rows[r][i] * b;
         }
     }
 }
@@ -288,15 +295,15 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
     vfloat sums[ROWS][2];
     const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
     for (auto& row : sums) row[0] = row[1] = vfloat{};
-    const float* values = in.values.data() + (size_t)first * map.inputs;
+    const float* values = in.values + (size_t)first * in.stride;
     if (map.form == Form::fp32) {
-        add_up((const float*)weight, values, map.inputs, sums);
+        add_up((const float*)weight, values, in.stride, map.inputs, sums);
     } else if (map.form == Form::bf16) {
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
         add_up_pairs((const uint16_t*)weight, in.words.data() + (size_t)first * groups, groups, sums);
 #else
-        add_up((const uint16_t*)weight, values, map.inputs, sums);
+        add_up((const uint16_t*)weight, values, in.stride, map.inputs, sums);
 #endif
     } else {
         const float* scales = map.scales.get() + panel * PANEL;
@@ -310,7 +317,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
             for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }
 #else
-        add_up((const int8_t*)weight, values, map.inputs, sums);
+        add_up((const int8_t*)weight, values, in.stride, map.inputs, sums);
 #endif
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] *= in.scales[first + r] * load(scales + h * LANES);
