@@ -11,7 +11,16 @@ import torch
 from support.builders import collate
 from support.commands import DEMO
 
-from fairseq_paradec.analysis.break_even import PAYS, PAYS_BELOW, PAYS_NOWHERE, Point, at, pays_from
+from fairseq_paradec.analysis.break_even import (
+    OWN,
+    PAYS,
+    PAYS_BELOW,
+    PAYS_NOWHERE,
+    PREDICTED,
+    Point,
+    at,
+    pays_from,
+)
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.assistant import AssistantDrafter
@@ -88,12 +97,26 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     assert "4+1 layers, d=32, ffn 64, 1 heads" in page and "random weights never say </s>" in page
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["assistant.pt", "drafter.pt"])
+def test_the_curve_foretells_a_trained_drafters_speed(drafter, tmp_path, monkeypatch):
+    """Within 5%: on a model this small told drafts cost two of these, in Python."""
+    monkeypatch.chdir(tmp_path)
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--drafter-path", str(DEMO / drafter)]
+    argv += ["--engines", "native", "--block-sizes", "8", "--sentences", "30", "--rounds", "9"]
+    assert paradec(["breakeven", *argv, "--busy", "--out", "b.json"]) == 0
+    rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
+    speeds = {row["at"]: row["speed-up"] for row in rows}
+    assert speeds[PREDICTED] == pytest.approx(speeds[OWN], rel=0.05)
+
+
 def test_what_is_between_two_points_by_hand():
     points = [Point(3.0, 1.5, 1.4, 1.6), Point(1.0, 0.5, 0.25, 0.75), Point(2.0, 0.75, 0.5, 1.0)]
-    assert at(points, 2.5) == pytest.approx((2.5, 1.125, 0.95, 1.3))
+    # 2.5 is at 0.6 of the way from 1/2 to 1/3: the speed-up is 1 / (0.4 / 0.75 + 0.6 / 1.5).
+    assert at(points, 2.5) == pytest.approx((2.5, 1 / 0.93333333, 1 / 1.22857143, 1 / 0.775))
     assert at(points, 1.0) == points[1] and at(points, 3.0) == points[0] and at(points, 3.5) is None
     words, where = pays_from(points)
-    assert words == PAYS and where[:2] == pytest.approx((2 + 1 / 3, 1))
+    assert words == PAYS and where[:2] == pytest.approx((2.4, 1))
     assert pays_from(points[1:]) == (PAYS_NOWHERE, points[2])
     assert pays_from(points[:1]) == (PAYS_BELOW, points[0])
     assert pays_from([Point(1.5, 1.1, 1, 2), *points])[1] == where  # above 1 before, by chance

@@ -1,7 +1,8 @@
 """From how many tokens a pass drafting pays: interpolation between measured points.
 
 Pure functions of the rows of ``paradec breakeven``. A curve is the points of one engine, decoder
-and block size; between two of them it is straight.
+and block size. A sentence takes the encoder's time and that of its passes: so between two points
+time is a straight line over passes a token, and reciprocals are interpolated.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ def at(points: Sequence[Point], tokens: float) -> Point | None:
     ordered = sorted(points)
     for first, second in zip(ordered, ordered[1:], strict=False):
         if first.tokens <= tokens <= second.tokens and first.tokens < second.tokens:
-            share = (tokens - first.tokens) / (second.tokens - first.tokens)
-            return Point(*(a + share * (b - a) for a, b in zip(first, second, strict=True)))
+            return _between(first, second, _share(first.tokens, tokens, second.tokens))
     return next((point for point in ordered if point.tokens == tokens), None)
 
 
@@ -73,6 +73,15 @@ def pays_from(points: Sequence[Point]) -> tuple[str, Point]:
         return PAYS_NOWHERE, ordered[-1]
     for first, second in reversed(list(zip(ordered, ordered[1:], strict=False))):
         if first.speed_up < 1:
-            share = (1 - first.speed_up) / (second.speed_up - first.speed_up)
-            return PAYS, Point(*(a + share * (b - a) for a, b in zip(first, second, strict=True)))
+            return PAYS, _between(first, second, _share(first.speed_up, 1, second.speed_up))
     return PAYS_BELOW, ordered[0]
+
+
+def _share(first: float, value: float, second: float) -> float:
+    """Return how far a value's reciprocal is from the first one's to the second one's."""
+    return (1 / first - 1 / value) / (1 / first - 1 / second)
+
+
+def _between(first: Point, second: Point, share: float) -> Point:
+    """Return the point at a share of the way between two."""
+    return Point(*(1 / ((1 - share) / a + share / b) for a, b in zip(first, second, strict=True)))

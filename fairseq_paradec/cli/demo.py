@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import option_error
 from . import arguments
 
-DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
+DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo-small.en-de"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if args.data == DEFAULT_DATA and not DEFAULT_DATA.is_dir():
         raise option_error(
             "--data", None,
-            "a data folder; an installed package has none: the demo's is data-bin/demo.en-de in a "
-            "checkout of the source",
+            "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
+            "in a checkout of the source",
         )  # fmt: skip
     with arguments.quiet():
         status = demo(args)

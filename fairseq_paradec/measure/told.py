@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Drafter, Proposal, Verdict, num_to_score
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
@@ -30,10 +31,11 @@ class Told(Drafter):
         self.inner, self.texts, self.eos = inner, list(texts), eos
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
-        """Run the inner drafter, no further than the texts; draft what they say."""
-        both = list(zip(rows, self.texts, strict=True))
-        near = [replace(row, limit=min(row.limit, len(text))) for row, text in both]
-        own = self.inner.propose(near).tokens
+        """Run the inner drafter; draft what the texts say."""
+        if isinstance(self.inner, AssistantDrafter):  # it would have written </s>, and stopped
+            both = zip(rows, self.texts, strict=True)
+            rows = [replace(row, limit=min(row.limit, len(text))) for row, text in both]
+        own = self.inner.propose(rows).tokens
         starts = [len(row.tokens) for row in rows]
         drafts = [
             text[start : start + len(draft)]
