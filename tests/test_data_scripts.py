@@ -169,10 +169,9 @@ def pack_zip(folder, pairs):
 def test_tatoeba(tmp_path):
     """All translations of an English sentence in one split, wherever its lines are."""
     source, dest = tmp_path / "from", tmp_path / "dest"
+    numbers = [(i, j) for i in range(1500) for j in range(1 + i % 3)]
     pairs = [
-        (f"Say {i} twice{' or more' * (i % 3)}.", f"Sag {i} zweimal, {j}.")
-        for i in range(1500)
-        for j in range(1 + i % 3)
+        (f"Say {i} twice{' or more' * (i % 3)}.", f"Sag {i} zweimal, {j}.") for i, j in numbers
     ]
     pack_zip(source, random.Random(3).sample(pairs, len(pairs)))
     args = ["--from", source, "--min-length", 4, "--max-length", 5, dest]
@@ -286,12 +285,10 @@ def wmt16(source):
     pack(source / "training-parallel-ep-v8.tgz", files)
     tu = '<tu><tuv xml:lang="{}"><seg>{}</seg></tuv><tuv xml:lang="{}"><seg>{}</seg></tuv></tu>'
     units = [tu.format("en", "Third &amp; last", "ro", "A treia"), tu.format("en", "x", "tr", "y")]
-    write(
-        source / "en-ro.tmx.gz", ['<?xml version="1.0"?>', "<tmx><body>", *units, "</body></tmx>"]
-    )
-    sides = [
-        f"{s}2016-roen-{side}" for s in ("newsdev", "newstest") for side in ("src.ro", "ref.en")
-    ]
+    xml = ['<?xml version="1.0"?>', "<tmx><body>", *units, "</body></tmx>"]
+    write(source / "en-ro.tmx.gz", xml)
+    ends = ("src.ro", "ref.en")
+    sides = [f"{split}2016-roen-{end}" for split in ("newsdev", "newstest") for end in ends]
     pack(source / "dev.tgz", {f"dev/{side}.sgm": sgm([f"{side}."]) for side in sides})
     return {
         "raw/train.ro": ["Unu.", "A treia"], "raw/train.en": ["One.", "Third & last"],

@@ -234,9 +234,8 @@ def test_a_command_stopped_and_killed_goes_on_where_it_was(data, tmp_path):
         return part.is_file() and part.read_bytes().count(b"\n") > before.count(b"\n") + 3
 
     for sent, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        process = subprocess.Popen(
-            command(*given), stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        piped = {"stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command(*given), **piped, start_new_session=True)
         wait_until(goes_on, process)
         os.killpg(process.pid, sent)
         _, errors = process.communicate(timeout=60)

@@ -216,9 +216,7 @@ BAD: list[tuple[str, Any, list[str], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
-def test_bad_folders_are_named_in_one_line(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_folders_are_named_in_one_line(number: int, tmp_path: Path, capsys: Any) -> None:
     family, spoil, flags, words = BAD[number]
     folder = tmp_path / "folder"
     shutil.copytree(saved(family).folder, folder)
@@ -236,9 +234,7 @@ def test_bad_folders_are_named_in_one_line(
     ({"enc-depth": 3}, "encoder_l3_ffn_W1"),
     (None, "decoder.yml|missing"),
 ])  # fmt: skip
-def test_bad_files_of_marian_are_named_in_one_line(
-    settings: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_files_of_marian_are_named_in_one_line(settings, words, tmp_path, capsys) -> None:
     file = save_marian(saved("marian"), tmp_path / "marian", **(settings or {}))
     if settings is None:
         file.with_name("decoder.yml").unlink()

@@ -84,13 +84,10 @@ def write(folder: Path, model: Any, task: Any, layout: str, version: float | Non
 @pytest.mark.parametrize(("layout", "variant", "version"), [
     ("0.9", "share_all", None), ("0.6", "separate", 2.0), ("0.6", "prenorm", 2.0),
     ("0.6", "no_final_norm", None), ("0.6", "adaptive_softmax", 2.0),
-    *(
-        pytest.param(layout, variant, version, marks=pytest.mark.slow)
-        for layout, variant, version in (
-            ("0.9", "prenorm", None), ("0.6", "default", 2.0), ("0.6", "share_decoder", 2.0),
-            ("0.6", "share_all", None), ("0.6", "learned_positions", 2.0),
-        )
-    ),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        ("0.9", "prenorm", None), ("0.6", "default", 2.0), ("0.6", "share_decoder", 2.0),
+        ("0.6", "share_all", None), ("0.6", "learned_positions", 2.0),
+    )),
 ])  # fmt: skip
 def test_an_old_checkpoint_decodes_as_its_model(layout, variant, version, tmp_path):
     task = task_for(variant)

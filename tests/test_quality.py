@@ -10,14 +10,8 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 from support.tables import table, write
 
-from fairseq_paradec.analysis import by_length
-from fairseq_paradec.analysis.quality import (
-    SEED,
-    ImageQuality,
-    SummaryQuality,
-    TranslationQuality,
-    resampled,
-)
+from fairseq_paradec.analysis import by_length, quality
+from fairseq_paradec.analysis.quality import ImageQuality, SummaryQuality, TranslationQuality
 from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
@@ -29,12 +23,12 @@ RNG = np.random.default_rng(3)
 
 
 def drawn(size, resamples):
-    return np.random.default_rng(SEED).choice(size, size=(resamples, size), replace=True)
+    return np.random.default_rng(quality.SEED).choice(size, size=(resamples, size), replace=True)
 
 
 def test_resamples_are_those_of_one_draw():
     counts = [[list(draw).count(i) for i in range(7)] for draw in drawn(7, 20)]
-    assert resampled(7, 20).tolist() == counts
+    assert quality.resampled(7, 20).tolist() == counts
 
 
 @pytest.mark.parametrize("kind", [TranslationQuality, SummaryQuality, ImageQuality])

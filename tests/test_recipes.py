@@ -168,10 +168,8 @@ STEPS = [
         *drafted("out/distilled", "out/verifier"),
     ]),
     ("assisted", "", ["train data>out/verifier", *greedy("out/verifier", f"{SHALLOW}=1")]),
-    (
-        "assisted", "--verifier BASE --layers 2 --draft-on references",
-        drafted("data", "base.pt", f"{SHALLOW}=2"),
-    ),
+    ("assisted", "--verifier BASE --layers 2 --draft-on references",
+     drafted("data", "base.pt", f"{SHALLOW}=2")),
     ("blockwise", "--setting regular", [
         "train data>out/base", f"train data>out/model {HEADED}=out/base", SHRINK,
         f"{REPORT}out/base drafter-path=out/heads.pt subset=valid",
@@ -273,9 +271,8 @@ def test_a_try_out_leaves_nothing_and_a_step_that_fails_ends_it(tmp_path, script
 def test_a_signal_ends_the_step_and_the_same_command_goes_on(tmp_path, sent, status):
     gad = Recipe(tmp_path, "gad")
     options = [gad.data, "--save-dir", gad.folder / "out"]
-    process = subprocess.Popen(
-        gad.command(*options), env=gad.env(WAIT="out/verifier"), text=True, stderr=subprocess.PIPE
-    )
+    given = {"env": gad.env(WAIT="out/verifier"), "text": True, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(gad.command(*options), **given)
     record = gad.record
     wait_until(lambda: record.exists() and record.read_text().endswith("waiting\n"), process)
     other = gad.run(*options)
@@ -310,9 +307,7 @@ MISTAKES = {
         ("DATA --base BASE --heads BASE", "allowed: with --setting fine-tuning or both, and the"),
         ("DATA -- --fine-tune-base", "--fine-tune-base: got it after --; allowed: --s"),
     ],
-    "reordered": [
-        ("DATA --teacher BASE:BASE --from-teacher", "an ensemble; allowed: one model"),
-    ],
+    "reordered": [("DATA --teacher BASE:BASE --from-teacher", "an ensemble; allowed: one model")],
 }
 
 

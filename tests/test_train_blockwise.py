@@ -126,9 +126,7 @@ def test_blocks_and_broken_promises_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_the_minimum_block_and_mistakes(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_minimum_block_and_mistakes(made: Path, monkeypatch: Any, capsys: Any) -> None:
     base, whole, heads = files(made)
     rows = table(made, "--path", whole, "--min-block", 1, "--min-block", 3, "--block-size", 3)
     assert [(row["k"], row["l"]) for row in rows[1:]] == [(3, 1), (3, 3)]

@@ -56,9 +56,8 @@ def report(made: Path, *more: object, status: int = 0, **given: Any) -> list[Any
 
 @pytest.mark.slow
 def test_the_frozen_encoder_is_the_verifiers_to_the_bit(made: Path) -> None:
-    drafter, verifier = (
-        average.read(model_of(made, name))["model"] for name in ("drafter", "verifier")
-    )
+    models = (model_of(made, name) for name in ("drafter", "verifier"))
+    drafter, verifier = (average.read(path)["model"] for path in models)
     theirs = {name: weight for name, weight in verifier.items() if name.startswith("encoder.")}
     assert len(theirs) > 20 and {n for n in drafter if n.startswith("encoder.")} == theirs.keys()
     for name, weight in theirs.items():
@@ -85,9 +84,7 @@ def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
 
 
 @pytest.mark.slow
-def test_counts_are_those_of_fairseq_generate(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_are_those_of_fairseq_generate(made: Path, capsys: Any) -> None:
     flags = ["--decoding", "gad_pp", "--block-size", 3, "--accept-topk", 5, "--accept-margin", 9]
     raw, stats = ["--raw", made / "valid.de"], made / "stats.jsonl"
     row = report(made, *flags, *raw, "--sentences", 13, "--batch-size", 13)[1]
@@ -108,9 +105,7 @@ def test_counts_are_those_of_fairseq_generate(
 
 
 @pytest.mark.slow
-def test_rows_are_all_combinations_of_what_each_decoding_reads(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monkeypatch) -> None:
     asked: list[dict[str, Any]] = []
     found = {
         "tokens": [[5, 2], [6, 2]], "passes": [1, 2], "drafted": [[3], [3, 2]],
@@ -126,21 +121,18 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(
     margins = [{"accept_topk": 1, "accept_margin": 1.0}, {"accept_topk": 1, "accept_margin": 2.0}]
     pairs = itertools.product(sizes, margins)
     assert asked == [
-        {"decoding": "greedy"},
-        *({"decoding": "gad"} | drafter | size for size in sizes),
+        {"decoding": "greedy"}, *({"decoding": "gad"} | drafter | size for size in sizes),
         *({"decoding": "gad_pp"} | drafter | size | margin for size, margin in pairs),
         *({"decoding": "nat"} | drafter | size for size in sizes),
         *({"decoding": "pgj"} | size for size in sizes),
-    ]
+    ]  # fmt: skip
     assert (row["tokens"], row["passes per sentence"], row["tokens per pass"]) == (4, 1.5, 1.333)
     assert (row["accepted per pass"], row["identical, %"], row["ties"]) == (1.333, 50.0, "-")
     assert row["% of passes that accept 0, 1, 2, ... tokens"] == "33 33 0 33"
 
 
 @pytest.mark.slow
-def test_a_report_cut_short_goes_on_and_changes_are_noticed(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_cut_short_goes_on_and_changes_are_noticed(made: Path, monkeypatch) -> None:
     real, asked = acceptance.counted, []
 
     def counted(test: Any, options: dict[str, Any], *rest: Any) -> Any:

@@ -11,15 +11,8 @@ from typing import Any
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from support.builders import (
-    DEMO,
-    tiny_blockwise,
-    tiny_drafter,
-    tiny_model,
-    tiny_reordered,
-    tiny_task,
-)
-from support.commands import PLUGIN, run_python, succeed
+from support.builders import tiny_blockwise, tiny_drafter, tiny_model, tiny_reordered, tiny_task
+from support.commands import DEMO, PLUGIN, run_python, succeed
 from support.losses import pairs
 
 from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy

@@ -89,43 +89,32 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
 
 
 @pytest.mark.parametrize("given, expected", [
-    (
-        "--preset tiny --threads 3",
-        "source-lang=en target-lang=de arch=transformer share-all-embeddings= "
-        "criterion=lean_cross_entropy "
-        "max-tokens=4096 max-epoch=38 keep-last-epochs=8 cpu= threads=3 !max-update",
-    ),
+    ("--preset tiny --threads 3",
+     "source-lang=en target-lang=de arch=transformer share-all-embeddings= max-tokens=4096 cpu= "
+     "criterion=lean_cross_entropy max-epoch=38 keep-last-epochs=8 threads=3 !max-update"),
     ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
     # the paper's: glancing lasts as long as the training, by itself
-    (
-        "--arch block_nat --epochs 9",
-        "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25",
-    ),
+    ("--arch block_nat --epochs 9",
+     "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25"),
     ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
     ("--arch block_nat_fast -- --encoder-from V", "glancing-ratio-end=0.3 !soft-copy"),
     ("--preset tiny --arch block_nat -- --encoder-from V", "glancing-ratio=0 !soft-copy"),
     # several prefixes need an attention that allows them
     (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 !encoder-layers"),
     (f"{FAST} --drafter-attention bidirectional", "prefixes-per-sentence=1"),
-    (
-        "--preset tiny --arch shallow_decoder -- --encoder-from V",
-        "max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers",
-    ),
+    ("--preset tiny --arch shallow_decoder -- --encoder-from V",
+     "max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers"),
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder -- --encoder-from V", "encoder-embed-dim=128"),
-    (
-        "--preset tiny --updates 5000 --average 3 --seed 7",
-        "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
-        "keep-last-epochs=3 seed=7",
-    ),
+    ("--preset tiny --updates 5000 --average 3 --seed 7",
+     "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
+     "keep-last-epochs=3 seed=7"),
     # an image in a batch, where sentences have batches of 1,024
-    (
-        f"{IMAGES} --fine-tune-base --block-size 4",
-        "task=image_super_resolution criterion=blockwise_loss heads-per-update=all "
-        "block-size=4 train-first-head= lr=0.0003 first-head-weight=10 max-epoch=10 "
-        "max-tokens=3073 !encoder-layers !share-all-embeddings",
-    ),
+    (f"{IMAGES} --fine-tune-base --block-size 4",
+     "task=image_super_resolution criterion=blockwise_loss heads-per-update=all block-size=4 "
+     "train-first-head= lr=0.0003 first-head-weight=10 max-epoch=10 max-tokens=3073 "
+     "!encoder-layers !share-all-embeddings"),
 ])  # fmt: skip
 def test_settings(stubbed, given, expected):
     """Of each name what it must have, of a !name that it must not be there; V is a model's file."""
@@ -264,7 +253,6 @@ def trained(corpus):
 def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
     folder = corpus / "killed run"
     command = [str(TRAIN), *map(str, smoke(corpus, "killed run"))]
-
     process = subprocess.Popen(command, env=ENV, start_new_session=True)
     # In the middle of an epoch; ten more updates would follow.
     wait_until(lambda: list(folder.glob("checkpoint_1_10.pt")), process)
@@ -347,11 +335,9 @@ def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
 
 def checkpoint(updates, model):
     return {
-        "cfg": {"model": argparse.Namespace(arch="transformer")},
-        "model": model,
-        "optimizer_history": [{"num_updates": updates}],
-        "last_optimizer_state": {"m": torch.ones(3)},
-    }
+        "cfg": {"model": argparse.Namespace(arch="transformer")}, "model": model,
+        "optimizer_history": [{"num_updates": updates}], "last_optimizer_state": {"m": 1},
+    }  # fmt: skip
 
 
 def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path):

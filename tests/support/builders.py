@@ -25,9 +25,7 @@ from fairseq_paradec.models.blockwise_transformer import BlockwiseTransformer
 from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
-
-#: The data folder and checkpoint that the package's demo runs on.
-DEMO = Path(__file__).resolve().parents[2] / "data-bin" / "demo.en-de"
+from support.commands import DEMO
 
 #: The shipped drafter of the demo's checkpoint.
 DEMO_DRAFTER = DEMO / "drafter.pt"
@@ -40,6 +38,8 @@ SOURCE_VOCABULARY = 33
 MAX_POSITIONS = 24
 
 PRENORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+CUT: Mapping[str, Any] = {"adaptive_softmax_cutoff": [20], "adaptive_softmax_factor": 2.0}
 
 #: name -> (fairseq architecture, options that differ from the tiny default). No variant has
 #: tie_adaptive_weights: fairseq cannot build such a translation model (it would need adaptive
@@ -48,27 +48,18 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "default": ("transformer", {}),
     "prenorm": ("transformer", PRENORM),
     "no_final_norm": ("transformer", {**PRENORM, "no_decoder_final_norm": True}),
-    "learned_positions": (
-        "transformer", {"encoder_learned_pos": True, "decoder_learned_pos": True}
-    ),
+    "learned_positions": ("transformer", LEARNED),
     "no_positions": ("transformer", {"no_token_positional_embeddings": True}),
     "share_all": ("transformer", {"share_all_embeddings": True}),
     "share_decoder": ("transformer", {"share_decoder_input_output_embed": True}),
     "separate": ("transformer", {"separate_dictionaries": True}),
     "output_dim": ("transformer", {"decoder_output_dim": 12}),
-    "other_dims": (
-        "transformer", {
-            "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
-            "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3,
-        }
-    ),
-    "adaptive_softmax": (
-        "transformer", {"adaptive_softmax_cutoff": [12, 24], "adaptive_softmax_factor": 2.0}
-    ),
-    "adaptive_output_dim": (
-        "transformer",
-        {"adaptive_softmax_cutoff": [20], "adaptive_softmax_factor": 2.0, "decoder_output_dim": 12},
-    ),
+    "other_dims": ("transformer", {
+        "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
+        "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3,
+    }),
+    "adaptive_softmax": ("transformer", CUT | {"adaptive_softmax_cutoff": [12, 24]}),
+    "adaptive_output_dim": ("transformer", CUT | {"decoder_output_dim": 12}),
     "layernorm_embedding": ("transformer", {"layernorm_embedding": True}),
     "no_scale": ("transformer", {"no_scale_embedding": True}),
     "layerdrop": ("transformer", {"encoder_layerdrop": 0.3, "decoder_layerdrop": 0.3}),
@@ -184,13 +175,9 @@ DRAFTER_POSITIONS = 64
 
 
 def tiny_drafter(
-    task: Any,
-    attention: str = "prefix_causal",
-    dtype: Any = torch.float64,
-    seed: int = 0,
-    verifier: TransformerModelBase | None = None,
-    **options: Any,
-) -> BlockNatModel:
+    task: Any, attention: str = "prefix_causal", dtype: Any = torch.float64, seed: int = 0,
+    verifier: TransformerModelBase | None = None, **options: Any,
+) -> BlockNatModel:  # fmt: skip
     """A tiny random model of --arch block_nat in evaluation mode, its weights spread.
 
     With a verifier it has that one's encoder, as --share-verifier-encoder does.
@@ -226,12 +213,9 @@ def tiny_drafter(
 
 
 def tiny_reordered(
-    task: Any,
-    arch: str = "ibdecoder_tiny",
-    dtype: Any = torch.float64,
-    seed: int = 0,
+    task: Any, arch: str = "ibdecoder_tiny", dtype: Any = torch.float64, seed: int = 0,
     **options: Any,
-) -> ReorderedTransformer:
+) -> ReorderedTransformer:  # fmt: skip
     """A tiny random reordered Transformer in evaluation mode, its weights spread.
 
     It is the task's model from then on: the task writes targets in its order."""
@@ -293,13 +277,9 @@ def lend(task: Any, model: torch.nn.Module, drafter: torch.nn.Module) -> str:
 
 
 def save_drafter(
-    task: Any,
-    model: Any,
-    path: Path,
-    arch: str = "block_nat",
-    weights: Mapping[str, torch.Tensor] | None = None,
-    **languages: str,
-) -> str:
+    task: Any, model: Any, path: Path, arch: str = "block_nat",
+    weights: Mapping[str, torch.Tensor] | None = None, **languages: str,
+) -> str:  # fmt: skip
     """Write a model, or some weights of it, to a checkpoint as fairseq-train does."""
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
@@ -343,9 +323,7 @@ def collate(task: Any, rows: Sequence[torch.Tensor], left_pad: bool = True) -> d
     return sample
 
 
-def batch(
-    task: Any, lengths: Sequence[int], seed: int = 0, left_pad: bool = True
-) -> dict[str, Any]:
+def batch(task: Any, lengths: Sequence[int], seed: int = 0, left_pad: bool = True) -> Any:
     """A fairseq batch of random sources (see `sources` and `collate`)."""
     return collate(task, sources(task, lengths, seed), left_pad)
 
@@ -408,13 +386,9 @@ class Limits:
 
 
 def decode(
-    task: Any,
-    models: Sequence[TransformerModelBase],
-    sample: dict[str, Any],
-    limits: Limits,
-    prefix_tokens: torch.Tensor | None = None,
-    **flags: Any,
-) -> list[dict[str, Any]]:
+    task: Any, models: Sequence[TransformerModelBase], sample: dict[str, Any], limits: Limits,
+    prefix_tokens: torch.Tensor | None = None, **flags: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The best hypothesis of each row by the method under test, as fairseq-generate drives it."""
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator(list(models), args)

@@ -39,12 +39,9 @@ LONGEST = 300
 
 
 def run_python(
-    code: str,
-    *args: object,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    code: str, *args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None,
     stdin: str = "",
-) -> subprocess.CompletedProcess[str]:
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run Python code in a new process, with no folder but the installed ones on sys.path.
 
     It is a fork of a process that has imported fairseq and nothing of the package, which saves four

@@ -33,10 +33,9 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], int, float]] = {
 #: What the tests translate from and to.
 SPOKEN = ("__en__", "__de__", "eng_Latn", "deu_Latn", "en_XX", "de_DE")
 LANGUAGES = {
-    "m2m_100": tuple(f"__{code}__" for code in M2M_100),
-    "nllb": ("eng_Latn", "deu_Latn"),
+    "m2m_100": tuple(f"__{code}__" for code in M2M_100), "nllb": ("eng_Latn", "deu_Latn"),
     "mbart": ("en_XX", "de_DE"),
-}
+}  # fmt: skip
 
 
 def load_class(name: str) -> Any:
@@ -187,9 +186,8 @@ def saved(family: str) -> Saved:
         about = {"added_tokens_decoder": {n: {"content": word} for word, n in added.items()}}
     (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
     if family == "m2m_100":
-        made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model").save_pretrained(
-            folder
-        )
+        there = made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model")
+        there.save_pretrained(folder)
     return made
 
 
