@@ -15,13 +15,6 @@ from fairseq_paradec.cli import main
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.measure import lossless
 
-
-@pytest.fixture
-def commits_unverified(monkeypatch):
-    """Break the acceptance rule: all predictions of a pass are committed, whatever they saw."""
-    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
-
-
 LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "never-written.json"]
 
 
@@ -47,20 +40,14 @@ def test_every_module_with_a_parser_is_a_command():
     assert modules <= {name.replace("-", "_") for name in main.COMMANDS}
 
 
-def run_demo(capsys, *arguments):
-    """Return the demo's exit status, its table as {decoder: cells}, and all lines."""
-    status = main.main(["demo", "--sentences", "6", *arguments])
-    lines = capsys.readouterr().out.splitlines()
-    rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
-    body = lines[rule + 1 : lines.index("", rule)]
-    cells = [re.split(r"\s{2,}", line) for line in body]
-    return status, {row[0]: row[1:] for row in cells}, lines
-
-
 @pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
-    status, table, lines = run_demo(capsys, "--block-size", "3", "--text", "A dog runs.")
-    assert status == 0
+    few = ("--sentences", "6", "--block-size", "3", "--text", "A dog runs.")
+    assert main.main(["demo", *few]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
+    cells = [re.split(r"\s{2,}", line) for line in lines[rule + 1 : lines.index("", rule)]]
+    table = {row[0]: row[1:] for row in cells}
     assert logging.root.manager.disable == logging.NOTSET  # as it was
     jacobi = ["pj", "pgj block 3", "hgj block 3", "hgj sliding 3"]
     exact = ["greedy", *jacobi, "gad", "assisted", "blockwise"]
@@ -82,17 +69,14 @@ def test_the_demo_compares_all_decoders(capsys):
     assert own["greedy"] == own["gad"] == own["assisted"] != ""
 
 
-def count_divergences(folder, *arguments):
-    out = folder / "lossless.json"
-    given = [str(DEMO), "--path", str(DEMO / "model.pt"), "--limit", "3", "--out", str(out)]
-    assert main.main(["lossless", *given, *arguments]) == 0
-    return json.loads(out.read_text(encoding="utf-8"))
-
-
-def test_lossless_notices_a_wrong_output(tmp_path, commits_unverified, monkeypatch):
+def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
+    """All predictions of a pass are committed, whatever the acceptance rule saw."""
+    monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
     few = [{"decoding": "greedy"}, {"decoding": "pgj", "block_size": 3}]
     monkeypatch.setattr(lossless, "variants", lambda *given: few)
-    greedy, broken = count_divergences(tmp_path, "--batch-sizes", "2")["rows"]
+    given, out = ["--limit", "3", "--batch-sizes", "2", "--out"], tmp_path / "lossless.json"
+    assert main.main([*LOSSLESS[:4], *given, str(out)]) == 0
+    greedy, broken = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert (greedy["identical"], greedy["beyond ties"]) == (3, 0)
     assert broken["beyond ties"] > 0
     assert broken["identical"] + broken["ties"] + broken["beyond ties"] == 3

@@ -134,7 +134,6 @@ def test_download_checksums_and_kill(captions, prepared, tmp_path):
     bad = [line.replace(line[:8], "0" * 8) if "val.de" in line else line for line in good]
     bad = [line for line in bad if "val.en" not in line]
     args = ["download", "--mirror", captions.as_uri(), "--vocab", 50]
-
     result = run("prepare_multi30k", *args, "--accept", write(tmp_path / "bad", bad), dest)
     assert result.returncode == 2
     assert sorted(result.stdout.splitlines()) == sorted(line for line in good if "val." in line)
@@ -142,7 +141,6 @@ def test_download_checksums_and_kill(captions, prepared, tmp_path):
     assert f"val.de.gz: SHA-256 is {have['val.de.gz']}, must be {want}\n" in result.stderr
     assert f"val.en.gz: SHA-256 is {have['val.en.gz']}, must be one that is" in result.stderr
     assert not (dest / "raw").exists() and not (dest / "download" / "val.de.gz").exists()
-
     # Verified, nothing is fetched again. Killed in the middle of two steps, and taken up there.
     args += ["--accept", write(tmp_path / "good", good), dest]
     said = kill_at("-l de normalize", "prepare_multi30k", *args)
@@ -158,22 +156,17 @@ def test_download_checksums_and_kill(captions, prepared, tmp_path):
     assert [name for name in ours if ours[name] != fresh[name]] == []
 
 
-def pack_zip(folder, pairs):
-    folder.mkdir(exist_ok=True)
-    lines = [f"{en}\t{de}\tCC-BY 2.0 (France) Attribution: x\n" for en, de in pairs]
-    with zipfile.ZipFile(folder / "deu-eng.zip", "w") as archive:
-        archive.writestr("deu.txt", "".join(lines))
-
-
 @pytest.mark.slow
 def test_tatoeba(tmp_path):
     """All translations of an English sentence in one split, wherever its lines are."""
     source, dest = tmp_path / "from", tmp_path / "dest"
     numbers = [(i, j) for i in range(1500) for j in range(1 + i % 3)]
-    pairs = [
-        (f"Say {i} twice{' or more' * (i % 3)}.", f"Sag {i} zweimal, {j}.") for i, j in numbers
-    ]
-    pack_zip(source, random.Random(3).sample(pairs, len(pairs)))
+    pairs = [(f"Say {i} twice{' or more' * (i % 3)}.", f"Sag {i}, {j}-mal.") for i, j in numbers]
+    source.mkdir()
+    lots = random.Random(3).sample(pairs, len(pairs))
+    lines = [f"{en}\t{de}\tCC-BY 2.0 (France) Attribution: x\n" for en, de in lots]
+    with zipfile.ZipFile(source / "deu-eng.zip", "w") as archive:
+        archive.writestr("deu.txt", "".join(lines))
     args = ["--from", source, "--min-length", 4, "--max-length", 5, dest]
     kill_at("-m sacremoses", "prepare_tatoeba", *args)
     files = {s: [dest / ".text" / "raw" / f"{s}.{lang}" for lang in LANGUAGES] for s in SPLITS}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
+from support.commands import Spoil, cut, lose, put
 from support.foreign import FAMILIES, Saved, pieces, save, save_marian, saved, words_of
 from support.losses import build
 
@@ -171,19 +172,9 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
         assert got == made.generate(there.target_dictionary, source, **rest)
 
 
-def change(file: str, **settings: Any) -> Any:
+def change(file: str, **settings: Any) -> Spoil:
     """A step that changes settings in a JSON file."""
-
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(content | settings))
-
-    return apply
-
-
-def cut(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
+    return put(file, lambda was: json.dumps(json.loads(was) | settings).encode())
 
 
 def unsafe(folder: Path) -> None:
@@ -191,12 +182,8 @@ def unsafe(folder: Path) -> None:
     torch.save({"weight": Path("x")}, folder / "pytorch_model.bin")
 
 
-def gone(name: str) -> Any:
-    return lambda folder: (folder / name).unlink()
-
-
 BAD: list[tuple[str, Any, list[str], str]] = [
-    ("marian", gone("config.json"), [], "DIR|config.json"),
+    ("marian", lose("config.json"), [], "DIR|config.json"),
     ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
     ("marian", change("config.json", activation_function="mish"), [], "activation_function|mish"),
     ("marian", change("config.json", bad_words_ids=[[7]]), [], "bad_words_ids|[[7]]"),
@@ -204,10 +191,10 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", change("config.json", decoder_ffn_dim=7), [], "model.safetensors|fc1|(32,)|(7,)"),
     ("marian", change("config.json", vocab_size=77), [], "vocab.json|the number 77|0 to 76"),
     ("marian", change("vocab.json", more=999), [], "vocab.json|999"),
-    ("marian", gone("source.spm"), [], "source.spm|missing"),
-    ("marian", lambda folder: (folder / "source.spm").write_text("x"), [], "sentencepiece wrote"),
-    ("marian", gone("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
-    ("marian", cut, [], "model.safetensors|undamaged"),
+    ("marian", lose("source.spm"), [], "source.spm|missing"),
+    ("marian", put("source.spm", b"x"), [], "sentencepiece wrote"),
+    ("marian", lose("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
+    ("marian", cut("model.safetensors", -100), [], "model.safetensors|undamaged"),
     ("marian", unsafe, [], "pytorch_model.bin|safe loading refuses"),
     ("m2m_100", lambda folder: None, ["--target", "xx"], "--target|'xx'|af"),
     ("m2m_100", lambda folder: None, [], "--target|a language"),

@@ -2,34 +2,17 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.commands import DEMO, PLUGIN, ROOT, fairseq, run_python
+from support.commands import DEMO, PLUGIN, ROOT, Spoil, cut, fairseq, lose, put, run_python
 
 TRAIN = "--arch transformer --optimizer adam --lr 1 --max-update 1"
 SIZED = TRAIN + " --batch-size 9"
 TEXT = "-s en -t de --input {}/"
 CODES = "-s en -t de --bpe subword_nmt"
 TORN = r"is cut off or damaged$"
-Spoil = Callable[[Path], object]
-
-
-def put(name: str, data: bytes) -> Spoil:
-    """Write a file of the data folder anew."""
-    return lambda folder: (folder / name).write_bytes(data)
-
-
-def cut(name: str, size: int) -> Spoil:
-    """Keep the first bytes of a file of the data folder."""
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
-
-
-def lose(pattern: str) -> Spoil:
-    """Remove files of the data folder."""
-    return lambda folder: [file.unlink() for file in folder.glob(pattern)]
 
 
 def diverge(folder: Path) -> None:
@@ -41,8 +24,7 @@ def diverge(folder: Path) -> None:
 
 def swap(file: str) -> Spoil:
     """Put a word that the dictionary does not have in front of a file."""
-    foreign = (60000).to_bytes(2, "little")
-    return lambda folder: (folder / file).write_bytes(foreign + (folder / file).read_bytes()[2:])
+    return put(file, lambda was: (60000).to_bytes(2, "little") + was[2:])
 
 
 #: Command, what is done to its data, flags, and the message (a regular expression).

@@ -42,7 +42,6 @@ def test_a_data_folder(tmp_path):
     # The tokeniser is the English one: it parts 's, and keeps it escaped.
     assert any("dora &apos;s" in line for line in read(dest / "tok" / "train.document"))
     assert read(dest / "dict.document.txt") == read(dest / "dict.summary.txt")
-
     words = Dictionary.load(str(dest / "dict.document.txt"))
     prefix = str(dest / "test.document-summary.document")
     lengths = [len(line.split()) + 1 for line in read(dest / "bpe" / "test.document")]  # </s>

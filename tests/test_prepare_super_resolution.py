@@ -115,7 +115,6 @@ def test_copies_are_left_out_and_bad_files_named_or_counted(tmp_path, capsys):
     assert [sizes_of(out)["parts"][part]["photographs"] for part in PARTS] == [2, 1, 2]
     targets = [high.tobytes() for part in PARTS for _, high, _ in pairs(out, part)]
     assert len(targets) == len(set(targets)) == 5
-
     Image.fromarray(noise(9, 40, 31, 3)).save(source / "small.png")
     make(source, tmp_path / "no", status=2)
     assert "small.png: got '40×31 pixels'; allowed: 32×32" in capsys.readouterr().err

@@ -103,7 +103,6 @@ def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
         )
         found.append(images.psnr(ours, truth))
     assert rows["greedy"]["PSNR"] == pytest.approx(sum(found) / 4, abs=0.006)
-
     assert paradec(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert ">PSNR<" in page and ">ROUGE-Lsum<" in page and "BLEU" not in page
@@ -123,7 +122,6 @@ def test_acceptance_and_lossless_of_images(pictures, tmp_path):
     assert greedy["PSNR"] == exact["PSNR"] != near["PSNR"] and "BLEU" not in greedy
     assert exact["PSNR - greedy"] == "+0.00 [+0.00, +0.00]" and greedy["PSNR - greedy"] == "-"
     assert exact[acceptance.BLOCK] < near[acceptance.BLOCK]
-
     flags = ["--decoding", "blockwise", "--limit", 2, "--batch-sizes", 2]
     rows = run("lossless", pictures, tmp_path / "l.json", *flags)["rows"]
     assert len(rows) == 4 and all(row["beyond ties"] == 0 for row in rows)

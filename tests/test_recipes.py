@@ -17,7 +17,6 @@ from fairseq_paradec.cli import average
 
 RECIPES = ("gad", "assisted", "blockwise", "reordered")
 
-
 # Each makes what the real one makes last.
 STEP = """#!/usr/bin/env bash
 name=$(basename -- "$0") made=''
@@ -39,7 +38,6 @@ done
 [ -z "${FAIL:-}" ] || [[ $made != *"$FAIL"* ]] || exit 3
 mkdir -p -- "$(dirname -- "$made")" && touch -- "$made"
 """
-
 
 PYTHON = """#!/usr/bin/env bash
 case "$*" in

@@ -264,7 +264,6 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
     for name in ("checkpoint1.pt", "checkpoint_best.pt"):
         (folder / name).unlink(missing_ok=True)
     (folder / "checkpoint_last.pt").write_bytes(whole[: len(whole) // 2])
-
     with subprocess.Popen(
         command, env=ENV, text=True, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -354,7 +353,6 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
     torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
     out = tmp_path / "model.pt"
     assert paradec(["average", str(tmp_path), "--last", "3", "--out", str(out)]) == 0
-
     result = average.read(out)
     found = result["model"]
     for name in ("a", "half"):

@@ -5,11 +5,11 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import DEMO, PLUGIN, fairseq, lines_of, succeed
+from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
 from fairseq_paradec import model_folder
@@ -27,14 +27,9 @@ FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "p
 
 
 @pytest.fixture(autouse=True)
-def _nothing_failed():
-    """What other tests of the process left is not counted."""
+def _nothing_failed_and_the_same_level() -> Iterator[None]:
+    """What other tests left is not counted; commands that fail leave the level to their process."""
     translate.FAILED.clear()
-
-
-@pytest.fixture(autouse=True)
-def same_level() -> Iterator[None]:
-    """A command that ends with an error leaves the log's level to its process."""
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
@@ -112,28 +107,23 @@ def test_a_model_with_its_own_method_is_decoded_by_it(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("Ein Hund rennt .\n\n".replace(" .", "."))
 
 
-def put(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    """Change a file of a folder."""
-    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
-
-
-def key(name: str, value: object) -> Callable[[Path], object]:
+def key(name: str, value: object) -> Spoil:
     """Change a key of a folder's paradec.json."""
     return put("paradec.json", lambda was: json.dumps(json.loads(was) | {name: value}).encode())
 
 
 #: What is done to a folder, and the message.
 SPOILT = {
-    "no json": (lambda folder: (folder / "paradec.json").unlink(), "--model: got '{}'; allowed: a"),
-    "torn": (put("paradec.json", lambda was: was[:90]), "--model: got '{}/paradec.json'; allowed"),
-    "list": (put("paradec.json", lambda was: b"[]"), "{}/paradec.json: format: got []; allowed: 1"),
+    "no json": (lose("paradec.json"), "--model: got '{}'; allowed: a"),
+    "torn": (cut("paradec.json", 90), "--model: got '{}/paradec.json'; allowed"),
+    "list": (put("paradec.json", b"[]"), "{}/paradec.json: format: got []; allowed: 1"),
     "newer": (key("format", 2), "{}/paradec.json: format: got 2; allowed: 1"),
     "key": (key("heads", "h.pt"), "{}/paradec.json: got 'heads'; allowed: the keys format, source"),
     "outside": (key("drafter", "../d.pt"), "{}/paradec.json: drafter: got '../d.pt'; allowed: nu"),
     "bpe": (key("bpe", {"name": "x"}), "{}/paradec.json: bpe: got {{'name': 'x'}}; allowed: null"),
     "tokens": (key("tokenizer", "mosses"), "--tokenizer: got 'mosses'; allowed: moses"),
     "setting": (key("settings", {"beem": 2}), "translate(): got 'beem'"),
-    "lost": (lambda folder: (folder / "drafter.pt").unlink(), "got 'drafter.pt'; allowed: files"),
+    "lost": (lose("drafter.pt"), "got 'drafter.pt'; allowed: files"),
     "changed": (put("codes.bpe", lambda was: was + b"a b\n"), "{}/codes.bpe has another sha256"),
 }
 
@@ -152,11 +142,11 @@ def test_a_spoilt_folder_is_named(kind, tmp_path, capsys):
 #: What is done to the files that are packed, more flags, and the message.
 UNPACKED = {
     "size": (put("dict.en.txt", lambda was: was + b"1more 1\n"), "", "--path: .*7944 .* has 7945"),
-    "torn": (put("model.pt", lambda was: was[:9999]), "", "--path: got '{}/out/model.pt', .*trunc"),
-    "other": (put("model.pt", lambda was: (DEMO / "heads.pt").read_bytes()), "", "--path: .*heads"),
-    "codes": (put("codes.bpe", lambda was: b"\xff"), "", "--bpe: got 'subword_nmt'; allowed"),
-    "lost": (lambda folder: (folder / "dict.de.txt").unlink(), "", "DATA: .* with dict.de.txt"),
-    "drafter": (put("drafter.pt", lambda was: b""), "", "--drafter-path: got .* truncated or no"),
+    "torn": (cut("model.pt", 9999), "", "--path: got '{}/out/model.pt', .*trunc"),
+    "other": (put("model.pt", (DEMO / "heads.pt").read_bytes()), "", "--path: .*heads"),
+    "codes": (put("codes.bpe", b"\xff"), "", "--bpe: got 'subword_nmt'; allowed"),
+    "lost": (lose("dict.de.txt"), "", "DATA: .* with dict.de.txt"),
+    "drafter": (put("drafter.pt", b""), "", "--drafter-path: got .* truncated or no"),
     "bpe": (lambda folder: None, "--bpe sentencepiece", "--bpe-codes: got .* allowed: it with its"),
     "no file": (lambda folder: None, "--bpe-codes no", "--bpe-codes: got 'no'; allowed: a file"),
 }  # fmt: skip

@@ -48,7 +48,6 @@ def environment(tmp_path_factory):
             shutil.copy(ROOT / name, source)
     pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, source)
     (wheel,) = folder.glob("fairseq_paradec-*.whl")
-
     venv.EnvBuilder(with_pip=False, symlinks=True).create(new)
     (site,) = new.glob("lib/python*/site-packages")
     for package in (fairseq, fairseq_cli):

@@ -33,6 +33,8 @@ TRAINING = (
     "--maximize-best-checkpoint-metric"
 ).split()
 
+#: What is done to a folder of files that is refused then.
+Spoil = Callable[[Path], object]
 
 #: Seconds after which a command is taken for one that hangs.
 LONGEST = 300
@@ -183,6 +185,26 @@ def preprocess(folder: Path, words: int = 20) -> Path:
     data = folder / "data-bin"
     succeed(fairseq("preprocess", "-s", "en", "-t", "de", *prefixes, "--destdir", data))
     return data
+
+
+def put(name: str, change: bytes | Callable[[bytes], bytes]) -> Spoil:
+    """Write a file of a folder anew: these bytes, or what becomes of those that it has."""
+
+    def apply(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(change if isinstance(change, bytes) else change(path.read_bytes()))
+
+    return apply
+
+
+def cut(name: str, size: int) -> Spoil:
+    """Keep the first bytes of a file of a folder; -9 is all but nine."""
+    return put(name, lambda was: was[:size])
+
+
+def lose(pattern: str) -> Spoil:
+    """Remove files of a folder."""
+    return lambda folder: [file.unlink() for file in folder.glob(pattern)]
 
 
 def lines_of(text: str, kind: str) -> list[str]:
