@@ -152,17 +152,14 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
-        ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
-        ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
-        ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
-        ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
-        ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
+    ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
+    ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
+    ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
+    ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
+    ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
+])  # fmt: skip
 def test_mistakes_are_named(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for path in ("ref", "ref1", "ref2"):
@@ -198,17 +195,14 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert [float(row[2]) for row in rows] == [100] * 6
 
 
-@pytest.mark.parametrize(
-    ("num_accepted", "num_tokens", "sizes"),
-    [
-        # the paper's section 7.4; the last pass accepts a drafted </s>
-        ([0, 9, 4, 3, 9, 1, 2], 34, [10, 5, 4, 10, 2, 3]),
-        ([0], 1, [1]),  # </s> at once
-        ([0, 2], 4, [3, 1]),  # </s> is the model's own
-        ([0, 2], 3, [3]),  # </s> was drafted
-        ([0, 5, 5, 5], 18, [6, 6, 6]),  # 1 + ceil((18 - 1) / 6) passes
-    ],
-)
+@pytest.mark.parametrize(("num_accepted", "num_tokens", "sizes"), [
+    # the paper's section 7.4; the last pass accepts a drafted </s>
+    ([0, 9, 4, 3, 9, 1, 2], 34, [10, 5, 4, 10, 2, 3]),
+    ([0], 1, [1]),  # </s> at once
+    ([0, 2], 4, [3, 1]),  # </s> is the model's own
+    ([0, 2], 3, [3]),  # </s> was drafted
+    ([0, 5, 5, 5], 18, [6, 6, 6]),  # 1 + ceil((18 - 1) / 6) passes
+])  # fmt: skip
 def test_block_sizes(num_accepted, num_tokens, sizes):
     assert block_sizes(num_accepted, num_tokens) == sizes
 

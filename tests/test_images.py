@@ -34,17 +34,14 @@ def test_tokens_are_in_raster_order():
     assert images.tokens(across) == [1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]
 
 
-@pytest.mark.parametrize(
-    ("call", "given", "message"),
-    [
-        (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
-        (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
-        (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
-        (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
-        (Size, (2, -1, 3), "width: got"),
-        (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
-    ],
-)
+@pytest.mark.parametrize(("call", "given", "message"), [
+    (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
+    (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
+    (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
+    (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
+    (Size, (2, -1, 3), "width: got"),
+    (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(call, given, message):
     with pytest.raises(UsageError, match=message):
         call(*given)

@@ -75,9 +75,6 @@ def test_products_of_any_shape(form: str) -> None:
         torch.testing.assert_close(found.double(), want, atol=near, rtol=1e-5)
 
 
-# ---- passes --------------------------------------------------------------------------------------
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in OTHERS])
 def test_passes_are_torchs(variant: str) -> None:
@@ -185,9 +182,6 @@ def test_a_source_may_hold_pad(variant: str) -> None:
     torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
 
 
-# ---- outputs -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arch, options", [
     ("ibdecoder_tiny", {}), ("double_token_tiny", {}), ("transformer_both_ends_tiny", {}),
     ("ibdecoder_sa_tiny", {}), ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
@@ -241,9 +235,6 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(os.listdir("/proc/self/task")) == before + 4
     assert [tokens for _, tokens in found] == [alone] * 4
     assert len({id(packed) for packed, _ in found}) == 1
-
-
-# ---- where it cannot run -------------------------------------------------------------------------
 
 
 def test_what_is_not_known_is_named() -> None:

@@ -182,15 +182,12 @@ def test_warnings_name_what_differs():
     assert promise[1] == [f"0.json: gad is NOT EXACT (2 of {checked})"]
 
 
-@pytest.mark.parametrize(
-    ("promise", "verdict", "title"),
-    [
-        ({"lossless": True, "engine_dtype": "fp32"}, BEYOND, "Not all is exact that promised it."),
-        ({"lossless": True, "engine_dtype": "bf16"}, "other dtype", None),
-        ({"lossless": False, "engine_dtype": "fp32"}, BEYOND, None),
-        ({}, BEYOND, "Whether these outputs were promised to be exact is not recorded."),
-    ],
-)
+@pytest.mark.parametrize(("promise", "verdict", "title"), [
+    ({"lossless": True, "engine_dtype": "fp32"}, BEYOND, "Not all is exact that promised it."),
+    ({"lossless": True, "engine_dtype": "bf16"}, "other dtype", None),
+    ({"lossless": False, "engine_dtype": "fp32"}, BEYOND, None),
+    ({}, BEYOND, "Whether these outputs were promised to be exact is not recorded."),
+])  # fmt: skip
 def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title):
     """Whatever the method and its flags: GAD++ with a beta of 1 is exact, and says so."""
     tally = Tally("t.jsonl", True)
@@ -217,21 +214,18 @@ LINE = json.dumps(ONE) + "\n"
 STATISTICS = json.dumps(without_passes(ONE)) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
-        ("a.json", table(version=2), "version 2; allowed: version 1"),
-        ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
-        ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
-        ("a.jsonl", "", "a.jsonl, line 1: "),
-        ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
-        ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),
-        ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
-        ("a.jsonl", ONE | {"output": ["c"]}, "a.jsonl, line 1: the sentence contradicts"),
-        ("a.jsonl", ONE | {"num_drafted": [-1]}, "line 1: 'num_drafted' is missing"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
+    ("a.json", table(version=2), "version 2; allowed: version 1"),
+    ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
+    ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
+    ("a.jsonl", "", "a.jsonl, line 1: "),
+    ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
+    ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),
+    ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
+    ("a.jsonl", ONE | {"output": ["c"]}, "a.jsonl, line 1: the sentence contradicts"),
+    ("a.jsonl", ONE | {"num_drafted": [-1]}, "line 1: 'num_drafted' is missing"),
+])  # fmt: skip
 def test_a_wrong_file_is_named_and_nothing_is_written(tmp_path, capsys, name, content, said):
     (tmp_path / "b.json").write_text(json.dumps(table()))  # beside one that is right
     text = content if isinstance(content, str) else json.dumps(content) + "\n"

@@ -90,16 +90,13 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert len(long["trace"]) == hypo["steps"]
 
 
-@pytest.mark.parametrize(
-    "flags, lossless, dtype",
-    [
-        ({"decoding": "greedy", "engine_dtype": "int8"}, True, "int8"),
-        ({"decoding": "gad"}, True, "fp64"),
-        ({"decoding": "gad_pp"}, False, "fp64"),
-        ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
-        ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
-    ],
-)
+@pytest.mark.parametrize("flags, lossless, dtype", [
+    ({"decoding": "greedy", "engine_dtype": "int8"}, True, "int8"),
+    ({"decoding": "gad"}, True, "fp64"),
+    ({"decoding": "gad_pp"}, False, "fp64"),
+    ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
+    ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
+])  # fmt: skip
 def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossless, dtype):
     _, model, _, _, stats, _ = run(tmp_path, **flags)
     drafts = flags["decoding"] in ("gad", "gad_pp")

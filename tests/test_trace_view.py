@@ -199,17 +199,14 @@ def headings(out):
     return re.findall(r"^sentence .*|^.* does not have .*", out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("content", "message", "before"),
-    [
-        (None, "FILE: got '{path}'; allowed: a file that --trace-file wrote (No such file", 0),
-        ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
-        ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
-        ('{"schema"', "{path}, line 1: the file is cut off in the middle of this line, as ", 0),
-        ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
-        ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
-    ],
-)
+@pytest.mark.parametrize(("content", "message", "before"), [
+    (None, "FILE: got '{path}'; allowed: a file that --trace-file wrote (No such file", 0),
+    ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
+    ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
+    ('{"schema"', "{path}, line 1: the file is cut off in the middle of this line, as ", 0),
+    ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
+    ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
+])  # fmt: skip
 def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
     path, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
     if isinstance(content, str):
