@@ -1,7 +1,5 @@
 """What every test shares: one thread, and where the tests' own modules and the package lie."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -8,8 +8,6 @@ A mutant is killed when a fast test fails. The tests that are named are run firs
 up to the first failure. A mutant whose old text is not found exactly once is an error.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Adaptive blocks: the rule. What it makes of passes is in the conformance table."""
 
-from __future__ import annotations
-
 import pytest
 
 from fairseq_paradec.decoding.drafting import BlockSizes

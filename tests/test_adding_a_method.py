@@ -1,7 +1,5 @@
 """A method is one file and one registry entry: docs/adding-a-method.md adds one to a copy."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

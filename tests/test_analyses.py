@@ -1,7 +1,5 @@
 """paradec analyse: each analysis on an example counted by hand, what must always hold, mistakes."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

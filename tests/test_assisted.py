@@ -1,7 +1,5 @@
 """assisted beside the other methods: what measures it, and the drafters that are refused."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

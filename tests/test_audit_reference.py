@@ -1,7 +1,5 @@
 """The references themselves, against fairseq and against counts made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """--decoding auto_fast: who is chosen, by a scripted clock; the output, by fairseq's search."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

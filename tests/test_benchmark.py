@@ -4,8 +4,6 @@ The real runs are on a few sentences of the demo; what has to be exact is timed 
 tests' own.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -3,8 +3,6 @@
 The heads are on the demo's own model, and untrained: drafts are bad, and outputs must not mind.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.builders import save_drafter

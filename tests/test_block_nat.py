@@ -1,7 +1,5 @@
 """GAD's drafter and its loss: exact against a slow twin, and what their flags promise."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence

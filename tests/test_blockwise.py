@@ -1,7 +1,5 @@
 """Blockwise parallel decoding, against fairseq's own search and a slow twin of the paper."""
 
-from __future__ import annotations
-
 import copy
 import math
 from argparse import Namespace

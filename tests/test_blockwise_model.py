@@ -1,7 +1,5 @@
 """Blockwise heads and their loss: exact against a slow twin, and what flags and files promise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

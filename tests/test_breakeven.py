@@ -1,7 +1,5 @@
 """``paradec breakeven``: drafts that are told, numbers of passes, what is between points."""
 
-from __future__ import annotations
-
 import json
 import math
 from argparse import Namespace

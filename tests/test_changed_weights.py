@@ -1,7 +1,5 @@
 """A kept generator decodes by its models' weights as they are now, not as they once were."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 

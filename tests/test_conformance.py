@@ -3,8 +3,6 @@
 Every two levels of two factors meet in some row of the table. A row is decoded once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """paradec data cross-sources: more sources for distillation, from those that there are."""
 
-from __future__ import annotations
-
 import shutil
 
 from fairseq.data import Dictionary, data_utils

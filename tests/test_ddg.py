@@ -1,7 +1,5 @@
 """Decoding dependency graphs by hand and by an independent run, and paradec ddgviz."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """The gates of tests/gpu can fail, and run on no GPU only if asked to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

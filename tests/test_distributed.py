@@ -6,8 +6,6 @@ because Adam turns rounding errors of gradients that are zero (those of the keys
 steps. With all prefixes of a sentence drawn, nothing is left to chance.
 """
 
-from __future__ import annotations
-
 import argparse
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """LeanEncoder against fairseq's own encoder: every kind of Transformer, padding on either side."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

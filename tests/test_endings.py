@@ -1,7 +1,5 @@
 """How commands end: reports that cannot be written, failed audits, signals, closed pipes."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -1,7 +1,5 @@
 """Compiled, fused and plain passes agree, whatever form the weights are in; --engine-dtype."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import sys

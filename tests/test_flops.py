@@ -5,8 +5,6 @@ models are in fp64, which no kernel of oneDNN takes; ``test_the_counter_misses_n
 a linear map and attention are then counted. Sizes are uneven, so that no mistake cancels out.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import statistics

@@ -1,7 +1,5 @@
 """GAD, GAD++ and the drafter alone, against fairseq's own search and a slow twin of the paper."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

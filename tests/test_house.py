@@ -1,7 +1,5 @@
 """Which way imports go, inside the package and between tests; mutants that go with the code."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

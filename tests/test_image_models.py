@@ -1,7 +1,5 @@
 """Images: the task, whose outputs are whole images, and the image Transformer."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Images as tokens and back; paradec images: files as lines, and outputs as pictures."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """LocalScorer against the model's own full forward, and every method on it against fairseq."""
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from typing import Any

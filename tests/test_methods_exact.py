@@ -1,7 +1,5 @@
 """Every method gives, on a trained model, what fairseq's own SequenceGenerator gives at beam 1."""
 
-from __future__ import annotations
-
 import argparse
 from concurrent.futures import ThreadPoolExecutor
 

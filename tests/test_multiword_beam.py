@@ -1,7 +1,5 @@
 """--decoding multiword_beam and double_token_beam: slow twins, fairseq's beam, and brute force."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

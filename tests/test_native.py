@@ -1,7 +1,5 @@
 """The native engine: products, passes and outputs beside torch's, fairseq's, and sanitizers."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

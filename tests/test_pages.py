@@ -1,7 +1,5 @@
 """README and docs: short, with commands and links that exist; the gallery is what it says."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

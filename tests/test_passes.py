@@ -1,7 +1,5 @@
 """``paradec-passes``: what a pass reads and computes is counted right, and what comes of it."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """The reordered Transformers: presets, the forward pass, training, and decoding step by step."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Sequence

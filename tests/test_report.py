@@ -1,7 +1,5 @@
 """paradec report: one page of a folder, whose numbers are those of its files."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """--audit, --stats-file, --trace-file and the closing line, on the demo model and tiny ones."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import subprocess

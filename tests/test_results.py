@@ -1,7 +1,5 @@
 """RESULTS.md and the pages of results: rendered from JSON, checked, refused by file."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Speculative sampling: the output has the distribution of fairseq's own --sampling."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """ChunkScorer against fairseq's own full forward, in float64, on every kind of Transformer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fairseq.models.transformer import TransformerModel

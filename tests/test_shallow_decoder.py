@@ -1,7 +1,5 @@
 """The shallow decoder on a verifier's encoder: what it takes from the verifier, and decoding."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Drafts out of the dictionary's first tokens: fairseq's output, and the drafts of a slow twin."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Speed-ups of benchmarks and acceptance of drafts: by hand, as commands, and as pictures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

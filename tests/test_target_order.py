@@ -1,7 +1,5 @@
 """TargetOrder against a twin that writes words into lists one by one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """paradec order: the figure of the paper as text and as picture, and wrong flags."""
 
-from __future__ import annotations
-
 from fairseq_paradec.cli.main import main as paradec
 
 # zhang2020, Figure 1e and 1f, for six words: y1 y6 y2 y5 | y3 y4 </s>.

@@ -1,7 +1,5 @@
 """Suppressed tokens, beside the conformance table: the audit, pairs, single positions."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from typing import Any

@@ -3,8 +3,6 @@
 Its pages are tested in test_viewer.py.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Passes over trees beside plain passes over their paths; choices at a tree's positions."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages: texts that stay texts, a policy that holds, and what Chromium shows of traces."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """``pytest tests/gpu --device cuda``: all gates, and their table; without it a few on the CPU."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

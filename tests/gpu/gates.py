@@ -1,7 +1,5 @@
 """What every method must keep to on a device, in every precision: scenes of the table's factors."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Every method on a device, in every precision."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

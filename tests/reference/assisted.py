@@ -4,8 +4,6 @@ No cache, no batch: every drafted token takes a full forward of the drafter over
 every pass one of the verifier.
 """
 
-from __future__ import annotations
-
 import math
 
 from .gad import Result, Verify, accept

@@ -6,8 +6,6 @@ second block beside the first; the layers are written out from the model's weigh
 loop over heads and queries. The encoder is fairseq's own.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ passes that the merged substeps of section 4 would take are counted beside. Trai
 one head of one position of one sentence at a time. Encoder and decoder are fairseq's own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Santilli et al. (ACL 2023), section 3.5 and Figure 4: after each Jacobi iteratio
 those of greedy search, and with what probability. Each iterate is kept, whatever of it is final.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

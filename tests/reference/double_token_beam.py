@@ -4,8 +4,6 @@ Imamura and Sumita 2020, Algorithm 1. There is no cache: in every step the decod
 was written. EOD is `</s>`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ masks (section 3, Draft), and the verifier makes a full forward over prefix and 
 Everything is counted, nothing inferred.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

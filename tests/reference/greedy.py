@@ -1,7 +1,5 @@
 """Greedy search as fairseq does it, and the full forward pass that every reference stands on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ Where the paper's stopping condition (equation 5) waits for a whole block to be 
 their predictions, the PREDICTION there is right, whatever was guessed there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -4,8 +4,6 @@ Their section on local self-attention cuts the sequence into query blocks of l_q
 block has a memory block: itself, and l_m positions before it. No position sees a later one.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

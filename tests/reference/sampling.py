@@ -1,7 +1,5 @@
 """fairseq's sampling as exact numbers: its own search says what it draws from. Slow."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import torch

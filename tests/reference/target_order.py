@@ -5,8 +5,6 @@ row is computed alone, without padding; positions and mask are written down entr
 to the decoder's layers. Of a TargetOrder only the options are read, and how many words a step has.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 A tree is a set of paths that holds the beginnings of each; every path is verified by full forwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

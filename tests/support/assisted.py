@@ -1,7 +1,5 @@
 """Drafters that are Transformers, for --decoding assisted, and its slow twin."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Benchmarks made by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Blockwise decoding with real and scripted heads, and its slow twin."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Sequence

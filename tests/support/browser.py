@@ -1,7 +1,5 @@
 """A headless Chromium for tests of pages; without one (and its driver) these tests are skipped."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

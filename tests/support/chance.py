@@ -1,7 +1,5 @@
 """Whether counts are a matter of chance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

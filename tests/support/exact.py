@@ -1,7 +1,5 @@
 """Comparing a method with fairseq's own beam 1: cases, scenarios, and the check."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

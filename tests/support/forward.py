@@ -1,7 +1,5 @@
 """fairseq's own full forward, and scorers that run chunk by chunk beside it."""
 
-from __future__ import annotations
-
 import math
 import random
 

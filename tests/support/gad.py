@@ -1,7 +1,5 @@
 """GAD with real and scripted drafters, and its slow twin."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

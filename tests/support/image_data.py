@@ -1,7 +1,5 @@
 """Tiny data folders of images, and the task on them, without photographs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

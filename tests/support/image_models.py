@@ -1,7 +1,5 @@
 """Tiny image Transformers, without data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

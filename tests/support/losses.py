@@ -1,7 +1,5 @@
 """What the losses of drafters and heads are tested on: new models, sentence pairs, a few steps."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any

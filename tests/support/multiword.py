@@ -1,7 +1,5 @@
 """Multi-word beam search and its slow twin."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Callable, Sequence

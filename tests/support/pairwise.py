@@ -1,7 +1,5 @@
 """Rows of a table in which every two levels of two factors meet, and not every combination."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any

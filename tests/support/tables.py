@@ -1,7 +1,5 @@
 """Running paradec's commands in this process, and reading the tables that they print."""
 
-from __future__ import annotations
-
 import re
 
 from fairseq_paradec.cli.main import main as paradec

@@ -1,7 +1,5 @@
 """Records with a trace, written by hand."""
 
-from __future__ import annotations
-
 import json
 
 from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION

@@ -1,7 +1,5 @@
 """Where the shell scripts of training lie, their environment, and a kill in the middle of one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The slow twin of drafts of trees, for the drafter of a conformance.Setting."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
