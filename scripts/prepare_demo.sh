@@ -22,11 +22,11 @@ and writes
     DEST/bpe/demo.{en,de}   normalised, tokenised, split by BPE
     DEST/test.en-de.*       the same, binarised
     DEST/model.pt           the checkpoint with fp16 weights and without training state
-    DEST/drafter.pt         the same of the drafter
+    DEST/drafter.pt         the same of the drafter, without its encoder, which is the model's
     DEST/ibdecoder.pt, DEST/ibdecoder_sa.pt
                             the same of the others
     DEST/heads.pt           the same of the heads alone
-    DEST/assistant.pt       the same of a drafter for --decoding assisted
+    DEST/assistant.pt       the same of a drafter for --decoding assisted, without its encoder
     DEST/paradec.json       names model, drafter and BPE for paradec translate, with their hashes
 
 options:
@@ -42,12 +42,8 @@ EOF
 }
 
 dest=$root/data-bin/demo.en-de
-checkpoint=
-drafter=
-ibdecoder=
-ibdecoder_sa=
-heads=
-assistant=
+kinds="checkpoint drafter ibdecoder ibdecoder_sa heads assistant"
+for name in $kinds; do declare "$name="; done
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -72,12 +68,9 @@ for lang in en de; do
     need_file "$dest/raw/demo.$lang" "raw text"
     need_file "$dest/dict.$lang.txt" "dictionary"
 done
-[ -z "$checkpoint" ] || need_file "$checkpoint" "checkpoint (--checkpoint)"
-[ -z "$drafter" ] || need_file "$drafter" "checkpoint (--drafter)"
-[ -z "$ibdecoder" ] || need_file "$ibdecoder" "checkpoint (--ibdecoder)"
-[ -z "$ibdecoder_sa" ] || need_file "$ibdecoder_sa" "checkpoint (--ibdecoder-sa)"
-[ -z "$heads" ] || need_file "$heads" "checkpoint (--heads)"
-[ -z "$assistant" ] || need_file "$assistant" "checkpoint (--assistant)"
+for name in $kinds; do
+    [ -z "${!name}" ] || need_file "${!name}" "checkpoint (--${name//_/-})"
+done
 lines_en=$(wc -l <"$dest/raw/demo.en")
 lines_de=$(wc -l <"$dest/raw/demo.de")
 [ "$lines_en" -eq "$lines_de" ] ||
@@ -115,19 +108,19 @@ for lang in en de; do
 done
 
 echo "[3/3] models" >&2
-shrink() { # checkpoint or nothing, its name in DEST, then more of paradec shrink
-    if [ -n "$1" ]; then
-        "${paradec[@]}" shrink "${@:3}" -- "$1" "$dest/$2"
+for name in $kinds; do
+    file=$name.pt more=()
+    case $name in
+        checkpoint) file=model.pt ;;
+        heads) more=(--heads-only) ;;
+        drafter | assistant) more=(--without-encoder) ;;
+    esac
+    if [ -n "${!name}" ]; then
+        "${paradec[@]}" shrink --max-mb 30 "${more[@]}" -- "${!name}" "$dest/$file"
     else
-        echo "$2: no checkpoint given, left as it is" >&2
+        echo "$file: no checkpoint given, left as it is" >&2
     fi
-}
-shrink "$checkpoint" model.pt
-shrink "$drafter" drafter.pt
-shrink "$ibdecoder" ibdecoder.pt
-shrink "$ibdecoder_sa" ibdecoder_sa.pt
-shrink "$heads" heads.pt --heads-only
-shrink "$assistant" assistant.pt
+done
 drafts=()
 [ ! -f "$dest/drafter.pt" ] || drafts=(--drafter-path "$dest/drafter.pt")
 "${paradec[@]}" pack "$dest" "$dest" --path "$dest/model.pt" "${drafts[@]}" \

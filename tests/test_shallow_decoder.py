@@ -1,6 +1,7 @@
 """The shallow decoder on a verifier's encoder: what it takes from the verifier, and decoding."""
 
 import copy
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,10 @@ def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", ["assistant", "drafter"])
 def test_an_encoder_that_was_left_out_is_the_verifiers(name: str, tmp_path: Path, capsys) -> None:
-    whole, small = DEMO / f"{name}.pt", tmp_path / "small.pt"
+    whole, small = tmp_path / "whole.pt", tmp_path / "small.pt"
+    state = torch.load(DEMO / f"{name}.pt")
+    state["cfg"]["model"] = Namespace(**state["cfg"]["model"])  # as fairseq-train saves it
+    torch.save(state, whole)
     assert paradec(["shrink", "--without-encoder", str(whole), str(small)]) == 0
     assert small.stat().st_size < 0.6 * whole.stat().st_size
     task, verifier, _ = demo()
