@@ -94,7 +94,7 @@ setup(
     ],
     extras_require={
         # engines to compare with: paradec benchmark --peers
-        "peers": ["ctranslate2>=4.5,<5"],
+        "peers": ["ctranslate2>=4.5,<5", "transformers>=5,<6"],
         # photographs: paradec data images --photographs
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import

@@ -15,11 +15,13 @@ from unittest import mock
 import jsonschema
 import numpy as np
 import pytest
+import torch
 from pytest import approx
+from support.builders import sources, task_for, tiny_model
 from support.commands import DEMO
 
 from fairseq_paradec.analysis import quality
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label
+from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label, tables
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
@@ -29,6 +31,7 @@ from fairseq_paradec.measure.peers import numbers_of_threads
 from fairseq_paradec.measure.specs import split_label
 from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.measure.timings import Benchmark, Plan
+from fairseq_paradec.measure.transformers_peer import converted, transformers_systems
 
 MODEL = str(DEMO / "model.pt")
 SCHEMA = Path(documents.__file__).with_name("benchmark.schema.json")
@@ -307,6 +310,52 @@ def test_outputs_are_compared_when_they_are_timed_too(models, always, quiet):
     assert system["agreement"]["1"]["identical"] == 12 and system["changed"] > 0
     assert label(system) == f"NOT EXACT ({system['changed']} outputs changed when timed)"
     assert {s["changed"] for s in found.values()} == {0}
+
+
+def test_transformers_says_the_same(models, always, document):
+    own = FairseqSystem(f"a=assisted --drafter-path {DEMO}/assistant.pt", models, MODEL, {})
+    peers, left_out = transformers_systems([*always, own], models, MODEL, {})
+    assert not left_out and [peer.label for peer in peers] == [
+        f"transformers {name}, float32" for name in ("greedy", "beam 5", "assisted as a")
+    ]
+    for peer, wanted in zip(peers, (always[1], always[0], always[1])):
+        got = [output.text for output in peer.translate([2, 60])]
+        assert got == [output.text for output in wanted.translate([2, 60])]
+    # It has the run's threads.
+    document = copy.deepcopy(document)
+    system = next(one for one in document["systems"] if one["promise"] == "peer")
+    system["threads"], document["setting"]["threads"] = None, [2]
+    document["seconds"]["latency"] = {"2": document["seconds"]["latency"]["1"]}
+    document["tables"] = tables(document)
+    row = table(document, "Peers")[0]
+    assert (row["peer"], row["threads"]) == (system["label"], 2)
+
+
+@pytest.mark.parametrize(
+    "variant, refused",
+    [
+        ("learned_positions", None), ("prenorm", None), ("mbart", None), ("separate", None),
+        ("layernorm_embedding", None), ("no_scale", None), ("no_positions", None), ("gelu", None),
+        ("adaptive_softmax", "decoder.adaptive_softmax.head"),
+        ("other_dims", "size (16,)"),
+        ("no_final_norm", "decoder.layer_norm.bias of size None"),
+    ],
+)  # fmt: skip
+def test_layouts_of_transformers_have_the_same_logits(variant, refused):
+    task = task_for(variant)
+    model, words = tiny_model(task, variant, torch.float32), task.target_dictionary
+    if refused:
+        with pytest.raises(UsageError) as caught:
+            converted(model.encoder, model.decoder, words)
+        assert "--peers: got 'transformers" in str(caught.value) and refused in str(caught.value)
+        return
+    there = converted(model.encoder, model.decoder, words)
+    fed = torch.cat((torch.tensor([words.eos()]), torch.randint(4, 30, (10,))))[None]
+    for source in sources(task, (5, 9)):
+        with torch.no_grad():
+            ours = model(source[None], torch.tensor([len(source)]), fed)[0]
+            theirs = there(input_ids=source[None], decoder_input_ids=fed).logits
+        torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=0)
 
 
 def test_references_are_the_raw_text_of_the_data_folder(tmp_path):

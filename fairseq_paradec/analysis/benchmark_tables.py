@@ -109,7 +109,7 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
                     + f", in the same rounds ({setting['dtype']}, {threads(main)}).",
                     "identical: to fairseq greedy.",
                 ],
-                "rows": [peer_row(s, latency) for s in peers],
+                "rows": [peer_row(s, latency, int(main)) for s in peers],
             }
         )
     return found
@@ -319,7 +319,7 @@ def peer_threads_rows(
     found: dict[str, Row] = {}
     for count, times in latency.items():
         for peer in peers:
-            if str(peer["threads"]) == count and peer["label"] in times:
+            if peer["threads"] in (None, int(count)) and peer["label"] in times:
                 name = peer["label"].removesuffix(f", {threads(count)}")
                 row = found.setdefault(name, {"decoder": name, "label": label(peer)})
                 row[f"{threads(count)}, ms"] = milliseconds(times[peer["label"]]).text(2)
@@ -328,13 +328,19 @@ def peer_threads_rows(
     return [row for row in found.values() if len(row) == 2 + 2 * len(latency)]
 
 
-def peer_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
-    """Return the latency of a peer, with its own dtype and threads."""
+def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Row:
+    """Return the latency of a peer, with its own dtype and threads.
+
+    Args:
+        system: of the document.
+        times: of all systems.
+        main: the number of threads of the run.
+    """
     name, at_one = system["label"], system["agreement"]["1"]
     return {
         "peer": name,
         "dtype": system["dtype"],
-        "threads": system["threads"],
+        "threads": system["threads"] or main,
         "ms per sentence": milliseconds(times[name]).text(2),
         "p95": round(1000 * percentile(times[name], 95), 2),
         **against_baselines(name, times),

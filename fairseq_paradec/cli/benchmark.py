@@ -12,8 +12,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..measure import DEFAULT_DECODERS, DTYPES
+from ..measure import CTRANSLATE2, DEFAULT_DECODERS, DTYPES, PEERS
 from . import arguments
+
+
+def peers(text: str) -> tuple[str, ...]:
+    """Read an argument that is a list of engines with commas between them.
+
+    Raises:
+        ArgumentTypeError: one is unknown; argparse adds the flag's name.
+    """
+    found = tuple(dict.fromkeys(text.split(",")))
+    if not set(found) <= set(PEERS):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {', '.join(PEERS)}, or both")
+    return found
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +72,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--min-len", type=number, help="fairseq's, for all decoders")
     add("--unkpen", type=float, help="fairseq's, for all decoders")
     add("--temperature", type=arguments.positive, help="fairseq's, for all decoders")
-    add("--peers", action="store_true", help="CTranslate2 on the same checkpoint, too (CPU)")
+    add(
+        "--peers", nargs="?", type=peers, const=(CTRANSLATE2,), default=(), metavar="LIST",
+        help=f"other engines on the same checkpoint, too (CPU): {', '.join(PEERS)}, or both with a "
+        f"comma (without LIST: {CTRANSLATE2})",
+    )  # fmt: skip
     add("--busy", action="store_true", help="measure also while others use the machine")
     arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
 

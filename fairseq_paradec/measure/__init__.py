@@ -4,6 +4,9 @@ This file holds the constants that their parsers need; the modules import torch 
 """
 
 #: Of ``--dtype``.
+#: The engines that ``--peers`` names.
+CTRANSLATE2, TRANSFORMERS = PEERS = "ctranslate2", "transformers"
+
 DTYPES = ("fp32", "fp16", "bf16")
 
 #: The benchmark's decoders besides those that are always there.

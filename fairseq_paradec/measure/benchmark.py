@@ -21,7 +21,7 @@ from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..errors import option_error
-from . import DEFAULT_DECODERS, documents, machine, rounds
+from . import CTRANSLATE2, DEFAULT_DECODERS, TRANSFORMERS, documents, machine, rounds
 from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
@@ -31,6 +31,7 @@ from .specs import COMMON
 from .systems import PEER, FairseqSystem, Models, System
 from .text import holds_images, quality_of
 from .timings import Benchmark, Plan
+from .transformers_peer import transformers_systems
 
 ALWAYS = {BEAM: "beam --beam 5", GREEDY: "beam --beam 1", OWN_GREEDY: "greedy"}
 
@@ -55,7 +56,7 @@ def benchmark(args: argparse.Namespace) -> int:
     # Before anything is built: generators are built with these threads.
     torch.set_num_threads(args.threads[0])
     documents.check_out(args.out)
-    systems = make_systems(args, common)
+    systems, left_out = make_systems(args, common)
     task = systems[0].task
     plan = make_plan(systems[0], args)
     texts, source = references(
@@ -90,7 +91,7 @@ def benchmark(args: argparse.Namespace) -> int:
         "schema": BENCHMARK,
         "version": VERSIONS[BENCHMARK][-1],
         "title": args.title or f"Benchmark of {args.path}",
-        "notes": notes(setting, systems, args),
+        "notes": [*notes(setting, systems, args), *left_out],
         **machine.circumstances("benchmark", args.argv[1:]),
         **report(bench, quality, setting),
     }
@@ -103,8 +104,13 @@ def benchmark(args: argparse.Namespace) -> int:
     return 0
 
 
-def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[System]:
+def make_systems(
+    args: argparse.Namespace, common: dict[str, Any]
+) -> tuple[list[System], list[str]]:
     """Load models and build the decoders.
+
+    Returns:
+        The decoders, and notes on those that are left out.
 
     Raises:
         UsageError: a decoder cannot be built, or has the name of another.
@@ -115,18 +121,22 @@ def make_systems(args: argparse.Namespace, common: dict[str, Any]) -> list[Syste
     for label, spec in ALWAYS.items():
         systems.append(FairseqSystem(spec, models, args.path, common, label))
     systems += [FairseqSystem(spec, models, args.path, common) for spec in chosen]
-    if args.peers:
+    left_out: list[str] = []
+    if CTRANSLATE2 in args.peers:
         systems += [
             CTranslate2System(beam, kind, threads, models, args.path, common)
             for kind in ("float32", "int8")
             for beam in (1, 5)
             for threads in numbers_of_threads(len(os.sched_getaffinity(0)), args.threads)
         ]
+    if TRANSFORMERS in args.peers:
+        more, left_out = transformers_systems(systems, models, args.path, common)
+        systems += more
     labels = [system.label for system in systems]
     for name in labels:
         if labels.count(name) > 1:
             raise option_error("--decoder", name, "a LABEL= of its own for each decoder")
-    return systems
+    return systems, left_out
 
 
 def make_plan(system: System, args: argparse.Namespace) -> Plan:

@@ -39,7 +39,9 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
         command: the module's name.
         argv: its arguments; None means the process's own.
     """
-    names = ("torch", "numpy", "fairseq-fixed", "fairseq", "sacrebleu", "ctranslate2")
+    names = (
+        "torch", "numpy", "fairseq-fixed", "fairseq", "sacrebleu", "ctranslate2", "transformers"
+    )  # fmt: skip
     versions = {"fairseq_paradec": __version__, "python": platform.python_version()}
     for name in names:
         try:

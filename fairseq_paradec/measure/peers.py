@@ -1,4 +1,4 @@
-"""Other engines on the same checkpoint: CTranslate2."""
+"""Other engines on the same checkpoint: what they have in common, and CTranslate2."""
 
 from __future__ import annotations
 
@@ -13,15 +13,67 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from ..analysis.benchmark_tables import threads as counted
 from ..decoding.provenance import provenance
 from ..errors import UsageError, option_error
+from . import CTRANSLATE2
 from .systems import PEER, Models, Output, count_parameters
 from .text import plain_text, text_language
 
 
-class CTranslate2System:
+class Peer:
+    """A checkpoint in another engine.
+
+    Attributes:
+        passes: unknown; others are those of ``System``.
+
+    Args:
+        label: its name in every table.
+        engine: as records name it.
+        dtype: of its weights, as the engine names it.
+        threads: its own number of CPU threads; None: the run's.
+        models: where the checkpoint and the test set come from.
+        path: the checkpoint.
+    """
+
+    promise = PEER
+
+    def __init__(
+        self, label: str, engine: str, dtype: str, threads: int | None, models: Models, path: str
+    ) -> None:
+        self.label, self.command = label, f"--peers {engine}: {label}"
+        self.engine, self.dtype, self.threads = engine, dtype, threads
+        self.models, self.task = models.load(path)
+        self.files = path.split(os.pathsep)
+        self.parameters = count_parameters(self.models)
+        self.dataset = self.task.dataset(models.subset)
+        self.language = text_language(models.data, self.task.cfg.target_lang)
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch.
+
+        Args:
+            sentences: their numbers in the test set.
+        """
+        outputs = self.search([self.dataset[i]["source"] for i in sentences])
+        return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
+
+    def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
+        """Return the words of each translation; sources are of unequal lengths, with ``</s>``."""
+        raise NotImplementedError
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Return False: a peer is not lossless, so its differences are no ties."""
+        return False
+
+    def provenance(self) -> dict[str, Any]:
+        """Return how batches are decoded, as docs/trace.md describes it."""
+        return provenance(False, self.engine, self.dtype, False, self.models)
+
+
+class CTranslate2System(Peer):
     """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
 
     Args:
@@ -45,16 +97,8 @@ class CTranslate2System:
         path: str,
         common: dict[str, Any],
     ) -> None:
-        name = "greedy" if beam == 1 else f"beam {beam}"
-        self.label = f"CTranslate2 {name}, {compute_type}, {counted(threads)}"
-        self.command = f"--peers ({compute_type}, beam {beam}, {counted(threads)})"
-        self.promise, self.dtype = PEER, compute_type
-        self.threads: int | None = threads
-        self.models, self.task = models.load(path)
-        self.files = path.split(os.pathsep)
-        self.parameters = count_parameters(self.models)
-        self.dataset = self.task.dataset(models.subset)
-        self.language = text_language(models.data, self.task.cfg.target_lang)
+        label = f"CTranslate2 {search_name(beam)}, {compute_type}, {counted(threads)}"
+        super().__init__(label, CTRANSLATE2, compute_type, threads, models, path)
         self._translator = translator(converted(path, models.data), compute_type, threads)
         self._limits = {
             "beam_size": beam,
@@ -62,25 +106,24 @@ class CTranslate2System:
             "min_decoding_length": int(common.get("min_len", 1)),
         }
 
-    def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
+    def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
+        """Return the words of each translation."""
         dictionary = self.task.source_dictionary
-        sources = [dictionary.string(self.dataset[i]["source"]).split() for i in sentences]
-        results = self._translator.translate_batch(sources, **self._limits)
-        outputs = [result.hypotheses[0] for result in results]
-        return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
+        words = [dictionary.string(source).split() for source in sources]
+        results = self._translator.translate_batch(words, **self._limits)
+        return [result.hypotheses[0] for result in results]
 
-    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Return False: a peer is not lossless, so its differences are no ties."""
-        return False
 
-    def provenance(self) -> dict[str, Any]:
-        """Return how batches are decoded, as docs/trace.md describes it."""
-        return provenance(False, "ctranslate2", self.dtype, False, self.models)
+def search_name(beam: int) -> str:
+    """Return a search's name; a beam of 1 is greedy."""
+    return "greedy" if beam == 1 else f"beam {beam}"
+
+
+def missing(engine: str) -> UsageError:
+    """Return the error of an engine that is not installed."""
+    return option_error(
+        "--peers", engine, "an installed package: pip install fairseq_paradec[peers]"
+    )
 
 
 def translator(folder: str, compute_type: str, threads: int) -> Any:
@@ -134,9 +177,7 @@ def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: 
     try:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
-        raise option_error(
-            "--peers", "ctranslate2", "an installed package: pip install fairseq_paradec[peers]"
-        ) from error
+        raise missing(CTRANSLATE2) from error
     keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
     _KEPT.append(keep)
     folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"

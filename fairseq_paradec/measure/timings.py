@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..analysis.timing import total
 from . import machine, rounds
 from .journal import Journal
-from .systems import PEER, Output, System, columns, decode
+from .systems import Output, System, columns, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
@@ -82,13 +82,13 @@ class Benchmark:
     def _timed_by(self, threads: int) -> list[System]:
         """Return the systems whose latency is measured with these threads.
 
-        A peer has its own number of threads; the first rounds have peers of every number.
+        A peer may have its own number of threads; the first rounds have peers of every number.
         """
         return self.systems if threads == self.plan.threads[0] else self._with(threads)
 
     def _with(self, threads: int) -> list[System]:
-        """Return the systems on a number of threads: all but peers on another."""
-        return [s for s in self.systems if s.promise != PEER or s.threads == threads]
+        """Return the systems on a number of threads: all but those on another of their own."""
+        return [s for s in self.systems if s.threads in (None, threads)]
 
     def _left(self) -> int:
         """Return the largest number of translations left."""

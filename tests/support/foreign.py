@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers.utils
 from fairseq.data import Dictionary
 
 from fairseq_paradec.importing.vocabulary import M2M_100
+from fairseq_paradec.measure.transformers_peer import configuration, load_class
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.tasks.translation import ParallelTranslationTask
 from support.builders import DEMO, tiny_model
@@ -36,12 +36,6 @@ LANGUAGES = {
     "m2m_100": tuple(f"__{code}__" for code in M2M_100), "nllb": ("eng_Latn", "deu_Latn"),
     "mbart": ("en_XX", "de_DE"),
 }  # fmt: skip
-
-
-def load_class(name: str) -> Any:
-    """A class of transformers, which imports torchaudio where it is, even if that does not load."""
-    transformers.utils.is_torchaudio_available = lambda: False
-    return getattr(transformers, name)
 
 
 @functools.cache
@@ -110,19 +104,12 @@ def save(
 
     `order` are fairseq's numbers by theirs; `changes` go into the configuration.
     """
-    options, state = given.args, given.state_dict()
-    here, there = options.encoder, options.decoder
+    state = given.state_dict()
     numbers = {words[number]: new for new, number in enumerate(order)}
-    changes = {"decoder_start_token_id": numbers["</s>"], "bos_token_id": numbers["<s>"]} | changes
-    config = load_class(kind.replace("ForConditionalGeneration", "").replace("MT", "") + "Config")(
-        vocab_size=len(order), d_model=here.embed_dim, encoder_layers=here.layers,
-        decoder_layers=there.layers, scale_embedding=given.decoder.embed_scale != 1,
-        encoder_attention_heads=here.attention_heads, encoder_ffn_dim=here.ffn_embed_dim,
-        decoder_attention_heads=there.attention_heads, decoder_ffn_dim=there.ffn_embed_dim,
-        activation_function=options.activation_fn, pad_token_id=numbers["<pad>"],
-        max_position_embeddings=options.max_target_positions, eos_token_id=numbers["</s>"],
-        forced_eos_token_id=None, **changes,
-    )  # fmt: skip
+    special = {"pad": "<pad>", "eos": "</s>", "bos": "<s>", "decoder_start": "</s>"}
+    changes = {f"{name}_token_id": numbers[word] for name, word in special.items()} | changes
+    family = kind.replace("ForConditionalGeneration", "").replace("MT", "")
+    config = configuration(family, given.encoder, given.decoder, words, **changes)
     name = kind if kind.endswith("Generation") else kind + "Model"
     model = load_class(name)(config).eval()
     theirs = model.state_dict()
