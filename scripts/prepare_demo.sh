@@ -122,6 +122,8 @@ for name in $kinds; do
     fi
 done
 drafts=()
-[ ! -f "$dest/drafter.pt" ] || drafts=(--drafter-path "$dest/drafter.pt")
+for file in assistant.pt drafter.pt; do # the last one that is there
+    [ ! -f "$dest/$file" ] || drafts=(--drafter-path "$dest/$file")
+done
 "${paradec[@]}" pack "$dest" "$dest" --path "$dest/model.pt" "${drafts[@]}" \
     --tokenizer moses --bpe subword_nmt --bpe-codes "$dest/codes.bpe"

@@ -21,7 +21,7 @@ LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "n
 @pytest.mark.parametrize(("arguments", "words"), [
     (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
     (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
-    (["demo"], ["--data", "data-bin/demo.en-de in a checkout"]),
+    (["demo"], ["--data", "data-bin/demo-small.en-de in a checkout"]),
     ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
     ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
 ])  # fmt: skip
@@ -42,7 +42,7 @@ def test_every_module_with_a_parser_is_a_command():
 
 @pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
-    few = ("--sentences", "6", "--block-size", "3", "--text", "A dog runs.")
+    few = ("--data", str(DEMO), "--sentences", "6", "--block-size", "3", "--text", "A dog runs.")
     assert main.main(["demo", *few]) == 0
     lines = capsys.readouterr().out.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})

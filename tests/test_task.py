@@ -146,7 +146,9 @@ def test_generate_answers_every_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "data-bin/demo.en-de/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "data-bin/demo.en-de/README.md", "data-bin/demo-small.en-de/README.md"]
+)
 def test_the_commands_of_a_page_run_as_written(page):
     """In the checkout, with fairseq's own scripts on the path; text for those that read some."""
     root = PLUGIN.parent
