@@ -1,5 +1,5 @@
 # make setup   install everything, and `paradec`, into .venv (Python 3.11 or 3.12; PYTHON= picks it)
-# make demo    set up what is missing, then translate 100 sentences by every decoder;
+# make demo    set up what is missing, then translate 100 sentences by several decoders;
 #              TEXT="A dog runs." is translated, too
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
 # make test-slow   the other tests: pipelines, compiling, several processes, browser

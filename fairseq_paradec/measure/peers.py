@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 import functools
 import os
@@ -23,7 +24,7 @@ from .systems import PEER, Models, Output, count_parameters
 from .text import plain_text, text_language
 
 
-class Peer:
+class Peer(abc.ABC):
     """A checkpoint in another engine.
 
     Attributes:
@@ -60,9 +61,9 @@ class Peer:
         outputs = self.search([self.dataset[i]["source"] for i in sentences])
         return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
+    @abc.abstractmethod
     def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
         """Return the words of each translation; sources are of unequal lengths, with ``</s>``."""
-        raise NotImplementedError
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Return False: a peer is not lossless, so its differences are no ties."""
