@@ -75,8 +75,9 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
 @pytest.mark.slow
 def test_the_demo_takes_heads(paths, capsys):
     threads = torch.get_num_threads()
-    status, out, _ = run(capsys, "demo", "--sentences", "4", "--heads-path", paths["heads"])
+    demo = ("demo", "--data", str(DEMO), "--sentences", "4", "--heads-path")
+    status, out, _ = run(capsys, *demo, paths["heads"])
     torch.set_num_threads(threads)
     rows = [line.split() for line in out.splitlines()]
     assert status == 0 and [row[-1] for row in rows if row[:1] == ["blockwise"]] == ["4/4"]
-    assert "--drafter-path: got" in run(capsys, "demo", "--heads-path", MODEL)[2]
+    assert "--drafter-path: got" in run(capsys, *demo, MODEL)[2]
