@@ -55,6 +55,7 @@ JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.p
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
 GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
 GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
+SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
@@ -190,6 +191,10 @@ MUTANTS = [
     m("assisted", WRITING, "starts = [start + 1 for start in starts]", "pass"),
     m("assisted", "csrc/write.h", "!(sums[b] >= to.least)", "!(sums[b] > -9e9f)"),
     m("assisted", ASSISTED, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
+    m("assisted", SELF_DRAFT, "self.scorer.keep(lengths)", "pass"),
+    m("assisted", SELF_DRAFT, "self.sizes.drop(stay)", "super().drop(stay)"),
+    m("assisted", "decoding/engine/chunk.py", "if self._joined_at != other.gathered:",
+      "if self._joined_at is None:", "test_changed_weights.py"),
     # native passes
     m("native", "csrc/stack.h", "token.place + 1 : start + seen[j];",
       "token.place + 2 : start + seen[j];", *NATIVE),

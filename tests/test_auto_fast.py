@@ -33,6 +33,7 @@ LOOSE = [f"gad_pp --block-size 6 --accept-topk {rule}" for rule in ("3 --accept-
 OWN = [f"blockwise --block-size {size}" for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2,
        f"{HEADS_BLOCK_SIZE} --adaptive-block")]  # fmt: skip
 ASSISTED = [f"assisted --block-size {size}" for size in (4, 8)]
+SELF = "self_draft"
 FIRST = Bin(1, 8)
 SIX = (3, 7, 5, 9, 2, 4)  # a batch of another bin
 
@@ -97,23 +98,23 @@ def test_candidates_follow_models_and_drafters():
     heads = builders.lend_heads(task, model, headed.block_heads)
     own_drafter = lend(task, headed, tiny_drafter(task))
     for models, flags, wanted in (
-        ([model, model], {}, HGJ),
-        ([model], {"drafter_path": path}, [*HGJ, *GAD]),
-        ([headed], {}, [*HGJ, *OWN]),
-        ([headed, headed], {}, HGJ),
-        ([model], {"drafter_path": heads}, [*HGJ, *OWN]),
-        ([headed], {"drafter_path": own_drafter}, [*HGJ, *GAD, *OWN]),
-        ([model], {"drafter_path": lend(task, model, model)}, [*HGJ, *ASSISTED]),
+        ([model, model], {}, [*HGJ, SELF]),
+        ([model], {"drafter_path": path}, [*HGJ, *GAD, SELF]),
+        ([headed], {"engine_dtype": "int8"}, [*HGJ, *OWN]),
+        ([headed, headed], {}, [*HGJ, SELF]),
+        ([model], {"drafter_path": heads}, [*HGJ, SELF, *OWN]),
+        ([headed], {"drafter_path": own_drafter}, [*HGJ, *GAD, SELF, *OWN]),
+        ([model], {"drafter_path": lend(task, model, model)}, [*HGJ, *ASSISTED, SELF]),
     ):
         generator = build(task, models, **flags)
         assert list(generator.candidates) == ["greedy", *wanted]
         for label in wanted[3:]:
             own = label in OWN and models == [headed]
             path_of = generator.candidates[label].config.drafter_path
-            assert path_of == (None if own else flags["drafter_path"])
+            assert path_of == (None if own else flags.get("drafter_path")) or label == SELF
     found = build(task, [model], drafter_path=path, latency_budget_ms=9.0, beam=4)
-    assert list(found.candidates) == ["beam --beam 4", "greedy", *HGJ, *GAD, *LOOSE]
-    assert list(found.quality.values()) == [BEAM] + 7 * [LOSSLESS] + 2 * [RELAXED]
+    assert list(found.candidates) == ["beam --beam 4", "greedy", *HGJ, *GAD, *LOOSE, SELF]
+    assert list(found.quality.values()) == [BEAM] + 7 * [LOSSLESS] + 2 * [RELAXED] + [LOSSLESS]
 
 
 QUALITY = {"beam": BEAM, "greedy": LOSSLESS, "hgj": LOSSLESS, "gad": LOSSLESS, "gad_pp": RELAXED}
@@ -235,7 +236,7 @@ def test_who_breaks_the_promise_is_out(monkeypatch, caplog, place, name, wrong, 
     monkeypatch.setattr(place, name, wrong)
     run(generator)
     assert generator._excluded & set(generator.candidates) == set(GAD)
-    assert generator._choices[FIRST] in HGJ and said in caplog.text
+    assert generator._choices[FIRST] in [*HGJ, SELF] and said in caplog.text
 
 
 @pytest.mark.parametrize("is_tie", [True, False])

@@ -10,6 +10,7 @@ from support.builders import Limits, batch, tiny_model
 
 from fairseq_paradec.decoding.provenance import weights_hash
 
+DRAFTED = ("gad", "assisted", "blockwise")
 ENGINES = {
     "native": {"engine": "native"},
     "native int8": {"engine": "native", "engine_dtype": "int8"},
@@ -49,7 +50,9 @@ def built(decoding, seed):
 
 def generator(task, decoding, model, helper, engine):
     flags = Limits().flags() | {"decoding": decoding} | ENGINES[engine]
-    if decoding in ("gad", "assisted", "blockwise"):
+    if decoding == "self_draft" and engine == "native int8":
+        flags["drafter_dtype"] = "bf16"
+    if decoding in DRAFTED:
         lend = builders.lend_heads if decoding == "blockwise" else builders.lend
         flags["drafter_path"] = lend(task, model, helper)
     return task.build_generator([model], argparse.Namespace(**flags))
@@ -64,7 +67,7 @@ def outputs(made, task, model):
 
 @pytest.mark.parametrize("change", [new_values, through_data, one_matrix])
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("decoding", ["greedy", "gad", "assisted", "blockwise", "multiword_beam"])
+@pytest.mark.parametrize("decoding", ["greedy", "self_draft", *DRAFTED, "multiword_beam"])
 def test_changed_weights_are_read(decoding, engine, change):
     task, model, helper = built(decoding, 0)
     _, *others = built(decoding, 5)
@@ -79,6 +82,6 @@ def test_changed_weights_are_read(decoding, engine, change):
         assert now == outputs(new, task, fresh)
         before.append(now)
     assert before[0] != before[1]
-    if decoding in ("gad", "assisted", "blockwise"):
+    if decoding in DRAFTED:
         assert before[1] != before[2]
     assert weights_hash(model) == weights_hash(fresh) != kept_hash

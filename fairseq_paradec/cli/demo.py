@@ -56,7 +56,9 @@ def translated(data: Path, text: str) -> str:
 
     translator = Translator(data, flag="--data")
     lines = [f"source       {text}"]
-    for decoding, drafter in (("greedy", None), ("gad", "drafter"), ("assisted", "assistant")):
+    for decoding, drafter in (
+        ("greedy", None), ("self_draft", None), ("gad", "drafter"), ("assisted", "assistant"),
+    ):  # fmt: skip
         path = None if drafter is None else data / f"{drafter}.pt"
         if path is None or path.is_file():
             more = {} if path is None else {"drafter_path": str(path)}

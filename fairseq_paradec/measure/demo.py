@@ -63,6 +63,7 @@ def decoders(
     }
     own_beam = {"own beam 5": search} if several else {}
     return ALWAYS | {
+        "self_draft": "self_draft",
         "pj": "pj",
         f"pgj block {block_size}": f"pgj {size}",
         f"hgj block {block_size}": f"hgj {size}",

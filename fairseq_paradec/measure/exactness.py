@@ -6,15 +6,16 @@ from typing import Any
 
 from ..methods.registry import METHODS
 
-# The methods without a trained drafter, as one kind.
+# The methods without drafts in a dtype of their own, as one kind.
 UNTRAINED = "jacobi"
 
 
 def kinds() -> dict[str, list[str]]:
     """Return the methods of each ``--decoding`` of this command."""
     measured = [one for one in METHODS.values() if one.exact_variants is not None]
-    untrained = [one.name for one in measured if one.drafter is None]
-    return {UNTRAINED: untrained} | {one.name: [one.name] for one in measured if one.drafter}
+    drafting = [one.name for one in measured if "drafter_dtype" in one.reads]
+    plain = [one.name for one in measured if one.name not in drafting]
+    return {UNTRAINED: plain} | {name: [name] for name in drafting}
 
 
 def variants(

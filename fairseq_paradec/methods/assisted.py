@@ -48,8 +48,12 @@ class AssistedGenerator(DraftedGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
-        most = self.config.draft_tree
-        given = (
+        most, given = self.config.draft_tree, self.drafting(rows, rules)
+        return AssistantDrafter(*given) if most is None else TreeAssistant(most, *given)
+
+    def drafting(self, rows: Sequence[Row], rules: TokenRules) -> tuple[Any, ...]:
+        """Return the arguments of AssistantDrafter."""
+        return (
             self.draft_scorer,
             self.projection,
             rules,
@@ -58,4 +62,3 @@ class AssistedGenerator(DraftedGenerator):
             self.record_tokens,
             self.sampling,
         )
-        return AssistantDrafter(*given) if most is None else TreeAssistant(most, *given)

@@ -77,7 +77,7 @@ class DraftedGenerator(ParallelGenerator):
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Also share the drafter's scorer; see MethodGenerator.join."""
         super().join(scorers, record_tokens)
-        name = f"{type(self.draft_scorer).__name__} {self.draft_engine.dtype}"
+        name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:

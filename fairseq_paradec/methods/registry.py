@@ -70,6 +70,7 @@ class Method:
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
         exact_variants: its settings in ``paradec lossless``; None: none.
         candidates: its settings in ``auto_fast``; None: none.
+        offered: whether auto_fast tries it with an ``--engine-dtype``, on a kind of device.
         is_given_builder: whether its generator builds other methods' generators.
     """
 
@@ -96,6 +97,7 @@ class Method:
     flops: Callable[..., flops.Count] | None = flops.verifying
     exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
+    offered: Callable[[str | None, str], bool] = lambda dtype, device: True
     is_given_builder: bool = False
 
     def __post_init__(self) -> None:
@@ -260,6 +262,17 @@ _ENTRIES = (
         flops=flops.assisting,
         exact_variants=variants.assisted_blocks,
         candidates=variants.assists,
+    ),
+    Method(
+        name="self_draft",
+        summary="the Transformer of --path drafts token by token in int8, and itself verifies",
+        generator="self_draft.SelfDraftGenerator",
+        reads=("block_size", "adaptive_block", "drafter_dtype"),
+        defaults={"block_size": 20, "drafter_dtype": "int8"},
+        flops=None,
+        exact_variants=variants.long_blocks,
+        candidates=variants.plain,
+        offered=lambda dtype, device: dtype != "int8" and device == "cpu",
     ),
     Method(
         name="nat",

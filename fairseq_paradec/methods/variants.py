@@ -71,6 +71,11 @@ def assisted_blocks(joined: bool, block: int) -> Settings:
     return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.0}, *trees]
 
 
+def long_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``self_draft``; see ``defaults``."""
+    return [{"block_size": 4}, {}, {"block_size": 32}, {"adaptive_block": True}]
+
+
 def trained_blocks(joined: bool, block: int) -> Settings:
     """Return the settings of ``blockwise``: every block size with heads; see ``defaults``."""
     return [{"block_size": size} for size in range(1, block + 1)]

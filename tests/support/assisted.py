@@ -52,4 +52,6 @@ def twin(setting: Any, source: Sequence[int], prefix: Sequence[int]) -> Any:
     models = (setting.models, [setting.given])
     verify, draft = (gad.verifier(each, source, rules) for each in models)
     usual = {"block_size": 6, "draft_confidence": 0.4}
+    if setting.case.method == "self_draft":
+        usual = {"block_size": 20, "draft_confidence": 0}
     return paper.assisted(verify, draft, rules, **usual | flags)

@@ -81,6 +81,7 @@ CASES = [
     case("assisted", "assisted", "noisy", draft_tree=12, draft_confidence=0.05),
     case("assisted", "assisted", "other", draft_tree=1),
     case("assisted", "assisted", "noisy", exact=False, draft_tree=24, accept_topk=4),
+    case("self_draft", "self", block_size=5), case("self_draft", "self", adaptive_block=True),
     case("gad", "gad", "causal", draft_tree=24),
     case("gad", "gad", "noisy", block_size=50, draft_tree=32),
     case("gad_pp", "gad", "noisy", exact=False, draft_tree=9, accept_topk=20, accept_margin=4.0),
@@ -213,6 +214,8 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
         task, model = built(row["variant"], dtype)
     models = [model] if row["models"] == 1 else [model, built("other_dims", dtype)[1]]
     models = [placed(one, device, dtype) for one in models]
+    if chosen.family == "self" and row["dtype"] == "float64":
+        flags["drafter_dtype"] = "fp32"
     limits = replace(LIMITS[row["limits"]], suppressed=row["suppressed"])
     lengths, left = BATCHES[row["batch"]]
     sample = on(device, batch(task, lengths, seed=1, left_pad=left))

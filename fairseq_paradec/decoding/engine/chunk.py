@@ -66,8 +66,10 @@ class ChunkScorer:
         projection: the output projection at the same time.
         cache: the batch's cache.
         encoder_out: the batch's encoder output, in fairseq's layout.
+        gathered: how often weights were gathered.
     """
 
+    gathered = 0
     weights: Any  # DecoderWeights, or NativeWeights
     cache: Any  # Cache, or NativeCache
 
@@ -76,6 +78,7 @@ class ChunkScorer:
         self.engine = engine
         self.given = model
         self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
+        self._joined_at: int | None = None
         self._watch = Watch(model)
         self._settle()
 
@@ -154,6 +157,7 @@ class ChunkScorer:
         if changed or self._gathered_from not in (None, kind):
             self._settle()
         self._gathered_from = kind
+        self.gathered += 1
         if self.packed is not None:
             self.weights = self.packed.decoder
             self.projection = gather_projection(self.model, "plain")
@@ -200,6 +204,13 @@ class ChunkScorer:
         """Take an encoder's output, in fairseq's layout, and start an empty cache."""
         self._gather_weights()
         self._start(encoder_out)
+
+    def join(self, other: ChunkScorer) -> None:
+        """Read and write the cache of another native scorer of this model, which has encoded."""
+        if self._joined_at != other.gathered:
+            self._gather_weights()
+            self._joined_at = other.gathered
+        self.cache = other.cache
 
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Make keys and values of the source, and an empty cache."""

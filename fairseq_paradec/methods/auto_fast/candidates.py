@@ -38,7 +38,11 @@ class Candidate:
 
 
 def candidates(
-    config: DecodingConfig, drafters: Mapping[str, Drafter], vocabulary: int, beam: int
+    config: DecodingConfig,
+    drafters: Mapping[str, Drafter],
+    vocabulary: int,
+    beam: int,
+    device: str = "cpu",
 ) -> list[Candidate]:
     """List the candidates of auto_fast.
 
@@ -47,6 +51,7 @@ def candidates(
         drafters: the available drafters by kind; see the registry.
         vocabulary: the target dictionary's size.
         beam: fairseq's ``--beam``; with a latency budget its search is a candidate.
+        device: the kind of device.
     """
     with_budget = config.latency_budget_ms is not None
     found = []
@@ -54,6 +59,8 @@ def candidates(
         found.append(Candidate(f"beam --beam {beam}", DecodingConfig(decoding="beam"), BEAM))
     for name, method in METHODS.items():
         if method.candidates is None or method.drafter not in (None, *drafters):
+            continue
+        if not method.offered(config.engine_dtype, device):
             continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
         base = DecodingConfig(**{"decoding": name, **method.defaults})

@@ -1,0 +1,109 @@
+"""Self-drafting: the model in 8 bits drafts token by token, and itself verifies.
+
+Source: Zhao et al. 2025 (QSpec): one model in two precisions, and one cache, in which verification
+overwrites what drafting wrote. There the precise form has quantised weights too; here it is the
+model as it is, so that outputs are greedy search's.
+
+| Zhao et al. 2025                       | here                                                 |
+|----------------------------------------|------------------------------------------------------|
+| drafting, 4-bit weights and activations| ``AssistantDrafter`` on int8 (``drafter_dtype``)     |
+| verifying, 16-bit activations          | the loop with rule ExactMatch, in the engine's dtype |
+| the reuse of the cache                 | ``ChunkScorer.join``, ``SelfDrafter``; natively      |
+
+Nothing is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..decoding.assistant import AssistantDrafter
+from ..decoding.loop import Proposal, Verdict
+from ..decoding.row import Row
+from ..decoding.token_rules import TokenRules
+from ..errors import option_error
+from .assisted import AssistedGenerator
+
+
+class SelfDraftGenerator(AssistedGenerator):
+    """``--decoding self_draft``.
+
+    Args:
+        models: the model, or an ensemble, for which its first model drafts.
+        tgt_dict: the target dictionary.
+        config: the options of decoding.
+        kwargs: see ParallelGenerator.
+
+    Raises:
+        UsageError: drafts would have the dtype of the passes that verify.
+    """
+
+    def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
+        super().__init__(models, tgt_dict, config, models[0], **kwargs)
+        self.helper = None
+        dtype = self.draft_engine.dtype_of(models[0])
+        if dtype == self.engine.dtype_of(models[0]):
+            raise option_error(
+                "--drafter-dtype", dtype,
+                "with self_draft another dtype than that of the passes that verify",
+            )  # fmt: skip
+
+    def make_drafter(
+        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+    ) -> AssistantDrafter:
+        """Return the drafter for one batch."""
+        return SelfDrafter(self.scorer, *self.drafting(rows, rules))
+
+    def _encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder; of an ensemble and for torch's passes, drafts have a cache of their own.
+
+        The native cache is fp32, whatever the weights are.
+        """
+        native = self.scorer.native and self.draft_scorer.native
+        if not (native and self.on_verifiers_encoder):
+            return super()._encode(net_input)
+        self.scorer.encode(net_input)
+        self.draft_scorer.join(self.scorer)
+
+
+class SelfDrafter(AssistantDrafter):
+    """Drafts on the verifier's cache, if both are native.
+
+    Args:
+        verifier: the scorer that verifies, with the cache that the loop keeps.
+        args: see AssistantDrafter.
+    """
+
+    def __init__(self, verifier: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.verifier = verifier
+
+    @property
+    def _one_cache(self) -> bool:
+        """Whether the loop keeps and drops what is cached."""
+        return self.scorer.cache is getattr(self.verifier, "cache", None)
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Draft; then only the committed tokens count as cached again."""
+        lengths = self.scorer.cache.lengths
+        proposal = super().propose(rows)
+        if self._one_cache:
+            self.scorer.keep(lengths)
+        return proposal
+
+    def observe(self, verdict: Verdict) -> None:
+        """Adapt the blocks, and keep the accepted tokens."""
+        if self._one_cache:
+            self.sizes.observe(verdict.num_accepted)
+        else:
+            super().observe(verdict)
+
+    def drop(self, stay: Sequence[int]) -> None:
+        """Keep the block sizes and the cache of these rows."""
+        if self._one_cache:
+            self.sizes.drop(stay)
+        else:
+            super().drop(stay)
