@@ -80,6 +80,8 @@ setup(
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
         "tqdm>=4.60,<5",
+        # reads corpora, wherever they are
+        "fsspec>=2024.2",
         # what the benchmark measures, checks and draws with
         "sacrebleu>=2.4,<3",
         "jsonschema>=4.18,<5",
@@ -99,9 +101,11 @@ setup(
         "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
         "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3"],
+        # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
+        "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
         "test": [
             "pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5",
-            "transformers>=5,<6",
+            "transformers>=5,<6", "ray>=2.40,<3", "pyarrow>=15",
         ],
     },
     entry_points={"console_scripts": ["paradec=fairseq_paradec.cli.main:main"]},

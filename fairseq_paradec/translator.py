@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, utils
@@ -24,6 +24,20 @@ from .tasks.translation import ParallelDecodingMixin
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
+
+
+class Translation(NamedTuple):
+    """What became of a line.
+
+    Attributes:
+        text: plain text; empty if there is a problem.
+        score: fairseq's of the hypothesis; None if there is a problem.
+        problem: why the line cannot be translated.
+    """
+
+    text: str
+    score: float | None
+    problem: str | None
 
 
 class Translator:
@@ -74,21 +88,25 @@ class Translator:
 
         Args:
             sentences: plain text, a sentence each.
-            options: see ``stream``.
+            options: see ``results``.
         """
         if isinstance(sentences, str):
             raise option_error("translate()", sentences, "a list of sentences")
         return list(self.stream(sentences, **options))
 
-    def stream(
+    def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
+        """Yield the translations as plain text; see ``results``."""
+        return (one.text for one in self.results(lines, **options))
+
+    def results(
         self,
         lines: Iterable[str],
         batch_size: int = BATCH_SIZE,
         max_tokens: int = MAX_TOKENS,
         buffer_size: int = BUFFER_SIZE,
         **options: Any,
-    ) -> Iterator[str]:
-        """Yield the translations in the order of the lines, each as soon as those before are there.
+    ) -> Iterator[Translation]:
+        """Yield what becomes of the lines, in their order, each as soon as those before are there.
 
         Args:
             lines: plain text, a sentence each, read ``buffer_size`` at a time.
@@ -109,9 +127,10 @@ class Translator:
 
     def _window(
         self, generator: Any, lines: Sequence[str], first: int, batch_size: int, max_tokens: int
-    ) -> Iterator[str]:
+    ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
-        found = {number: "" for number, line in enumerate(lines) if not line.strip()}
+        empty = Translation("", None, "is empty")
+        found = {number: empty for number, line in enumerate(lines) if not line.strip()}
         numbers = [number for number in range(len(lines)) if number not in found]
         done = 0
         for batch in self._batches([lines[number] for number in numbers], batch_size, max_tokens):
@@ -146,11 +165,14 @@ class Translator:
         line = line if self.tokenizer is None else self.tokenizer.encode(line)
         return line if self.bpe is None else self.bpe.encode(line)
 
-    def _decode(self, hypo: dict[str, Any]) -> str:
-        """Return the plain text of a hypothesis."""
+    def _decode(self, hypo: dict[str, Any]) -> Translation:
+        """Return a hypothesis as plain text."""
+        if "problem" in hypo:
+            return Translation("", None, hypo["problem"])
         text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
         text = text if self.bpe is None else self.bpe.decode(text)
-        return text if self.tokenizer is None else self.tokenizer.decode(text)
+        text = text if self.tokenizer is None else self.tokenizer.decode(text)
+        return Translation(text, float(hypo["score"]), None)
 
     def _build_tokenizer(self, pair: dict[str, str]) -> Any:
         """Build the folder's tokenizer; None: it has none."""
@@ -168,7 +190,7 @@ class Translator:
             options = {**self.folder.settings, **options}
             known = {*OPTIONS, *vars(GenerationConfig())}
             refuse_unknown("translate()", options, known)
-            options["decoding"] = decoding = options.get("decoding") or self._own_decoding()
+            options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
             method = METHODS.get(decoding)
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:
@@ -176,10 +198,10 @@ class Translator:
             self._generators[key] = self.task.build_generator(self.models, Namespace(**options))
         return self._generators[key]
 
-    def _own_decoding(self) -> str:
-        """Return ``auto_fast``, or ``auto`` for a model that only its own method decodes."""
+    def usual(self, decoding: str) -> str:
+        """Return a decoding, or ``auto`` for a model that only its own method decodes."""
         try:
-            check_models("auto_fast", self.models, None)
+            check_models(decoding, self.models, None)
         except UsageError:
             return "auto"
-        return "auto_fast"
+        return decoding

@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target_order": {"errors"},
     "images": {"errors"},
     "model_folder": {"errors"},
+    "corpus": {"errors"},
     "options": BASE,
     "compat": {"errors", "output"},
     "encoders": {"errors"},
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output", "translator", "importing"},
+    | {"measure", "model_folder", "output", "translator", "importing", "corpus"},
     "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"},
     "__main__": {"cli"},
 }  # fmt: skip

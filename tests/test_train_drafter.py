@@ -16,7 +16,7 @@ from support.commands import ROOT
 import fairseq_paradec
 from fairseq_paradec import model_folder
 from fairseq_paradec.cli import drafter_text, train_drafter
-from fairseq_paradec.cli.distill import parts
+from fairseq_paradec.cli.distill import plan
 from fairseq_paradec.cli.drafter_training import KINDS, SETTINGS
 from fairseq_paradec.cli.main import main as paradec
 
@@ -66,7 +66,7 @@ def test_a_folder_gets_a_drafter_from_text(model, capsys):
 @pytest.mark.slow
 def test_a_stopped_run_goes_on(model, monkeypatch, capsys):
     """Stopped while it translates, trains and puts the drafter there."""
-    stops = {(parts, "format_batch"): 9, (checkpoint_utils, "torch_persistent_save"): 4}
+    stops = {(plan, "content"): 2, (checkpoint_utils, "torch_persistent_save"): 4}
     monkeypatch.setattr(drafter_text, "MAX_TOKENS", 30)
     for (owner, name), calls in (stops | {(train_drafter, "write"): 2}).items():
         usual = getattr(owner, name)

@@ -7,12 +7,14 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..corpus import crews, parts
 from ..errors import option_error
 from ..model_folder import ModelFolder, checksum
-from .distill import merge, parts, shard
+from .distill import merge, plan
 from .translate import read
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -118,13 +120,13 @@ class Subset:
     def __init__(self, data: Path, name: str, dest: Path, translator: Translator) -> None:
         self.data, self.dest = data, dest
         self.model = str(translator.path / translator.folder.model)
-        plan = argparse.Namespace(
+        wanted = argparse.Namespace(
             data=data, subset=name, path=self.model, beam=1, lenpen=1.0, batch_size=None,
-            max_tokens=MAX_TOKENS, fp16=False, smoke=False, num_shards=1,
+            max_tokens=MAX_TOKENS, fp16=False, smoke=False,
         )  # fmt: skip
-        self.settings = parts.settings_of(plan) | {"decoding": "greedy"}
-        self.sources = shard.load_sources(data, self.settings, translator.task.source_dictionary)
-        self.translate = shard.by_number(
+        self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
+        self.sources = plan.load_sources(data, self.settings, translator.task.source_dictionary)
+        self.translate = plan.by_number(
             translator.task, translator.models, translator.generator({"decoding": "greedy"}),
             self.sources, translator.device,
         )  # fmt: skip
@@ -135,15 +137,17 @@ class Subset:
         return int(self.sources.sizes.sum())
 
     def finish(self) -> None:
-        """Translate what is not translated yet, batch by batch, and make the folder.
+        """Translate what is not translated yet, part by part, and make the folder.
 
         Raises:
             UsageError: no sentence has a translation.
         """
-        parts.begin(self.dest, self.settings, "--num-shards")
-        batches = shard.batches_of(self.sources.sizes.tolist(), self.settings)
-        if not (self.dest / "distilled.json").is_file():
-            shard.run_shard(parts.part_path(self.dest, 0, 1), batches, self.translate)
+        self.dest.mkdir(exist_ok=True)
+        parts.begin(self.dest, self.settings, "--save-dir", plan.FILES)
+        if not (self.dest / merge.REPORT).is_file():
+            work = partial(plan.content, self.translate)
+            some = plan.parts_of(self.sources, self.settings)
+            parts.make(self.dest, some, crews.alone(lambda: work), lambda: len(self.sources))
         counts = merge.merge(self.data, self.dest)
         if counts["sentences"] == counts["left out"]:
             allowed = "a model that translates the text; all of its translations are empty"

@@ -49,12 +49,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "average": "average the last checkpoints of a training run",
         "shrink": "a small copy of a checkpoint, or of its heads alone",
         "images": "image files as lines of tokens, and outputs as pictures",
+        "distill": "a data folder with a teacher's translations as targets",
         "data": "data folders from existing data; steps of scripts/prepare_*.sh",
     },
 }
 
-#: Steps of scripts/distill.sh and scripts/train.sh, hidden from the overview.
-STEPS = ("distill", "resume")
+#: A step of scripts/train.sh, hidden from the overview.
+STEPS = ("resume",)
 
 COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
 

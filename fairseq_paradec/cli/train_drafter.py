@@ -9,19 +9,17 @@ tokens that the model accepts. Stopped or killed, the same command goes on where
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..corpus.parts import locked
 from ..errors import option_error
 from ..model_folder import ModelFolder, checksum, read, write
 from . import arguments
@@ -86,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from .. import register
 
     register()
-    with arguments.warnings_alone(), locked(args.save_dir):
+    with arguments.warnings_alone(), locked(args.save_dir, "--save-dir"):
         return make(args, folder)
 
 
@@ -218,23 +216,6 @@ def same_file(first: Path, second: Path) -> bool:
     """Return whether two files are there and have the same content."""
     there = first.is_file() and second.is_file()
     return there and checksum(first) == checksum(second)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Make a folder, and hold it for this process.
-
-    Raises:
-        UsageError: another process works there.
-    """
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            allowed = "a folder in which no other process works"
-            raise option_error("--save-dir", str(path), allowed) from error
-        yield
 
 
 def in_words(seconds: float) -> str:

@@ -2,7 +2,9 @@
 
 The text is that of FILES, of --text, or of standard input. It is tokenised and split as the folder
 says, and the output is plain text again, in the order of the input; an empty line stays one. Lines
-are printed as soon as they and those before them are finished, so that Ctrl-C keeps them.
+are printed as soon as they and those before them are finished, so that Ctrl-C keeps them. With
+--out a corpus is translated in parts by many workers, of this machine or a Ray cluster
+(docs/scale.md); the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ..errors import option_error
 from ..methods.describe import flag_help
 from ..options import OPTIONS, flag
 from ..output import FAILED
-from . import arguments
+from . import arguments, machines, translate_corpus
 
 #: Flags of fairseq's search, with their types and helps.
 SEARCH: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -37,8 +39,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = 'example: paradec translate --model data-bin/demo.en-de --text "A dog runs."'
     add, number = parser.add_argument, arguments.whole_number
     add(
-        "files", metavar="FILE", nargs="*", type=Path, help="plain text in UTF-8, a sentence a line"
-    )
+        "files", metavar="FILE", nargs="*",
+        help="plain text in UTF-8, a sentence a line; with --out also folders, patterns, parquet "
+        "and paths that fsspec reads",
+    )  # fmt: skip
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
     add("--text", action="append", help="a sentence instead of files; may be repeated")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
@@ -48,8 +52,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--buffer-size", type=number,
         help="lines that are read and sorted by length together; 1 answers each line at once "
-        "(default: 512; 1 in a terminal)",
+        "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
     )  # fmt: skip
+    corpus = parser.add_argument_group("corpora")
+    corpus.add_argument(
+        "--out", metavar="DIR", type=Path,
+        help="write to DIR/parts rows of JSON: line, source, translation, score, problem, model, "
+        "settings",
+    )  # fmt: skip
+    corpus.add_argument("--column", help="of parquet files (default: text)")
+    machines.declare(corpus)
     search = parser.add_argument_group("fairseq's flags of the search").add_argument
     for name, (kind, text) in SEARCH.items():
         search(flag(name), type=kind, help=text)
@@ -68,12 +80,31 @@ def run(args: argparse.Namespace) -> int:
     """Translate; return 1 if an audit failed or a report could not be written."""
     if args.text and args.files:
         raise option_error("--text", args.text[0], "it without FILE")
+    if args.device is None:
+        import torch
+
+        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.out is not None:
+        return translate_corpus.translate_parts(args, given_options(args))
+    for name in ("column", "cluster", "processes"):
+        if getattr(args, name) is not None:
+            raise option_error(flag(name), getattr(args, name), "it with --out")
+    args.files = [*map(Path, args.files)]
     for path in args.files:
         if not path.is_file():
             raise option_error("FILE", str(path), "a text file")
     with arguments.warnings_alone():
         print_translations(args)
     return 1 if FAILED else 0
+
+
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of ``Translator.results`` that the command line gives."""
+    names = (*OPTIONS, *SEARCH, "batch_size", "max_tokens", "buffer_size")
+    options = {name: getattr(args, name) for name in names}
+    return {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
 
 
 def print_translations(args: argparse.Namespace) -> None:
@@ -85,19 +116,13 @@ def print_translations(args: argparse.Namespace) -> None:
 
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    translator = Translator(args.model, device=device)
+    translator = Translator(args.model, device=args.device)
     if not (args.text or args.files) and sys.stdin.isatty():
         args.buffer_size = args.buffer_size or 1
-    names = (*OPTIONS, *SEARCH, "batch_size", "max_tokens", "buffer_size")
-    options = {name: getattr(args, name) for name in names}
-    given = {
-        name: value for name, value in options.items() if value is not None and value is not False
-    }
     lines = iter(args.text) if args.text else read(args.files)
     total = sum(1 for _ in read(args.files)) if args.files else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
-    texts = translator.stream(lines, **given)
+    texts = translator.stream(lines, **given_options(args))
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
 

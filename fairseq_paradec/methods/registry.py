@@ -369,6 +369,13 @@ def own_decoding(models: Sequence[Any]) -> str | None:
     return next((name for name, method in METHODS.items() if method.owns(models)), None)
 
 
+def beam_search(models: Sequence[Any], beam: int) -> str:
+    """Return the fastest method whose outputs are those of fairseq's beam search."""
+    if len(models) > 1 or own_decoding(models) is not None:
+        return "beam"
+    return "greedy" if beam == 1 else "multiword_beam"
+
+
 def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
     """Refuse models that the method does not support.
 

@@ -133,7 +133,10 @@ class EverySentence:
         if len(good) == len(problems):
             return self._search(generator, models, sample, prefix_tokens, constraints)
         eos = self.tgt_dict.eos()
-        hypos = [[empty_hypothesis(eos, src_tokens.device)] for _ in problems]
+        hypos = [
+            [empty_hypothesis(eos, src_tokens.device) | {"problem": problem}]
+            for problem in problems
+        ]
         if good:
             decoded = self._search(
                 generator,

@@ -1,65 +1,57 @@
-"""Make a data folder of all the parts: the last step of distill.sh.
+"""Make a data folder of all the parts: the last step of distillation.
 
 Everything is written beside its place and renamed when complete; distilled.json comes last.
 """
 
 from __future__ import annotations
 
-import argparse
-import fcntl
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...corpus.parts import Part, read_settings
 from ...errors import UsageError
-from . import parts
-from .shard import batches_of, load_sources
+from . import plan
+
+#: Settings and counts, written last.
+REPORT = "distilled.json"
 
 #: What is counted.
 COUNTS = ("sentences", "left out")
 
 
-def collect(dest: Path, settings: dict[str, Any], batches: list[list[int]]) -> list[np.ndarray]:
+def sources_of(data: Path, settings: dict[str, Any]) -> Any:
+    """Load the sources of the subset."""
+    from fairseq.data import Dictionary
+
+    words = Dictionary.load(str(data / f"dict.{settings['languages'][0]}.txt"))
+    return plan.load_sources(data, settings, words)
+
+
+def collect(dest: Path, parts: Iterable[Part]) -> list[np.ndarray]:
     """Read all parts; return the translations in the order of the sentences.
 
     Raises:
-        UsageError: sentences are missing or doubled.
+        UsageError: a part is missing, or holds other sentences.
     """
     found: dict[int, np.ndarray] = {}
-    doubled: set[int] = set()
-    num_shards = settings["num-shards"]
-    unfinished = []
-    for shard in range(num_shards):
-        path = parts.part_path(dest, shard, num_shards)
-        for batch, _ in parts.read_part(path) if path.is_file() else ():
-            doubled.update(found.keys() & set(batch.ids))
-            found |= {i: np.array(t, np.int32) for i, t in zip(batch.ids, batch.targets)}
-        if any(i not in found for ids in batches[shard::num_shards] for i in ids):
-            unfinished.append(shard)
-    expected = {i for ids in batches for i in ids}
-    again = "remove DEST and start again"
-    for what, ids, hint in (
-        ("doubled", doubled, again),
-        ("of another subset", found.keys() - expected, again),
-        ("missing", expected - found.keys(), f"shards not finished: {_few(unfinished)}"),
-    ):
-        if ids:
-            raise UsageError(
-                f"{len(ids)} sentences of {len(expected)} are {what}: {_few(ids)}; {hint}"
-            )
+    for part in parts:
+        path = dest / "parts" / part.name
+        try:
+            rows = [json.loads(row) for row in path.read_bytes().splitlines()]
+            whole = [row["ids"] for row in rows] == part.work
+        except (ValueError, OSError):
+            whole = False
+        if not whole:
+            raise UsageError(f"{path} is not the part that these settings give; remove it")
+        for row in rows:
+            found |= {i: np.array(t, np.int32) for i, t in zip(row["ids"], row["targets"])}
     return [found[i] for i in sorted(found)]
-
-
-def _few(numbers: Iterable[int]) -> str:
-    """Name the first of some numbers."""
-    ordered = sorted(numbers)
-    return ", ".join(map(str, ordered[:10])) + ", ..." * (len(ordered) > 10)
 
 
 def write(
@@ -105,7 +97,7 @@ def write(
 def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
     """Copy the dictionaries and the other subsets, with their raw text where DATA has it."""
     source, target = map(re.escape, settings["languages"])
-    replaced = parts.pieces(data, settings["subset"], settings["languages"])
+    replaced = plan.pieces(data, settings["subset"], settings["languages"])
     pair = rf"({source}-{target}|{target}-{source})\.({source}|{target})\.(bin|idx)"
     for path in sorted(data.iterdir()):
         other = re.fullmatch(rf"(.+)\.{pair}", path.name)
@@ -120,7 +112,7 @@ def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def merge(data: Path, dest: Path) -> dict[str, int]:
-    """Make DEST a data folder; of several processes, only the first works.
+    """Make DEST a data folder, of which this process has the lock.
 
     Args:
         data: the folder that was translated.
@@ -130,25 +122,23 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
         The numbers of all sentences and of those left out.
 
     Raises:
-        UsageError: sentences are missing or doubled.
+        UsageError: a part is missing, or holds other sentences.
     """
-    report = dest / "distilled.json"
-    with (dest / "parts" / "merge.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not report.is_file():
-            _merge(data, dest, report)
+    report = dest / REPORT
+    if not report.is_file():
+        _merge(data, dest, report)
     made = json.loads(report.read_text(encoding="utf-8"))
     return {name: made[name] for name in COUNTS}
 
 
 def _merge(data: Path, dest: Path, report: Path) -> None:
-    """Do the work of ``merge``, under its lock."""
+    """Do the work of ``merge``."""
     from fairseq.data import Dictionary
 
-    settings = parts.read_settings(dest)
+    settings = read_settings(dest)
     dicts = [Dictionary.load(str(data / f"dict.{lang}.txt")) for lang in settings["languages"]]
-    sources = load_sources(data, settings, dicts[0])
-    targets = collect(dest, settings, batches_of(sources.sizes.tolist(), settings))
+    sources = plan.load_sources(data, settings, dicts[0])
+    targets = collect(dest, plan.parts_of(sources, settings))
     work = dest / ".merging"
     shutil.rmtree(work, ignore_errors=True)
     counts = write(work, settings, sources, targets, dicts)
@@ -163,18 +153,3 @@ def _merge(data: Path, dest: Path, report: Path) -> None:
     written.write_text(json.dumps(settings | counts, indent=1) + "\n", encoding="utf-8")
     written.replace(report)
     shutil.rmtree(work)
-
-
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, which distill.sh has checked."""
-    parser.set_defaults(plugin=True)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("dest", type=Path)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Merge."""
-    counts = merge(args.data, args.dest)
-    print(f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
-          file=sys.stderr)  # fmt: skip
-    return 0

@@ -1,0 +1,85 @@
+"""Who does the parts of a corpus: this process, several of this machine, or a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from ..corpus.cluster import Actors
+from ..corpus.crews import Load, Processes, Work, alone, distribute
+from ..corpus.parts import Crew
+from . import arguments
+
+
+def declare(parser: argparse._ActionsContainer) -> None:
+    """Declare the flags of the workers."""
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS",
+        help="local: this machine, without Ray; HOST:PORT, or auto: that Ray cluster, with the "
+        "package and the same paths on its machines (default: local)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--processes",
+        type=arguments.whole_number,
+        help="workers (default: 1; on a cluster: all its cores, by --threads, or its GPUs)",
+    )
+
+
+def crew(args: argparse.Namespace, load: Load) -> Crew:
+    """Return who works, by the flags.
+
+    Args:
+        args: with ``cluster``, ``processes``, ``threads`` and ``device``.
+        load: makes a worker.
+
+    Raises:
+        UsageError: there is no such cluster.
+    """
+    import torch
+
+    threads, cuda = args.threads or 1, args.device == "cuda"
+    load = partial(_load, load, threads)
+    if args.cluster not in (None, "local"):
+        return distribute(Actors(args.cluster, load, args.processes, threads, int(cuda)))
+    if args.processes in (None, 1):
+        return alone(load)
+    # Of processes of their own; threads that spin while they wait slow each other down.
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    return distribute(Processes(load, args.processes, torch.cuda.device_count() if cuda else 0))
+
+
+def _load(load: Callable[[], Work], threads: int) -> Work:
+    """Make a worker."""
+    import logging
+
+    import torch
+
+    from .. import register
+
+    register()
+    torch.set_num_threads(threads)
+    logging.getLogger().setLevel(logging.ERROR)  # what a line lacks is in the output
+    return load()
+
+
+@contextmanager
+def stopped_softly(name: str) -> Iterator[None]:
+    """End workers on SIGTERM too, and say that the work can go on; ``name``: the command's."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        print(f"{name}: finished parts are kept, and the same command goes on", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,143 @@
+"""paradec translate --out: corpora in parts, on one machine or a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..corpus import parts
+from ..corpus.crews import Work
+from ..corpus.lines import COLUMN, Corpus
+from ..errors import option_error
+from ..model_folder import NAME, checksum, read
+from ..options import OPTIONS, REPORT_FLAGS, flag
+from . import machines
+
+#: Lines of a part, which are sorted by length together.
+PART = 4096
+
+#: Written last: how many lines, and why which of them have no translation.
+REPORT = "report.json"
+
+_FILES = {"input": "INPUT", "model": "--model"}
+
+
+def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Translate files to ``args.out/parts``.
+
+    Args:
+        args: of the command.
+        options: of ``Translator.results``, by name.
+
+    Raises:
+        UsageError: an option is wrong, or the work cannot be done.
+    """
+    _check(args, options)
+    corpus = Corpus(args.files, args.column or COLUMN)
+    read(args.model)
+    made = options | {
+        "model": checksum(args.model / NAME), "buffer_size": args.buffer_size or PART,
+        "threads": args.threads or 1, "device": args.device,
+    }  # fmt: skip
+    settings = {name.replace("_", "-"): value for name, value in made.items()}
+    options["buffer_size"] = made["buffer_size"]
+    marks = {"model": made["model"][:12], "settings": _short(settings)}
+    load = partial(worker, args.model.absolute(), args.device, made["model"], options, marks)
+    with parts.locked(args.out, "--out"), machines.stopped_softly("paradec translate"):
+        given = settings | {"input": [list(one) for one in corpus.files], "column": corpus.column}
+        parts.begin(args.out, given, "--out", _FILES)
+        if not (args.out / REPORT).is_file():
+            crew = machines.crew(args, load)
+            parts.make(args.out, corpus.parts(made["buffer_size"]), crew, corpus.estimate)
+            counts = count(args.out / "parts")
+            parts.write(args.out / REPORT, json.dumps(counts, indent=1).encode() + b"\n")
+        print(f"{args.out}: {(args.out / REPORT).read_text('utf-8')}", end="", file=sys.stderr)
+    return 0
+
+
+def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
+    """Refuse what a corpus does not have.
+
+    Raises:
+        UsageError: a flag does not fit ``--out``.
+    """
+    if not args.files:
+        raise option_error("INPUT", None, "files, patterns or folders, with --out")
+    if options.get("decoding") == "auto_fast":
+        allowed = "with --out any other: what is fastest differs between machines and runs"
+        raise option_error("--decoding", "auto_fast", allowed)
+    for name in REPORT_FLAGS:
+        if name in options and options[name] != OPTIONS[name].default:
+            raise option_error(flag(name), options[name], "it without --out")
+
+
+def worker(
+    model: Path, device: str, wanted: str, options: Mapping[str, Any], marks: Mapping[str, str]
+) -> Work:
+    """Load a model; return a function from the first line's number and lines to rows of JSON.
+
+    Args:
+        model: the folder.
+        device: ``cpu`` or ``cuda``.
+        wanted: the checksum of the folder's description.
+        options: of ``Translator.results``.
+        marks: more of each row.
+
+    Raises:
+        UsageError: the folder cannot be read, or is another.
+    """
+    from ..translator import Translator
+
+    translator = Translator(model, device=device)
+    if checksum(model / NAME) != wanted:
+        raise option_error("--model", str(model), "the same model on all machines")
+    options = {"decoding": translator.usual("greedy"), **options}
+    return lambda work: b"".join(_rows(translator, work, options, marks))
+
+
+def _rows(translator: Any, work: tuple[int, list[bytes]], options: Any, marks: Any) -> list[bytes]:
+    """Translate lines; return a row of JSON for each."""
+    first, lines = work
+    sources, wrong = [], {}
+    for number, line in enumerate(lines):
+        try:
+            sources.append(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            sources.append("")
+            wrong[number] = line.decode("utf-8", "backslashreplace")
+    rows = []
+    for number, one in enumerate(translator.results(sources, **options)):
+        row = {
+            "line": first + number,
+            "source": wrong.get(number, sources[number]),
+            "translation": one.text,
+            "score": None if one.score is None else round(one.score, 4),
+            "problem": "is not UTF-8" if number in wrong else one.problem,
+        }
+        rows.append(json.dumps(row | dict(marks), ensure_ascii=False).encode() + b"\n")
+    return rows
+
+
+def count(folder: Path) -> dict[str, Any]:
+    """Count lines, and those without translation by the reason."""
+    lines, problems = 0, Counter[str]()
+    for path in sorted(folder.glob("*.jsonl")):
+        content = path.read_bytes()
+        lines += content.count(b"\n")
+        # Texts cannot look like this: quotes in them are escaped.
+        for reason in re.findall(rb'", "score": null, "problem": "(.*)", "model": "', content):
+            problems["is too long" if b" tokens, and " in reason else reason.decode()] += 1
+    return {"lines": lines, "without translation": problems.total(), "why": dict(problems)}
+
+
+def _short(settings: Mapping[str, Any]) -> str:
+    """Return a short name of settings."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
