@@ -81,7 +81,7 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     argv += ["--drafter-width", "32", "--mark", "x=gad:4:2.5", "--mark", "far=gad:4:9"]
     assert paradec(["breakeven", *TINY, *argv, "--out", "b.json", "--plot", "b.svg"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
-    assert len([row for row in rows if row["rate"] != "-"]) == 2 * 3 * 2 * 3
+    assert len([row for row in rows if row["rate"] != "-"]) == 2 * 4 * 2 * 3
     for row in rows:
         size, first = row["block size"], row["decoder"] == "blockwise"
         passes = [first + math.ceil((n - first) / (size + (not first))) for n in (8, 16, 24)]

@@ -57,7 +57,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     arguments.declare_sized_model(parser, "native,native-bf16,native-int8")
     add(
-        "--decoder", action="append", choices=("assisted", "gad", "blockwise"),
+        "--decoder", action="append", choices=("assisted", "gad", "blockwise", "self_draft"),
         help="may be repeated (default: those for which there is a drafter)",
     )  # fmt: skip
     add(

@@ -133,11 +133,15 @@ def make_ways(
         greedy = loading.generator(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
-        common |= {"drafter_shortlist": args.drafter_shortlist}
+        # Whole drafts, whatever the drafter thinks of them.
+        drafting = {"drafter_shortlist": args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
-            own = {"decoding": decoder, "drafter_path": drafters[decoder], "block_size": block_size}
-            if "draft_confidence" in METHODS[decoder].reads:
-                own["draft_confidence"] = 0.0  # whole drafts, whatever the drafter thinks of them
+            method = METHODS[decoder]
+            if not method.offered(engine.dtype, "cpu"):
+                continue
+            own = {name: value for name, value in drafting.items() if name in method.reads}
+            own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
+            own |= {"block_size": block_size}
             generator = loading.generator(pair.task, [pair.model], **common | own)
             generator.join(scorers, False)
             told = tell(generator)
@@ -154,20 +158,24 @@ def find_drafters(pair: Pair, args: argparse.Namespace) -> dict[str, str | None]
         UsageError: there is no drafter for one.
     """
     there = {"assisted": pair.token_drafter, "gad": pair.drafter, "blockwise": pair.heads}
+    there |= {"self_draft": pair.model}
     there = {decoder: helper for decoder, helper in there.items() if helper is not None}
     wanted = list(dict.fromkeys(args.decoder or there))
-    if not wanted:
-        raise option_error("--drafter-path", None, "a drafter, or heads, or a model with heads")
     for decoder in wanted:
         if decoder not in there:
             allowed = f"{', '.join(there) or 'none'}, by --path and --drafter-path"
             raise option_error("--decoder", decoder, allowed)
     if args.arch_size is None:
         own = hasattr(pair.model, "block_heads")
-        return {d: None if d == "blockwise" and own else args.drafter_path for d in wanted}
+        none = ("self_draft", "blockwise" if own else "")
+        return {d: None if d in none else args.drafter_path for d in wanted}
+    drafters: dict[str, str | None] = {decoder: f"random {decoder}" for decoder in wanted}
     for decoder in wanted:
+        if decoder == "self_draft":
+            drafters[decoder] = None
+            continue
         pair.task.drafters.lend(f"random {decoder}", there[decoder], pair.model)
-    return {decoder: f"random {decoder}" for decoder in wanted}
+    return drafters
 
 
 def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
@@ -317,6 +325,7 @@ def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> l
     helpers = {"gad": pair.drafter, "assisted": pair.token_drafter}
     drawn = {name: f"`{name}`: {sizes(model)}" for name, model in helpers.items() if model}
     drawn |= {"blockwise": "`blockwise`: heads on the model"}
+    drawn |= {"self_draft": "`self_draft`: the model in int8"}
     random = args.arch_size is not None
     name = f"{args.arch_size}, random weights" if random else args.path
     sentences = f"{count} sentences of `{args.subset}` of {args.data}, from short to long."
