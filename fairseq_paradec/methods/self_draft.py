@@ -48,7 +48,7 @@ class SelfDraftGenerator(AssistedGenerator):
         if dtype == self.engine.dtype_of(models[0]):
             raise option_error(
                 "--drafter-dtype", dtype,
-                "with self_draft another dtype than that of the passes that verify",
+                "with self_draft another dtype than that of verification (--engine-dtype)",
             )  # fmt: skip
 
     def make_drafter(
