@@ -126,17 +126,22 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     Raises:
         UsageError: it is not empty, or cannot be made.
     """
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise option_error(flag, str(path), "a new folder, or an empty one")
+    taken = option_error(flag, str(path), "a new folder, or an empty one")
     try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.absolute().parent))
+        goal = path.resolve()
+        if goal.is_file() or (goal.is_dir() and any(goal.iterdir())):
+            raise taken
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{goal.name}.", dir=goal.parent))
     except OSError as error:
         raise option_error(flag, str(path), f"a folder that can be made ({error})") from error
     try:
         yield partial
         partial.chmod(0o755)  # mkdtemp's is the user's alone
-        partial.rename(path)
+        try:
+            partial.rename(goal)
+        except OSError as error:  # another process was faster
+            raise taken from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

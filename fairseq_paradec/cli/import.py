@@ -39,10 +39,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the model and write the folder."""
     from ..importing import hugging_face, marian, writing
+    from ..model_folder import new_folder
 
     read = hugging_face.read if args.format == "hugging_face" else marian.read
-    model = read(args.given, args.source, args.target)
-    writing.write(model, args.out)
+    with new_folder(args.out) as folder:
+        model = read(args.given, args.source, args.target)
+        writing.write(model, folder)
     print(f"{args.out}: a model folder, {model.source} to {model.target}")
     print(f"paradec translate --model {args.out}")
     return 0

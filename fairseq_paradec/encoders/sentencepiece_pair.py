@@ -4,6 +4,7 @@ fairseq's ``sentencepiece`` has one model for both sides and knows no other toke
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -65,10 +66,10 @@ class SentencepiecePair:
 
     def encode(self, x: str) -> str:
         """Split a source into pieces, with spaces between them."""
-        code, end = [], x.find("<<")
-        if x.startswith(">>") and end > 0:
-            code, x = [x[: end + 2]], x[end + 2 :]
-        return " ".join([*self.before, *code, *self.source.encode(x, out_type=str)])
+        code = re.match(r">>\S+?<<", x)
+        before = [*self.before, code[0]] if code else self.before
+        text = x[code.end() :] if code else x
+        return " ".join([*before, *self.source.encode(text, out_type=str)])
 
     def decode(self, x: str) -> str:
         """Join a target's pieces."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, option_error
+from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
 WEIGHTS = (
@@ -35,6 +38,30 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+def whole_number(file: Path, settings: Mapping[str, Any], key: str, default: Any = None) -> int:
+    """Return a setting that is a whole number from 1 up.
+
+    Raises:
+        UsageError: it is another value, or is missing without a default.
+    """
+    value = settings.get(key, default)
+    if type(value) is not int or value < 1:
+        raise option_error(f"{file}: {key}", value, "a whole number from 1 up")
+    return value
+
+
+@contextlib.contextmanager
+def known_form(file: Path, allowed: str) -> Iterator[None]:
+    """Name a file whose content has another form than what reads it knows; ``allowed``: which."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        given = f"another form ({type(error).__name__}: {error})"
+        raise option_error(str(file), given, allowed) from error
+
+
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """Read all weights in fp32, by their names without ``model.``.
 
@@ -49,12 +76,12 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         raise option_error("DIR", str(folder), f"a folder with one of {', '.join(WEIGHTS)}")
     files = [file]
     if file.suffix == ".json":
-        parts = read_json(file).get("weight_map") or {}
-        files = [folder / name for name in sorted(set(parts.values()))]
+        with known_form(file, "a weight_map: the file of each weight"):
+            files = [folder / name for name in sorted({*read_json(file)["weight_map"].values()})]
     weights: dict[str, Tensor] = {}
     for one in files:
         for name, weight in _read_file(one).items():
-            weights[name.removeprefix("model.")] = weight.float()
+            weights[str(name).removeprefix("model.")] = weight.float()
     return file, weights
 
 
@@ -99,22 +126,31 @@ def added_tokens(folder: Path, first: int) -> dict[str, int]:
         first: the number of the first added token, if no file names it.
     """
     found: dict[str, int] = {}
-    about = folder / "tokenizer_config.json"
-    settings = read_json(about) if about.is_file() else {}
-    for number, token in (settings.get("added_tokens_decoder") or {}).items():
-        found[token["content"]] = int(number)
-    fast = folder / "tokenizer.json"
-    if fast.is_file():
-        added = read_json(fast).get("added_tokens") or []
-        found |= {token["content"]: int(token["id"]) for token in added}
-    plain = folder / "added_tokens.json"
-    if plain.is_file():
-        found |= read_json(plain)
-    special = folder / "special_tokens_map.json"
-    listed = read_json(special) if special.is_file() else {}
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        tokens = listed.get(key) or settings.get(key) or []
-        new = [one if isinstance(one, str) else one["content"] for one in tokens]
-        new = [one for one in new if one not in found]
-        found |= {one: first + number for number, one in enumerate(new)}
-    return found
+    listed: dict[str, None] = {}
+    for name, numbers in _NUMBERED.items():
+        file = folder / name
+        if not file.is_file():
+            continue
+        content = read_json(file)
+        with known_form(file, "added tokens as transformers writes them"):
+            found |= {token: int(number) for token, number in numbers(content)}
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                if not isinstance(tokens := content.get(key) or [], list):
+                    raise TypeError(f"{key} is no list")
+                listed |= {one if isinstance(one, str) else one["content"]: None for one in tokens}
+    new = [one for one in listed if one not in found and one not in SPECIAL]
+    return found | {one: first + number for number, one in enumerate(new)}
+
+
+#: Files that name added tokens, and how each gives their numbers, later ones before others.
+_NUMBERED: dict[str, Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]] = {
+    "special_tokens_map.json": lambda content: (),
+    "tokenizer_config.json": lambda content: (
+        (token["content"], number)
+        for number, token in (content.get("added_tokens_decoder") or {}).items()
+    ),
+    "tokenizer.json": lambda content: (
+        (token["content"], token["id"]) for token in content.get("added_tokens") or ()
+    ),
+    "added_tokens.json": lambda content: content.items(),
+}

@@ -94,16 +94,25 @@ def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
     the one that this decoder begins with, and its embedding is its own if the two differ.
 
     Raises:
-        UsageError: an embedding and a dictionary have different sizes.
+        UsageError: an embedding or the bias does not fit the dictionary, or the decoder begins
+            with a word that is not there.
     """
     orders = [dictionary_order(words) for words in model.words]
     source, target, output = model.embeddings
-    for table, words in ((source, model.words[0]), (target, model.words[1])):
-        if len(table) != len(words):
-            raise option_error(
-                str(model.file), f"embeddings of {len(table)} words",
-                f"as many as its vocabulary has, {len(words)}",
-            )  # fmt: skip
+    size = len(model.words[1])
+    for name, table, shape in (
+        ("source embeddings", source, (len(model.words[0]), *source.shape[1:2])),
+        ("target embeddings", target, (size, *source.shape[1:2])),
+        ("output embeddings", output, (size, *source.shape[1:2])),
+        ("bias of the output", model.bias, (size,)),
+    ):
+        if table.shape != shape:
+            given = f"{name} of size {tuple(table.shape)}"
+            raise option_error(str(model.file), given, f"{shape}, as its vocabulary has")
+    if model.start is not None and model.start not in range(size):
+        raise option_error(
+            f"{model.file}: decoder_start_token_id", model.start, f"a number from 0 to {size - 1}"
+        )
     order = orders[1]
     bias = pick(model.bias, order, NEVER)
     read, written = pick(target, order), pick(output, order)
@@ -132,6 +141,7 @@ def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def options_of(
+    file: Path,
     width: int,
     layers: tuple[int, int],
     heads: tuple[int, int],
@@ -144,6 +154,7 @@ def options_of(
     """Return fairseq's options of a Transformer; pairs are encoder and decoder.
 
     Args:
+        file: of the settings, for errors.
         width: D.
         layers: how many.
         heads: of each attention.
@@ -152,6 +163,9 @@ def options_of(
         positions: how many.
         scaled: whether embeddings are multiplied by the root of D.
         more: other options.
+
+    Raises:
+        UsageError: the width is no multiple of the heads.
     """
     found: dict[str, Any] = {
         "activation_fn": activation,
@@ -161,6 +175,9 @@ def options_of(
         **more,
     }
     for index, side in enumerate(("encoder", "decoder")):
+        if width % heads[index]:
+            allowed = f"a divisor of the width, {width}"
+            raise option_error(f"{file}: attention heads of the {side}", heads[index], allowed)
         found |= {
             f"{side}_embed_dim": width,
             f"{side}_layers": layers[index],
@@ -180,5 +197,5 @@ def sinusoids(count: int, size: int) -> Tensor:
 
 def learned_positions(table: Tensor) -> dict[str, Tensor]:
     """Return fairseq's learned positions of both sides for a table of positions from 0 on, P×D."""
-    padded = torch.cat((table.new_zeros(OFFSET, table.size(1)), table))
+    padded = torch.cat((table.new_zeros(OFFSET, *table.shape[1:]), table))
     return {f"{side}.embed_positions.weight": padded for side in ("encoder", "decoder")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import option_error
-from .files import added_tokens, read_json, read_weights
-from .foreign import Foreign, learned_positions, options_of, sinusoids
+from .files import added_tokens, read_json, read_weights, whole_number
+from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
     M2M_100,
     check_pieces,
@@ -21,6 +22,23 @@ from .vocabulary import (
     require_languages,
     words_of,
 )
+
+logger = logging.getLogger(__name__)
+
+#: Sizes that config.json names.
+_NUMBERS = (
+    "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "encoder_ffn_dim",
+    "decoder_attention_heads", "decoder_ffn_dim", "vocab_size", "max_position_embeddings",
+)  # fmt: skip
+
+#: Settings of generate that change greedy's output and are not read, and what does nothing.
+_UNREAD: Mapping[str, Sequence[Any]] = {
+    "no_repeat_ngram_size": (None, 0), "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1), "encoder_repetition_penalty": (None, 1),
+    "min_length": (None, 0), "min_new_tokens": (None, 0), "guidance_scale": (None, 1),
+    "suppress_tokens": (None, []), "begin_suppress_tokens": (None, []), "sequence_bias": (None, []),
+    "force_words_ids": (None, []), "exponential_decay_length_penalty": (None,),
+}  # fmt: skip
 
 #: fairseq's names of activations by theirs.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "tanh": "tanh"}
@@ -61,12 +79,16 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
+    left_out = _left_out(file, config)
     weights_file, weights = read_weights(folder)
+    tables = _tables(weights_file, config, weights)
+    if left_out in range(len(tables["bias"])):
+        tables["bias"][left_out] = NEVER
     words = _marian if kind == "marian" else _multilingual
     return Foreign(
         file=weights_file, source=pair[0], target=pair[1], settings=_options(file, config),
         layers=_layers(config, weights), start=config["decoder_start_token_id"],
-        **_tables(weights_file, config, weights), **words(folder, config, pair),
+        **tables, **words(folder, config, pair),
     )  # fmt: skip
 
 
@@ -81,25 +103,16 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
     Raises:
         UsageError: a setting is missing or has another value.
     """
-    needed = (
-        "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
-        "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size",
-        "max_position_embeddings", "activation_function", "decoder_start_token_id",
-    )  # fmt: skip
-    for key in needed:
-        if config.get(key) is None:
-            raise option_error(f"{file}: {key}", None, "a value")
-    if config["activation_function"] not in _ACTIVATIONS:
-        allowed = ", ".join(_ACTIVATIONS)
-        raise option_error(f"{file}: activation_function", config["activation_function"], allowed)
-    settings = file.with_name("generation_config.json")
-    forbidden = config.get("bad_words_ids")
-    if settings.is_file():
-        forbidden = read_json(settings).get("bad_words_ids", forbidden)
-    pad = [[config.get("pad_token_id")]]
-    if forbidden not in (None, pad):
-        allowed = f"{pad} or none: other words are not forbidden here"
-        raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
+    for key in _NUMBERS:
+        whole_number(file, config, key)
+    whole_number(file, config, "decoder_vocab_size", config["vocab_size"])
+    activation = config.get("activation_function")
+    if activation not in tuple(_ACTIVATIONS):
+        raise option_error(f"{file}: activation_function", activation, ", ".join(_ACTIVATIONS))
+    start, end = (config.get(f"{name}_token_id") for name in ("decoder_start", "eos"))
+    if type(start) is not int or (config["model_type"] != "marian" and start != end):
+        allowed = f"a word's number; in M2M-100, NLLB and mBART-50 that of </s>, {end}"
+        raise option_error(f"{file}: decoder_start_token_id", start, allowed)
     if about.get("tokenizer_class") in ("MBartTokenizer", "MBartTokenizerFast"):
         raise option_error(
             f"{file}: tokenizer_class", about["tokenizer_class"],
@@ -110,9 +123,36 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
         raise option_error(f"{file}: legacy_behaviour", True, allowed)
 
 
+def _left_out(file: Path, config: Mapping[str, Any]) -> int | None:
+    """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
+
+    Args:
+        file: config.json, which names settings of generate if generation_config.json does not.
+        config: its content.
+
+    Raises:
+        UsageError: words are forbidden.
+    """
+    named = file.with_name("generation_config.json")
+    given = {**config, **(read_json(named) if named.is_file() else {})}
+    pad = config.get("pad_token_id")
+    forbidden = given.get("bad_words_ids")
+    if forbidden not in (None, [[pad]]):
+        allowed = f"{[[pad]]} or none: other words are not forbidden here"
+        raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
+    for key, neutral in _UNREAD.items():
+        if given.get(key) not in neutral:
+            logger.warning(
+                "%s: %s is %r and not read: generate gives the same outputs without it",
+                file.parent, key, given[key],
+            )  # fmt: skip
+    return pad if forbidden and given.get("renormalize_logits") else None
+
+
 def _options(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return fairseq's options."""
     return options_of(
+        file,
         config["d_model"],
         (config["encoder_layers"], config["decoder_layers"]),
         (config["encoder_attention_heads"], config["decoder_attention_heads"]),

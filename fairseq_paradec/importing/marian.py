@@ -16,6 +16,7 @@ import yaml
 from torch import Tensor
 
 from ..errors import option_error
+from .files import known_form, whole_number
 from .foreign import Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import marian_text, require_languages, words_of
 
@@ -61,14 +62,19 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     _check(file, settings)
     names = _vocabularies(file)
     is_one = settings.get("tied-embeddings-all") or settings.get("tied-embeddings-src")
-    tables = [_take(file, weights, n) for n in (_ONE if is_one else _TWO)]
+    wanted = _ONE if is_one else _TWO
+    embeddings = {name: _take(file, weights, name) for name in dict.fromkeys(wanted)}
+    tables = [embeddings[name] for name in wanted]
     words = [words_of(_numbers(n), len(t), n) for n, t in zip(names, tables, strict=True)]
-    return Foreign(
-        file=file, source=pair[0], target=pair[1], settings=_options(settings),
+    found = Foreign(
+        file=file, source=pair[0], target=pair[1], settings=_options(file, settings),
         layers=_layers(file, weights, settings), embeddings=(tables[0], tables[1], tables[1]),
         bias=_take(file, weights, "decoder_ff_logit_out_b").flatten(), start=None,
         **marian_text(file.parent, words, names, pair[1]),
     )  # fmt: skip
+    for name in weights.keys() - {"Wpos"}:  # positions, which are no weights
+        raise option_error(f"{file}: {name}", "an unknown weight", "those of known settings alone")
+    return found
 
 
 def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -80,12 +86,12 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise option_error("MODEL", str(file), f"Marian's file .npz ({error})") from error
     stored = arrays.pop("special:model.yml", None)
     if stored is None:
         raise option_error("MODEL", str(file), "a file .npz of Marian, with special:model.yml")
-    settings = _parse(file, stored.tobytes().rstrip(b"\0").decode("utf-8"), yaml.SafeLoader)
+    settings = _parse(file, stored.tobytes().rstrip(b"\0"), yaml.SafeLoader)
     weights = {
         name: torch.from_numpy(np.array(value, dtype=np.float32))
         for name, value in arrays.items()
@@ -94,8 +100,8 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return weights, settings
 
 
-def _parse(file: Path, text: str, loader: Any) -> dict[str, Any]:
-    """Parse YAML that is a mapping.
+def _parse(file: Path, text: bytes, loader: Any) -> dict[str, Any]:
+    """Parse YAML in UTF-8 that is a mapping.
 
     Raises:
         UsageError: it is none.
@@ -111,9 +117,6 @@ def _parse(file: Path, text: str, loader: Any) -> dict[str, Any]:
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
     """Refuse settings that are not known."""
-    for key in ("dim-emb", "enc-depth", "dec-depth"):
-        if not isinstance(settings.get(key), int):
-            raise option_error(f"{file}: {key}", settings.get(key), "a whole number")
     for key, only in _ONLY.items():
         if settings.get(key, only) != only:
             raise option_error(f"{file}: {key}", settings[key], repr(only))
@@ -131,11 +134,10 @@ def _vocabularies(file: Path) -> tuple[Path, Path]:
     decoder = file.with_name("decoder.yml")
     if not decoder.is_file():
         raise option_error("MODEL", str(file), "a model beside its decoder.yml, which is missing")
-    names = _parse(decoder, decoder.read_text("utf-8"), yaml.SafeLoader).get("vocabs")
-    if not isinstance(names, list) or len(names) != 2:
-        raise option_error(f"{decoder}: vocabs", names, "two files, of source and target")
-    first, second = (file.with_name(Path(name).name) for name in names)
-    return first, second
+    names: Any = _parse(decoder, decoder.read_bytes(), yaml.SafeLoader).get("vocabs")
+    with known_form(decoder, "vocabs: two files, of source and target"):
+        first, second = (file.with_name(Path(name).name) for name in names)
+        return first, second
 
 
 def _numbers(file: Path) -> dict[str, int]:
@@ -148,40 +150,43 @@ def _numbers(file: Path) -> dict[str, int]:
         raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
     # BaseLoader leaves words such as "no" and "1" texts.
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    numbers = _parse(file, file.read_text("utf-8"), loader)
-    try:
+    numbers = _parse(file, file.read_bytes(), loader)
+    with known_form(file, "the number of each word"):
         return {word: int(number) for word, number in numbers.items()}
-    except (TypeError, ValueError) as error:
-        raise option_error(str(file), "another mapping", "the number of each word") from error
 
 
-def _take(file: Path, weights: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return a weight.
+def _take(file: Path, weights: dict[str, Tensor], name: str) -> Tensor:
+    """Take a weight out of the others.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: it is not there, or neither a vector nor a matrix.
     """
     if name not in weights:
         raise option_error(str(file), f"no weight {name}", "a Transformer with all weights")
-    return weights[name]
+    weight = weights.pop(name)
+    if weight.dim() not in (1, 2):
+        raise option_error(f"{file}: {name}", tuple(weight.shape), "a size of one or two numbers")
+    return weight
 
 
-def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _options(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return fairseq's options."""
-    heads, inner = settings.get("transformer-heads", 8), settings.get("transformer-dim-ffn", 2048)
+    heads = whole_number(file, settings, "transformer-heads", 8)
+    inner = whole_number(file, settings, "transformer-dim-ffn", 2048)
+    depths = [whole_number(file, settings, f"{side}-depth") for side in ("enc", "dec")]
     sides = ("encoder", "decoder")
-    depths = [settings["enc-depth"], settings["dec-depth"]]
     return options_of(
-        settings["dim-emb"], (depths[0], depths[1]), (heads, heads), (inner, inner),
+        file, whole_number(file, settings, "dim-emb"),
+        (depths[0], depths[1]), (heads, heads), (inner, inner),
         settings.get("transformer-ffn-activation", "swish"), POSITIONS, True,
         **{f"{side}_learned_pos": True for side in sides},
     )  # fmt: skip
 
 
 def _layers(
-    file: Path, weights: Mapping[str, Tensor], settings: Mapping[str, Any]
+    file: Path, weights: dict[str, Tensor], settings: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Return the weights of all layers and positions by fairseq's names; maps are transposed."""
+    """Take the weights of all layers and positions by fairseq's names; maps are transposed."""
     found = learned_positions(sinusoids(POSITIONS, settings["dim-emb"]))
     for side, depth in (("encoder", settings["enc-depth"]), ("decoder", settings["dec-depth"])):
         for number in range(depth):

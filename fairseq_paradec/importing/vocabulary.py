@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,12 @@ def require_languages(source: str | None, target: str | None) -> tuple[str, str]
     """Return the language pair.
 
     Raises:
-        UsageError: a language is missing.
+        UsageError: a language is missing, or cannot be a part of a file's name.
     """
     for flag, language in (("--source", source), ("--target", target)):
-        if not language:
-            raise option_error(flag, None, "a language, for the model's files do not name it")
+        if not isinstance(language, str) or not re.fullmatch(r"[^\s/]+", language):
+            allowed = "a language, as a word without '/', where the model's files do not name it"
+            raise option_error(flag, language, allowed)
     return str(source), str(target)
 
 
@@ -126,9 +128,12 @@ def language_token(flag: str, language: str, added: Collection[str]) -> str:
     Raises:
         UsageError: there is none.
     """
+    if not any(token[:1] != "<" for token in added):
+        allowed = "a language of a model whose tokenizer_config.json or tokenizer.json lists them"
+        raise option_error(flag, language, allowed)
     for token in (f"__{language}__", language):
-        if token in added:
+        if token in added and token[:1] != "<":
             return token
-    known = sorted(one.strip("_") for one in added if one not in SPECIAL)
+    known = sorted(one.strip("_") for one in added if one[:1] != "<")
     some = difflib.get_close_matches(language, known) or [*known[:5], "..."]
     raise option_error(flag, language, f"one of the model's {len(known)} tokens: {', '.join(some)}")

@@ -26,38 +26,40 @@ from .foreign import Foreign, convert, dictionary_order, names
 _SOURCE, _TARGET, _TOKENS = "source.spm", "target.spm", "tokens.json"
 
 
-def write(model: Foreign, out: Path) -> None:
-    """Write a model folder, whole or not at all.
+def write(model: Foreign, folder: Path) -> None:
+    """Write the files of a model folder.
 
     Args:
         model: the model.
-        out: the folder, which does not exist or is empty.
+        folder: an empty folder.
 
     Raises:
-        UsageError: a weight is missing or has another size than the settings say, or the folder
-            is not empty.
+        UsageError: a weight is missing or has another size than the settings say, or two
+            dictionaries would have one name.
     """
+    if model.source == model.target and model.words[0] != model.words[1]:
+        allowed = "another language than --source, as the vocabularies are two"
+        raise option_error("--target", model.target, allowed)
     options, weights = convert(model)
     words = [_dictionary(one) for one in model.words]
     weights = _checked(model.file, options, weights, words)
-    with model_folder.new_folder(out) as folder:
-        for language, one in zip((model.source, model.target), words, strict=True):
-            one.save(str(folder / f"dict.{language}.txt"))
-        torch.save(_checkpoint(model, options, weights), folder / "model.pt")
-        files = {"sentencepiece_source": _SOURCE, "sentencepiece_target": _SOURCE}
-        shutil.copyfile(model.pieces[0], folder / _SOURCE)
-        if model.pieces[1] != model.pieces[0]:
-            files["sentencepiece_target"] = _TARGET
-            shutil.copyfile(model.pieces[1], folder / _TARGET)
-        if model.before or model.first:
-            files["sentencepiece_tokens"] = _TOKENS
-            tokens = {"source": list(model.before), "target": [model.first] if model.first else []}
-            (folder / _TOKENS).write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
-        about = model_folder.ModelFolder(
-            source=model.source, target=model.target, bpe="sentencepiece_pair", bpe_files=files,
-            settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
-        )  # fmt: skip
-        model_folder.write(folder, about)
+    for language, one in zip((model.source, model.target), words, strict=True):
+        one.save(str(folder / f"dict.{language}.txt"))
+    torch.save(_checkpoint(model, options, weights), folder / "model.pt")
+    files = {"sentencepiece_source": _SOURCE, "sentencepiece_target": _SOURCE}
+    shutil.copyfile(model.pieces[0], folder / _SOURCE)
+    if model.pieces[1] != model.pieces[0]:
+        files["sentencepiece_target"] = _TARGET
+        shutil.copyfile(model.pieces[1], folder / _TARGET)
+    if model.before or model.first:
+        files["sentencepiece_tokens"] = _TOKENS
+        tokens = {"source": list(model.before), "target": [model.first] if model.first else []}
+        (folder / _TOKENS).write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
+    about = model_folder.ModelFolder(
+        source=model.source, target=model.target, bpe="sentencepiece_pair", bpe_files=files,
+        settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
+    )  # fmt: skip
+    model_folder.write(folder, about)
 
 
 def _dictionary(words: Any) -> Dictionary:
