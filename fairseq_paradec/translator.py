@@ -76,7 +76,8 @@ class Translator:
             one.float().prepare_for_inference_(cfg)
             one.to(self.device)
         self.tokenizer = self._build_tokenizer(pair)
-        files = {name: str(path / file) for name, file in self.folder.bpe_files.items()}
+        here = path.absolute()  # subword_nmt would read a name with a dash as a flag
+        files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}
         bpe = self.folder.bpe
         self.bpe = self.task.build_bpe(Namespace(_name=bpe, bpe=bpe, **files)) if bpe else None
         if self.folder.drafter is not None:
@@ -90,7 +91,7 @@ class Translator:
             sentences: plain text, a sentence each.
             options: see ``results``.
         """
-        if isinstance(sentences, str):
+        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
             raise option_error("translate()", sentences, "a list of sentences")
         return list(self.stream(sentences, **options))
 
@@ -117,11 +118,18 @@ class Translator:
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
         Raises:
-            UsageError: an option is wrong.
+            UsageError: an option is wrong, or a line is no text.
         """
+        sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
+        for name, size in sizes.items():
+            if type(size) is not int or size < 1:
+                raise option_error(name, size, "a whole number from 1 up")
         generator = self.generator(options)
         left, first = iter(lines), 0
         while window := list(islice(left, buffer_size)):
+            for line in window:
+                if not isinstance(line, str):
+                    raise option_error("translate()", line, "a list of sentences")
             yield from self._window(generator, window, first, batch_size, max_tokens)
             first += len(window)
 

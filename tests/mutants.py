@@ -60,6 +60,11 @@ WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
+    # imported models
+    m("import", "importing/foreign.py", "read[end] = 0.0 if", "read[end] *= 0.5 if",
+      "test_importing.py"),
+    m("import", "importing/hugging_face.py", 'given.get("renormalize_logits") else None',
+      'given.get("renormalise") else None', "test_importing.py"),
     # commits
     m("commit", ACCEPT, "return min(num_accepted + 1, num_scored)",
       "return min(num_accepted + 2, num_scored)"),

@@ -182,6 +182,7 @@ def unsafe(folder: Path) -> None:
     torch.save({"weight": Path("x")}, folder / "pytorch_model.bin")
 
 
+EN_DE = ["--target", "de"]
 BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", lose("config.json"), [], "DIR|config.json"),
     ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
@@ -199,34 +200,43 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("m2m_100", lambda folder: None, ["--target", "xx"], "--target|'xx'|af"),
     ("m2m_100", lambda folder: None, [], "--target|a language"),
     ("mbart", change("tokenizer_config.json", tokenizer_class="MBartTokenizer"), [], "mBART-50"),
+    ("mbart", change("config.json", decoder_start_token_id=7), [], "decoder_start_token_id|got 7"),
+    ("marian", change("config.json", d_model="x"), [], "d_model|'x'|whole number"),
+    ("marian", lambda folder: None, ["--target", "../x"], "--target|'../x'|without '/'"),
+    ("nllb", change("tokenizer_config.json", added_tokens_decoder={"a": {}}), EN_DE, "KeyError"),
+    ("npz", {"transformer-preprocess": "n"}, EN_DE, "transformer-preprocess|'n'|''"),
+    ("npz", {"tied-embeddings-all": False}, EN_DE, "tied-embeddings"),
+    ("npz", {"enc-depth": 3}, EN_DE, "encoder_l3_ffn_W1"),
+    ("npz", {"enc-depth": 1}, EN_DE, "encoder_l2|an unknown weight"),
+    ("npz", lose("decoder.yml"), EN_DE, "decoder.yml|missing"),
+    ("npz", put("words.yml", b"\xff"), EN_DE, "words.yml|damaged"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
-def test_bad_folders_are_named_in_one_line(number: int, tmp_path: Path, capsys: Any) -> None:
+def test_bad_files_are_named_in_one_line(number: int, tmp_path: Path, capsys: Any) -> None:
     family, spoil, flags, words = BAD[number]
-    folder = tmp_path / "folder"
-    shutil.copytree(saved(family).folder, folder)
-    spoil(folder)
+    given, kind = tmp_path / "folder", "hf"
+    if family == "npz":
+        settings = spoil if isinstance(spoil, dict) else {}
+        given, kind = save_marian(saved("marian"), given, **settings), "marian"
+    else:
+        shutil.copytree(saved(family).folder, given)
+    if callable(spoil):
+        spoil(tmp_path / "folder")
     pair = ["--source", "en", *flags] if flags else []
-    assert main(["import", "hf", str(folder), str(tmp_path / "out"), *pair]) == 2
+    assert main(["import", kind, str(given), str(tmp_path / "out"), *pair]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and all(word in said for word in words.split("|")), said
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-@pytest.mark.parametrize("settings, words", [
-    ({"transformer-preprocess": "n"}, "transformer-preprocess|'n'|''"),
-    ({"tied-embeddings-all": False}, "tied-embeddings"),
-    ({"enc-depth": 3}, "encoder_l3_ffn_W1"),
-    (None, "decoder.yml|missing"),
-])  # fmt: skip
-def test_bad_files_of_marian_are_named_in_one_line(settings, words, tmp_path, capsys) -> None:
-    file = save_marian(saved("marian"), tmp_path / "marian", **(settings or {}))
-    if settings is None:
-        file.with_name("decoder.yml").unlink()
-    pair = ["--source", "en", "--target", "de"]
-    assert main(["import", "marian", str(file), str(tmp_path / "out"), *pair]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and all(word in said for word in words.split("|")), said
-    assert not (tmp_path / "out").exists()
+def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> None:
+    shutil.copytree(saved("marian").folder, tmp_path / "folder")
+    pad = saved("marian").model.config.pad_token_id
+    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "no_repeat_ngram_size": 3}
+    change("generation_config.json", **given)(tmp_path / "folder")
+    assert main(["import", "hf", str(tmp_path / "folder"), str(tmp_path / "out")]) == 0
+    bias = load(tmp_path / "out")[1].decoder.output_projection.bias
+    assert bias[1] == -1e4 and not (bias[2:] == -1e4).any()
+    assert "no_repeat_ngram_size is 3 and not read" in caplog.text

@@ -78,8 +78,11 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     loaded = fairseq_paradec.load(out)
     assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
     assert loaded.translate([]) == [] and loaded.generator({}).config.decoding == "auto_fast"
-    with pytest.raises(UsageError, match=r"translate\(\): got 'beem'; .* as beam"):
-        loaded.translate(TEXT, beem=1)
+    for more, said in ({"beem": 1}, "'beem'; .* as beam"), ({"buffer_size": 0}, "got 0; .* 1"):
+        with pytest.raises(UsageError, match=said):
+            loaded.translate(TEXT, **more)
+    with pytest.raises(UsageError, match="list of sentences"):
+        loaded.translate([b"a"])
     words = ["translate", "--model", str(out), "--decoding", "hgj", "--text", "a"]
     assert paradec([*words, "--block-size", "0"]) == 2
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ..errors import UsageError, option_error
@@ -61,23 +62,25 @@ def run(args: argparse.Namespace) -> int:
             path, own = data / translator.folder.model, translator.folder.drafter
             recipes = FOLDER_RECIPES
             drafter = args.drafter_path or (data / own if own else None)
-            decode = f"paradec translate --model {data}"
+            decode = "paradec translate --model {data}"
         else:
             path, data, drafter = args.model, args.data, args.drafter_path
             recipes = RECIPES
             check_inputs(str(data), str(path))
             models, task = load(str(data), str(path))
-            decode = f"fairseq-generate {data} --user-dir fairseq_paradec --path {path}"
+            decode = "fairseq-generate {data} --user-dir fairseq_paradec --path {path}"
         for name, text in (*checkpoint(path), *architecture(models[0], task)):
             print(f"{name:14}{text}")
         print("\n--decoding")
-        recipes = {kind: text.format(data=data, path=path) for kind, text in recipes.items()}
+        names = {"data": quote(str(data)), "path": quote(str(path))}
+        recipes = {kind: text.format(**names) for kind, text in recipes.items()}
         for name, text in decoders(models, task, drafter, recipes):
             print(f"  {name:18}{text}")
-        given = f" --drafter-path {args.drafter_path}" if args.drafter_path else ""
-        print(f"\n{decode} --decoding NAME{given}")
+        given = f" --drafter-path {quote(str(args.drafter_path))}" if args.drafter_path else ""
+        print(f"\n{decode.format(**names)} --decoding NAME{given}")
         if args.data is not None:
-            print(f"paradec pack {data} OUT --path {path}    for plain text, with its BPE's flags")
+            pack = "paradec pack {data} OUT --path {path}".format(**names)
+            print(f"{pack}    for plain text, with its BPE's flags")
     return 0
 
 

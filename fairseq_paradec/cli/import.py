@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,5 +47,5 @@ def run(args: argparse.Namespace) -> int:
         model = read(args.given, args.source, args.target)
         writing.write(model, folder)
     print(f"{args.out}: a model folder, {model.source} to {model.target}")
-    print(f"paradec translate --model {args.out}")
+    print(f"paradec translate --model {quote(str(args.out))}")
     return 0

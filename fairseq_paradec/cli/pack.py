@@ -11,6 +11,7 @@ import argparse
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 
 from ..errors import UsageError, option_error
 from ..model_folder import ModelFolder, new_folder, write
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from ..translator import Translator
 
     folder, files = plan(args)
-    in_place = args.out.absolute() == args.data.absolute()
+    in_place = args.out.resolve() == args.data.resolve()
     with arguments.quiet(), nullcontext(args.out) if in_place else new_folder(args.out) as made:
         for name, path in files.items():
             if not in_place:
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(str(error).replace(str(made), str(args.out))) from error
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
-    print(f"{args.out}: {size:.1f} MB; paradec translate --model {args.out} reads it")
+    print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
     return 0
 
 
@@ -90,7 +91,7 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     for name, path in given.items():
         if not path.is_file():
             raise option_error(flag(name), str(path), "a file")
-    in_place = args.out.absolute() == args.data.absolute()
+    in_place = args.out.resolve() == args.data.resolve()
     own = {} if in_place else {"path": "model.pt", "drafter_path": "drafter.pt"}
     names = {name: own.get(name, path.name) for name, path in given.items()}
     folder = ModelFolder(

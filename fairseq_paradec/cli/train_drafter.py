@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..corpus.parts import locked
@@ -139,8 +140,8 @@ def make(args: argparse.Namespace, folder: ModelFolder) -> int:
         install(args.model, folder, work / DRAFTER)
         size = sum(path.stat().st_size for path in args.save_dir.rglob("*") if path.is_file())
         note(f"{args.save_dir} has {size / 1e6:.0f} MB and is no longer needed")
-        print(f"{args.model / DRAFTER}: paradec translate --model {args.model} --decoding "
-              f"{KINDS[args.kind][1]} uses it")  # fmt: skip
+        command = f"paradec translate --model {quote(str(args.model))}"
+        print(f"{args.model / DRAFTER}: {command} --decoding {KINDS[args.kind][1]} uses it")
     return status
 
 
