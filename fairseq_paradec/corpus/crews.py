@@ -108,7 +108,7 @@ def distribute(workers: Workers) -> Crew:
                     elif isinstance(outcome, Lost):
                         room = deque(one for one in room if one is not worker)
                         undone = held.pop(worker)
-                        _count(lost, next(iter(undone), _LOADING), outcome)
+                        _count(lost, f"part {[*undone][0]}" if undone else _LOADING, outcome)
                         again.extend(undone.values())
                         if part is None and again:
                             part = again.popleft()
