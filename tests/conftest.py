@@ -79,7 +79,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 #: run side by side are dealt out file by file (``--no-loadscope-reorder`` in the Makefile).
 LONGEST = (
     "test_train_gad", "test_gad", "test_train_scripts", "test_auto_fast", "test_engine",
-    "test_data_scripts", "test_distill", "test_ddg", "test_task", "test_train_blockwise",
+    "test_data_scripts", "test_corpus", "test_ddg", "test_task", "test_train_blockwise",
     "test_distributed",
 )  # fmt: skip
 

@@ -1,19 +1,22 @@
 """Corpora in parts: rows, refusals, and what is lost or killed on the way, here and on Ray."""
 
+import contextlib
 import errno
 import gzip
 import json
 import os
 import pickle
-import random
 import signal
 import subprocess
 import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from support.commands import DEMO, ROOT, wait_until
 
 import fairseq_paradec
@@ -24,7 +27,6 @@ from fairseq_paradec.corpus.lines import Corpus
 from fairseq_paradec.errors import UsageError
 
 TEXT = [" ".join(line.split()[:4]) for line in (DEMO / "raw/demo.en").read_text().splitlines()]
-GREEDY = {"decoding": "greedy", "buffer_size": 20, "batch_size": 8}
 
 
 def command(out: Path, *files: object, size: int = 20) -> list[str]:
@@ -40,99 +42,66 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     (folder / "a.txt").write_text("\n".join(TEXT[:50]) + "\r\n")
-    odd = ["\n", "a " * 1100 + "\n", "M\u00fcll \xff\n", TEXT[50]]
+    odd = ["\n", "a " * 1100 + "\n", "M\u00fcll \xff\n"]
     (folder / "b.gz").write_bytes(gzip.compress(b"".join(one.encode("latin-1") for one in odd)))
-    usual, calls = os.fsync, []
-
-    def full(number: int) -> None:
-        calls.append(number)
-        if len(calls) == 6:  # two for each file: the settings, a part, this part
-            raise OSError(errno.ENOSPC, "No space left on device")
-        usual(number)
-
+    parquet.write_table(pyarrow.table({"text": [TEXT[50]]}), folder / "c.parquet")
+    # Two for each file: the settings, a part, this part.
+    full = Mock(side_effect=[None] * 5 + [OSError(errno.ENOSPC, "No space left on device")])
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         assert paradec(command(out, folder)) == 2
     assert "20.jsonl cannot be written (No space left" in capsys.readouterr().err
     left = {path.name for path in (out / "parts").iterdir()} - {"000000000020.jsonl"}
     assert left == {"settings.json", "000000000000.jsonl"}
-    with parts.locked(out, "--out"):
-        assert paradec(command(out, folder)) == 2
-    assert "no other process works" in capsys.readouterr().err
     assert paradec(command(out, folder)) == 0
     rows = [json.loads(row) for _, part in sorted(made(out).items()) for row in part.splitlines()]
     assert [row["line"] for row in rows] == [*range(54)] and rows[52]["source"] == "M\\xfcll \\xff"
     why = [row["problem"] for row in rows[50:]]
     assert why[::2] == ["is empty", "is not UTF-8"] and "takes 1024" in why[1] and why[3] is None
     assert rows[0]["score"] < 0 and rows[50]["score"] is None
-    wanted = fairseq_paradec.load(DEMO).translate([row["source"] for row in rows], **GREEDY)
-    wanted[52] = ""
-    assert [row["translation"] for row in rows] == wanted
+    sources = [row["source"] for row in rows]
+    wanted = fairseq_paradec.load(DEMO).translate(sources, decoding="greedy")
+    assert [row["translation"] for row in rows] == [*wanted[:52], "", *wanted[53:]]
     report = json.loads((out / "report.json").read_text())
     assert report["why"] == {"is empty": 1, "is too long": 1, "is not UTF-8": 1}
     for more, said in (
-        ([folder, "--beam", "3"], "--beam: got 3, but --out"),
-        ([folder, "--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
-        ([tmp_path / "no*"], "INPUT: got "),
-        ([], "INPUT: got None"),
+        (["--beam", "3"], "--beam: got 3, but --out"),
+        (["--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
+        (["no*"], "INPUT: got 'no*'"),
+        (["--cluster", "localhost:1"], "there is none"),
+        (["--cluster", "auto"], "with Ray: pip install"),
     ):
-        assert paradec(command(out, *more)) == 2 and said in capsys.readouterr().err
-    for address, said in (("localhost:1", "there is none"), ("auto", "with Ray: pip install")):
-        if address == "auto":
+        if more[-1] == "auto":
             monkeypatch.setitem(sys.modules, "ray", None)
-        else:
-            pytest.importorskip("ray")
-        words = command(tmp_path / address[0], folder, "--cluster", address)
-        assert paradec(words) == 2 and said in capsys.readouterr().err
+        (out / "report.json").unlink(missing_ok=True)
+        assert paradec(command(out, folder, *more)) == 2 and said in capsys.readouterr().err
 
 
-class Unreliable:
-    """Workers, some of which are lost while they load or work; ``kills`` is a part's name."""
-
-    size, depth = 3, 2
-
-    def __init__(self, kills: str | None) -> None:
-        self.draw, self.kills, self.asked, self.hired = random.Random(1), kills, {}, 0
-
-    def hire(self) -> int:
-        self.hired += 1
-        self.asked[self.hired] = deque([None])
-        return self.hired
-
-    def give(self, one: int, name: str, work: bytes) -> None:
-        self.asked[one].append((name, work))
-        assert len(self.asked[one]) <= 2
-
-    def wait(self):
-        one = self.draw.choice([one for one, asked in self.asked.items() if asked])
-        outcome = self.asked[one].popleft()
-        if (outcome and outcome[0] == self.kills) or self.draw.random() < 0.03:
-            del self.asked[one]
-            outcome = crews.Lost("gone")
-        yield one, outcome
-
-    def close(self) -> None:
-        self.asked = {}
-
-
-def test_parts_of_lost_workers_are_done_again():
-    some = [parts.Part(f"{i}", 1, b"%d" % i) for i in range(300)]
-    found = [*crews.distribute(Unreliable(None))(iter(some))]
-    assert sorted(found) == sorted((part, part.work) for part in some)
-    with pytest.raises(UsageError, match="part 7: 3 workers were lost"):
-        deque(crews.distribute(Unreliable("7"))(iter(some)))
+@pytest.mark.slow
+def test_a_part_that_costs_three_workers_is_named():
+    workers = crews.Processes(partial(partial, os._exit), 1)
+    with pytest.raises(UsageError, match=r"part x: 3 workers .* \(a process ended with 7\)"):
+        deque(crews.distribute(workers)(iter([parts.Part("x", 1, 7)])))
 
 
 @pytest.fixture(scope="module")
 def two_nodes():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    nodes = pytest.importorskip("ray.cluster_utils").Cluster(
-        True,
-        head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 10**8},
-    )
-    nodes.second = nodes.add_node(num_cpus=1, object_store_memory=10**8)
+    small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 10**8}
+    nodes = pytest.importorskip("ray.cluster_utils").Cluster(True, head_node_args=small)
+    nodes.second = nodes.add_node(**small)
     yield nodes
     nodes.shutdown()
+
+
+def process(name: bytes, parent: int | None) -> int:
+    """A running process, by its command line and its parent."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            status = (path / "status").read_text()
+            if name in (path / "cmdline").read_bytes() and f"PPid:\t{parent or ''}" in status:
+                return int(path.name)
+    raise AssertionError(name)
 
 
 @pytest.mark.slow
@@ -161,27 +130,30 @@ def test_a_cluster_reads_as_it_works_and_names_what_fails(two_nodes, tmp_path, m
 
 
 @pytest.mark.slow
-def test_a_killed_worker_node_and_driver_change_nothing(two_nodes, tmp_path):
+@pytest.mark.parametrize("on", ["ray", "processes"])
+def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, request):
     text, out, single = tmp_path / "text", tmp_path / "out", tmp_path / "single"
     text.write_text("\n".join(TEXT * 50))
-    words = command(out, text, "--cluster", two_nodes.address, size=200)
+    nodes = request.getfixturevalue("two_nodes") if on == "ray" else None
+    more = ("--cluster", nodes.address) if nodes else ("--processes", 2)
+    words = command(out, text, *more, size=200)
     run = [sys.executable, "-m", "fairseq_paradec", *words]
-    driver = subprocess.Popen(run, cwd=ROOT)
+    driver = subprocess.Popen(run, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for count in (2, 5, 9):
         wait_until(lambda: len([*out.glob("parts/0*.jsonl")]) >= count, driver)  # noqa: B023
         if count == 2:
-            actors = [path.parent for path in Path("/proc").glob("[0-9]*/cmdline")
-                      if path.read_bytes().startswith(b"ray::Actor")]  # fmt: skip
-            assert len(actors) == 2
-            os.kill(int(actors[0].name), signal.SIGKILL)
+            name = b"ray::Actor" if nodes else b"spawn_main"
+            os.kill(process(name, None if nodes else driver.pid), signal.SIGKILL)
         elif count == 5:
             assert paradec(words) == 2  # the folder is the driver's
-            two_nodes.remove_node(two_nodes.second, allow_graceful=False)
-    driver.kill()
-    driver.wait()
+            if nodes:
+                nodes.remove_node(nodes.second, allow_graceful=False)
+    driver.send_signal(signal.SIGKILL if nodes else signal.SIGTERM)
+    _, said = driver.communicate()
+    assert driver.returncode == (-signal.SIGKILL if nodes else 143), said
+    assert ("finished parts are kept" in said) == (nodes is None)
     before = made(out)
     assert 9 <= len(before) < 25
     subprocess.run(run, cwd=ROOT, check=True)
     assert paradec(command(single, text, size=200)) == 0
     assert made(out) == made(single) and before.items() <= made(out).items()
-    assert len(made(out)) == 25

@@ -37,6 +37,7 @@ def connect(address: str) -> Any:
         allowed = f"local, auto, or the HOST:PORT of a Ray cluster; there is none ({error})"
         raise option_error("--cluster", address, allowed) from error
     except RuntimeError as error:
+        ray.shutdown()
         reason = " ".join(str(error).split())
         allowed = f"a cluster with the same Ray ({ray.__version__}) and Python; {reason}"
         raise option_error("--cluster", address, allowed) from error
