@@ -12,7 +12,6 @@ import pytest
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
-from fairseq_paradec import model_folder
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
@@ -58,10 +57,12 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     assert {path.name for path in out.iterdir()} == {*FILES}
     assert (out / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
     text.write_bytes("\r\n".join(TEXT).encode())
+    assert paradec(packing(DEMO, out)) == paradec(packing(DEMO, text)) == 2  # a new or empty one
     flags = ("--path", out / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
     flags += ("--buffer-size", "4", "--batch-size", "2")
     flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", out / "codes.bpe")
     stock = succeed(fairseq("interactive", out, "--user-dir", PLUGIN, "--input", text, *flags))
+    text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes())  # a byte order mark is no text
     wanted = [line.split("\t")[2] for line in lines_of(stock.stdout, "D")]
     assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
     assert "sentence 1 is empty; its output is empty" in stock.stderr
@@ -166,10 +167,3 @@ def test_nothing_is_left_of_a_failed_packing(kind, tmp_path, capsys):
     assert captured.out == "" and len(captured.err.splitlines()) == 1, captured.err
     assert re.match("paradec pack: error: " + said.format(tmp_path), captured.err), captured.err
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_a_folder_is_written_where_nothing_is(tmp_path):
-    (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(UsageError, match="a new folder"), model_folder.new_folder(path):
-            pass

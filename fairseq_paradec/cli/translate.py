@@ -135,7 +135,7 @@ def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
     """
     sources: list[Path | int] = [*files] or [sys.stdin.fileno()]
     for path in sources:
-        with open(path, encoding="utf-8", newline="\n", closefd=bool(files)) as stream:
+        with open(path, encoding="utf-8-sig", newline="\n", closefd=bool(files)) as stream:
             try:
                 yield from stream
             except UnicodeDecodeError as error:
