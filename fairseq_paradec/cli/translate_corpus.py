@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -41,6 +42,8 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
         UsageError: an option is wrong, or the work cannot be done.
     """
     _check(args, options)
+    if "drafter_path" in options:  # workers may be in another folder
+        options["drafter_path"] = os.path.abspath(options["drafter_path"])
     corpus = Corpus(args.files, args.column or COLUMN)
     read(args.model)
     made = options | {
