@@ -96,12 +96,13 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["assistant.pt", "drafter.pt"])
-def test_the_curve_foretells_a_trained_drafters_speed(drafter, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("decoder", "drafter"), [("assisted", "assistant"), ("gad", "drafter")])
+def test_the_curve_foretells_a_trained_drafters_speed(decoder, drafter, tmp_path, monkeypatch):
     """Within 5%: on a model this small told drafts cost two of these, in Python."""
     monkeypatch.chdir(tmp_path)
-    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--drafter-path", str(DEMO / drafter)]
-    argv += ["--engines", "native", "--block-sizes", "8", "--sentences", "30", "--rounds", "9"]
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", decoder]
+    argv += ["--drafter-path", str(DEMO / f"{drafter}.pt"), "--engines", "native"]
+    argv += ["--block-sizes", "8", "--sentences", "30", "--rounds", "9"]
     assert paradec(["breakeven", *argv, "--busy", "--out", "b.json"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
     speeds = {row["at"]: row["speed-up"] for row in rows}
