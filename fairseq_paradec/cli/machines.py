@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -56,8 +57,6 @@ def crew(args: argparse.Namespace, load: Load) -> Crew:
 
 def _load(load: Callable[[], Work], threads: int) -> Work:
     """Make a worker."""
-    import logging
-
     import torch
 
     from .. import register
@@ -76,6 +75,7 @@ def stopped_softly(name: str) -> Iterator[None]:
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
+    level = logging.getLogger().level  # which a worker of this process changes
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -83,3 +83,4 @@ def stopped_softly(name: str) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        logging.getLogger().setLevel(level)
