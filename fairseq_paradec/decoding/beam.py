@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,22 +46,24 @@ class Extension(NamedTuple):
     alive: Candidates
 
 
-class Node(NamedTuple):
-    """A hypothesis's last step, on the host.
+class Step(NamedTuple):
+    """Hypotheses after a step, on the host; S sentences, W hypotheses, z words a step.
 
     Attributes:
-        total: the score of the whole hypothesis.
-        parent: the step before; None: this is the first.
-        words: z words.
-        scores: their log-probabilities.
-        runners_up: for a trace, of each word the best other one and its log-probability.
+        words: S×W×z.
+        scores: S×W×z, their log-probabilities.
+        others: S×W×z×2, for a trace: of each word the best other one and its log-probability.
+        totals: S×W, the scores of whole hypotheses; not finite: there is none.
+        parents: S×W, of each hypothesis the one of the step before.
+        places: S, of each sentence its place in the step before, which may have had more of them.
     """
 
-    total: float
-    parent: Node | None
-    words: list[int]
-    scores: list[float]
-    runners_up: list[tuple[int, float]]
+    words: np.ndarray
+    scores: np.ndarray
+    others: np.ndarray
+    totals: np.ndarray
+    parents: np.ndarray
+    places: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class BeamSearch:
         start = self.order.start(self.bos, rules.start)
         inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
         scores = torch.zeros(len(live), 1, device=device)  # S×W
-        beams: list[list[Node | None]] = [[None] for _ in live]
+        steps: list[Step] = []
         written = 0  # t
         while live:
             # 2. One pass predicts the words of all z slots, independently of each other.
@@ -121,23 +123,22 @@ class BeamSearch:
             step = self.extend(best, scores.to(best.scores.dtype))
             written += z
             # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
-            runners_up = _runners_up(best) if self.record_tokens else None
-            for s, ended in enumerate(_on_host(step.ended, beams, runners_up)):
-                passes[live[s].index] += 1
+            ended, alive = (self._on_host(candidates, best) for candidates in step)
+            goes_on = np.isfinite(alive.totals).any(axis=1)
+            for row in live:
+                passes[row.index] += 1
+            for s, hypos in _ended(ended, steps, rules.eos).items():
                 done = finished[live[s].index]
-                hypos = [self._written(node, rules.eos) for node in ended if node is not None]
-                hypos.sort(key=self.rank, reverse=True)
-                done += hypos[: beam - len(done)]
+                done += sorted(hypos, key=self.rank, reverse=True)[: beam - len(done)]
             # 4. The others are the next beam; finished sentences leave the batch.
-            beams = _on_host(step.alive, beams, runners_up)
             stay = [
                 s for s, row in enumerate(live)
-                if len(finished[row.index]) < beam and written <= row.limit and any(beams[s])
+                if len(finished[row.index]) < beam and written <= row.limit and goes_on[s]
             ]  # fmt: skip
             if not stay:
                 break
-            parents = step.alive.parents.tolist()
-            index = [s * width + parent for s in stay for parent in parents[s]]
+            steps.append(Step(*(part[stay] for part in alive)))
+            index = (steps[-1].parents + width * steps[-1].places[:, None]).ravel().tolist()
             scores, words = step.alive.scores, step.alive.words
             if len(stay) < len(live):
                 picked = torch.tensor(stay, device=device)
@@ -147,7 +148,7 @@ class BeamSearch:
             if index != list(range(len(live) * width)):
                 same = len(stay) == len(live) and scores.size(1) == width
                 self.scorer.reorder(index, same_source=same)
-            live, beams = [live[s] for s in stay], [beams[s] for s in stay]
+            live = [live[s] for s in stay]
         return finished, passes
 
     def _mask(self, written: int, device: torch.device) -> Mask:
@@ -158,49 +159,43 @@ class BeamSearch:
         seen = order.step_mask(written + order.tokens_per_step)
         return seen[written:].to(device)
 
-    def _written(self, last: Node, eos: int) -> Written:
-        """Return an ended hypothesis; what follows its first ``</s>`` is dropped."""
-        steps, node = [], last.parent
-        while node is not None:
-            steps.append(node)
-            node = node.parent
-        steps = [*reversed(steps), last]
-        words = [word for step in steps for word in step.words]
-        n = words.index(eos, len(words) - len(last.words))
-        scores = [score for step in steps for score in step.scores]
-        others = [other for step in steps for other in step.runners_up]
-        return Written(last.total, words[:n], scores[: n + 1], others[: n + 1])
+    def _on_host(self, step: Candidates, best: Best) -> Step:
+        """Return candidates as arrays; ``others`` only for a trace."""
+        totals, parents, words, scores = (part.numpy(force=True) for part in step)
+        others = np.zeros((*words.shape, 2 if self.record_tokens else 0))
+        if self.record_tokens:
+            from_best = (part[..., :2].numpy(force=True) for part in best[:2])
+            (first, second), values = (
+                np.moveaxis(np.take_along_axis(part, parents[:, :, None, None], axis=1), -1, 0)
+                for part in from_best
+            )
+            others[..., 0] = np.where(first == words, second, first)
+            others[..., 1] = np.where(first == words, values[1], values[0])
+        return Step(words, scores, others, totals, parents, np.arange(len(words)))
 
 
-def _runners_up(best: Best) -> list[Any]:
-    """Return the two best words of each slot and their scores, S×W×z pairs of pairs."""
-    pairs = torch.stack((best.tokens[..., :2].double(), best.scores[..., :2].double()), dim=-1)
-    found: list[Any] = pairs.tolist()
-    return found
-
-
-def _on_host(
-    step: Candidates, beams: Sequence[Sequence[Node | None]], runners_up: list[Any] | None
-) -> list[list[Node | None]]:
-    """Return each sentence's candidates as nodes; None for no candidate.
+def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Written]]:
+    """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped.
 
     Args:
-        step: the candidates.
-        beams: the nodes that they extend.
-        runners_up: see ``_runners_up``; None without a trace.
+        ended: of all live sentences.
+        before: the earlier steps.
+        eos: ``</s>``.
     """
-    found = []
-    for s, candidates in enumerate(zip(*(part.tolist() for part in step), strict=True)):
-        nodes: list[Node | None] = []
-        for total, parent, words, scores in zip(*candidates, strict=True):
-            node = None
-            if math.isfinite(total):
-                others = []
-                if runners_up is not None:
-                    for word, (first, second) in zip(words, runners_up[s][parent], strict=True):
-                        other, score = second if first[0] == word else first
-                        others.append((int(other), score))
-                node = Node(total, beams[s][parent], words, scores, others)
-            nodes.append(node)
-        found.append(nodes)
+    place, parent = where = np.nonzero(np.isfinite(ended.totals))
+    found: dict[int, list[Written]] = {}
+    if not len(place):
+        return found
+    texts: list[list[np.ndarray]] = [[], [], []]  # words, scores, others, from the last step on
+    sentences = place.tolist()
+    for step in (ended, *reversed(before)):
+        for text, part in zip(texts, step[:3], strict=True):
+            text.append(part[place, parent])
+        place, parent = step.places[place], step.parents[place, parent]
+    words, scores, others = (np.concatenate(text[::-1], axis=1).tolist() for text in texts)
+    last = len(words[0]) - ended.words.shape[2]
+    for h, (s, total) in enumerate(zip(sentences, ended.totals[where].tolist(), strict=True)):
+        n = words[h].index(eos, last)
+        pairs = [(int(pair[0]), pair[1]) for pair in others[h][: n + 1] if pair]
+        found.setdefault(s, []).append(Written(total, words[h][:n], scores[h][: n + 1], pairs))
     return found

@@ -155,9 +155,10 @@ class NativeCache:
         missing = len(wanted) - len(taken) - len(free)
         if missing > 0:
             free += range(self.keys.size(1), self.keys.size(1) + missing)
-            keys, values = self._empty(missing, self.capacity)
-            self.keys = torch.cat((self.keys, keys), dim=1)
-            self.values = torch.cat((self.values, values), dim=1)
+            keys, values = self._empty(self.keys.size(1) + missing, self.capacity)
+            keys[:, : self.keys.size(1)] = self.keys
+            values[:, : self.keys.size(1)] = self.values
+            self.keys, self.values = keys, values
             self._point()
         self.rows, copies = [], {}
         for place in wanted:
