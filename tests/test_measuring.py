@@ -1,4 +1,4 @@
-"""``paradec modules``, ``threads``, ``training-speed``: parts add up; updates are real ones."""
+"""``paradec modules``, ``workers``, ``training-speed``: parts add up; updates are real ones."""
 
 import json
 from types import SimpleNamespace
@@ -91,3 +91,16 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert first["parameters"] == second["parameters"]  # the sizes are the same for both
     assert paradec([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_workers(tmp_path, capsys):
+    (tmp_path / "text").write_text("A man.\n" * 3)
+    out, command = tmp_path / "workers.json", ["workers", str(tmp_path / "text"), "--processes"]
+    command += ["1,2", "--rounds", "1", "--busy", "--out", str(out), "--model"]
+    assert paradec([*command, str(DEMO)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["by"][:9] for row in rows] == ["1 process", "1 workers", "2 workers"]
+    assert all(0 < row["of them start"] < 2 * row["seconds"] for row in rows)
+    assert paradec([*command, str(tmp_path)]) == 2  # what the command itself says
+    assert "paradec translate: error: --model" in capsys.readouterr().err

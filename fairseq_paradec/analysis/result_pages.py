@@ -23,8 +23,9 @@ from .timing import speed_up
 HEAD = """\
 # Results
 
-`paradec results` renders this page from [results/summary.json](results/summary.json), and a page
-for each result from its JSON file. To change a number, run the command on its page again.
+`paradec results` renders this page from [results/summary.json](results/summary.json), and
+[a page for each result](results) from its JSON file. To change a number, run the command on its
+page again.
 """
 
 # Older results show their command as it was typed.
@@ -70,13 +71,13 @@ def machine(document: Mapping[str, Any]) -> str:
 def summary(
     chosen: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], folder: str
 ) -> str:
-    """Render RESULTS.md: a table of decoders, conclusions, targets, links to all results.
+    """Render RESULTS.md: a table of decoders, conclusions, targets.
 
     Args:
         chosen: summary.json: ``benchmark`` (the name of a result), ``rows`` (labels of its
             systems), ``peer`` (the label of the fourth baseline), ``lines`` (each with ``text``,
             and ``from``, the results with its numbers), ``targets`` (each with ``target``,
-            ``found``, ``met`` and ``from``) and ``not run``; empty for links alone.
+            ``found``, ``met`` and ``from``) and ``not run``; or empty.
         documents: all results, by name.
         folder: path of their pages.
 
@@ -100,7 +101,6 @@ def summary(
             ),
             f"Not run: {'; '.join(chosen['not run'])}.",
         ]
-    parts.append(f"## All results\n\nPages in [{folder}]({folder}): {', '.join(documents)}.")
     return "\n\n".join(parts) + "\n"
 
 

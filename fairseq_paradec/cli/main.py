@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "breakeven": "from how many tokens a pass drafting pays",
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
         "threads": "what several threads, generators and processes give",
+        "workers": "what several processes, or a Ray cluster, give for a corpus",
         "training-speed": "updates per second of architectures",
     },
     "look": {
