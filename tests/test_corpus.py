@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -40,8 +41,10 @@ def made(out: Path) -> dict[str, bytes]:
 
 def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypatch):
     folder, out = tmp_path / "in", tmp_path / "out"
+    words, text = command(out, folder), folder / "a.txt"
     folder.mkdir()
-    (folder / "a.txt").write_text("\n".join(TEXT[:50]) + "\r\n")
+    (folder / ".hidden").write_text("not of the corpus\n")
+    text.write_text("\ufeff" + "\n".join(TEXT[:50]) + "\r\n")
     odd = ["\n", "a " * 1100 + "\n", "M\u00fcll \xff\n"]
     (folder / "b.gz").write_bytes(gzip.compress(b"".join(one.encode("latin-1") for one in odd)))
     parquet.write_table(pyarrow.table({"text": [TEXT[50]]}), folder / "c.parquet")
@@ -49,29 +52,58 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
     full = Mock(side_effect=[None] * 5 + [OSError(errno.ENOSPC, "No space left on device")])
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        assert paradec(command(out, folder)) == 2
+        assert paradec(words) == 2
     assert "20.jsonl cannot be written (No space left" in capsys.readouterr().err
     left = {path.name for path in (out / "parts").iterdir()} - {"000000000020.jsonl"}
     assert left == {"settings.json", "000000000000.jsonl"}
-    assert paradec(command(out, folder)) == 0
+    assert paradec(words) == 0
     rows = [json.loads(row) for _, part in sorted(made(out).items()) for row in part.splitlines()]
     assert [row["line"] for row in rows] == [*range(54)] and rows[52]["source"] == "M\\xfcll \\xff"
     why = [row["problem"] for row in rows[50:]]
     assert why[::2] == ["is empty", "is not UTF-8"] and "takes 1024" in why[1] and why[3] is None
     sources = [row["source"] for row in rows]
+    assert sources[:50] == TEXT[:50]
     wanted = fairseq_paradec.load(DEMO).translate(sources, decoding="greedy")
     assert [row["translation"] for row in rows] == [*wanted[:52], "", *wanted[53:]]
     assert '"is too long": 1' in (out / "report.json").read_text()
-    for more, said in (
-        (["--beam", "3"], "--beam: got 3, but --out"),
-        (["--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
-        (["--cluster", "localhost:1"], "there is none"),
-        (["--cluster", "auto"], "with Ray: pip install"),
+    for given, said in (
+        ([*words, "--beam", "3"], "--beam: got 3, but --out"),
+        ([*words[:-3], str(folder)], "--batch-size: got None, but --out"),
+        ([*words, "--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
+        ([*words, "--cluster", "localhost:1"], "there is none"),
+        ([*words, "--cluster", "auto"], "with Ray: pip install"),
+        (words, "got 'other lines than those that are finished in "),
     ):
-        if more[-1] == "auto":
+        if given[-1] == "auto":
             monkeypatch.setitem(sys.modules, "ray", None)
+        elif given == words:
+            text.write_bytes(text.read_bytes().swapcase())  # as many bytes
         (out / "report.json").unlink(missing_ok=True)
-        assert paradec(command(out, folder, *more)) == 2 and said in capsys.readouterr().err
+        assert paradec(given) == 2 and said in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_named_and_other_flags_can_follow(tmp_path, capsys):
+    (tmp_path / "torn.gz").write_bytes(gzip.compress(b"a\n")[:-9])
+    parquet.write_table(pyarrow.table({"text": [1]}), tmp_path / "n.parquet")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/link").symlink_to(tmp_path)
+    for name, said in (
+        ("torn.gz", "torn.gz'; allowed: a file that can be read (Compressed file ended"),
+        ("n.parquet", "--column: got 'text'; allowed: a column of text; "),
+        ("in", "in/link'; allowed: a file, a pattern, or a folder with files (no pipe"),
+    ):
+        assert paradec(command(tmp_path / "out", tmp_path / name)) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_worker_that_dies_while_it_speaks_is_lost():
+    workers = crews.Processes(Mock(), 1)
+    ours, theirs = Pipe()
+    workers._processes[ours] = Mock(exitcode=-9)
+    os.write(theirs.fileno(), b"\0\0\0\x09half")
+    theirs.close()
+    ((worker, lost),) = workers.wait()
+    assert worker is ours and str(lost) == "a process ended with -9"
 
 
 @pytest.mark.slow
@@ -144,10 +176,10 @@ def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, reque
             assert paradec(words) == 2  # the folder is the driver's
             if nodes:
                 nodes.remove_node(nodes.second, allow_graceful=False)
-    driver.send_signal(signal.SIGKILL if nodes else signal.SIGTERM)
+    driver.send_signal(signal.SIGTERM if nodes else signal.SIGKILL)
     _, said = driver.communicate()
-    assert driver.returncode == (-signal.SIGKILL if nodes else 143), said
-    assert ("finished parts are kept" in said) == (nodes is None)
+    assert driver.returncode == (143 if nodes else -signal.SIGKILL), said
+    assert ("finished parts are kept" in said) == bool(nodes)
     assert 9 <= len(before := made(out)) < 25
     subprocess.run(run, cwd=ROOT, check=True)
     assert paradec(command(single, text, size=200)) == 0

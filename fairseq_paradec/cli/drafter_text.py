@@ -125,7 +125,7 @@ class Subset:
             max_tokens=MAX_TOKENS, fp16=False, smoke=False,
         )  # fmt: skip
         self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
-        self.sources = plan.load_sources(data, self.settings, translator.task.source_dictionary)
+        self.sources = plan.load_sources(data, self.settings)
         self.translate = plan.by_number(
             translator.task, translator.models, translator.generator({"decoding": "greedy"}),
             self.sources, translator.device,
@@ -144,11 +144,13 @@ class Subset:
         """
         self.dest.mkdir(exist_ok=True)
         parts.begin(self.dest, self.settings, "--save-dir", plan.FILES)
-        if not (self.dest / merge.REPORT).is_file():
+        report = self.dest / merge.REPORT
+        if not report.is_file():
             work = partial(plan.content, self.translate)
-            some = plan.parts_of(self.sources, self.settings)
-            parts.make(self.dest, some, crews.alone(lambda: work), lambda: len(self.sources))
-        counts = merge.merge(self.data, self.dest)
+            todo = list(plan.parts_of(self.sources, self.settings))
+            parts.make(self.dest, todo, crews.alone(lambda: work), lambda: len(self.sources))
+            merge.merge(self.data, self.dest, self.settings, self.sources, todo)
+        counts = json.loads(report.read_text(encoding="utf-8"))
         if counts["sentences"] == counts["left out"]:
             allowed = "a model that translates the text; all of its translations are empty"
             raise option_error("--model", self.model, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -83,4 +84,5 @@ def stopped_softly(name: str) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        gc.collect()  # generators log when they end
         logging.getLogger().setLevel(level)

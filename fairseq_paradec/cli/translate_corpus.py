@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ PART = 4096
 #: Written last: how many lines, and why which of them have no translation.
 REPORT = "report.json"
 
-_FILES = {"input": "INPUT", "model": "--model"}
+_FILES = {"input": "INPUT", "model": "--model", "drafter-path": "--drafter-path"}
 
 
 def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -50,6 +50,8 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
         "model": checksum(args.model / NAME), "buffer_size": args.buffer_size or PART,
         "threads": args.threads or 1, "device": args.device,
     }  # fmt: skip
+    if "drafter_path" in options:
+        made["drafter_path"] = checksum(Path(options["drafter_path"]))
     settings = {name.replace("_", "-"): value for name, value in made.items()}
     options["buffer_size"] = made["buffer_size"]
     marks = {"model": made["model"][:12], "settings": _short(settings)}
@@ -59,7 +61,8 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
         parts.begin(args.out, given, "--out", _FILES)
         if not (args.out / REPORT).is_file():
             crew = machines.crew(args, load)
-            parts.make(args.out, corpus.parts(made["buffer_size"]), crew, corpus.estimate)
+            todo = _unchanged(corpus.parts(made["buffer_size"]), args.out)
+            parts.make(args.out, todo, crew, corpus.estimate)
             counts = count(args.out / "parts")
             parts.write(args.out / REPORT, json.dumps(counts, indent=1).encode() + b"\n")
         print(f"{args.out}: {(args.out / REPORT).read_text('utf-8')}", end="", file=sys.stderr)
@@ -109,24 +112,37 @@ def worker(
 def _rows(translator: Any, work: tuple[int, list[bytes]], options: Any, marks: Any) -> list[bytes]:
     """Translate lines; return a row of JSON for each."""
     first, lines = work
-    sources, wrong = [], {}
-    for number, line in enumerate(lines):
-        try:
-            sources.append(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            sources.append("")
-            wrong[number] = line.decode("utf-8", "backslashreplace")
+    texts = _texts(lines)
+    right = [text.encode() == line for text, line in zip(texts, lines)]
+    sources = [text if one else "" for text, one in zip(texts, right)]
     rows = []
     for number, one in enumerate(translator.results(sources, **options)):
         row = {
             "line": first + number,
-            "source": wrong.get(number, sources[number]),
+            "source": texts[number],
             "translation": one.text,
             "score": None if one.score is None else round(one.score, 4),
-            "problem": "is not UTF-8" if number in wrong else one.problem,
+            "problem": one.problem if right[number] else "is not UTF-8",
         }
         rows.append(json.dumps(row | dict(marks), ensure_ascii=False).encode() + b"\n")
     return rows
+
+
+def _texts(lines: Iterable[bytes]) -> list[str]:
+    """Return lines as text, with what is not UTF-8 in hexadecimal digits."""
+    return [line.decode("utf-8", "backslashreplace") for line in lines]
+
+
+def _unchanged(todo: Iterable[parts.Part], out: Path) -> Iterator[parts.Part]:
+    """Yield parts; raise UsageError at one that is finished, with other lines."""
+    for part in todo:
+        path = out / "parts" / part.name
+        if path.is_file():
+            before = [json.loads(row)["source"] for row in path.read_bytes().splitlines()]
+            if before != _texts(part.work[1]):
+                given = f"other lines than those that are finished in {path}"
+                raise option_error("INPUT", given, "the same, or another --out")
+        yield part
 
 
 def count(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -29,11 +30,12 @@ def connect(address: str) -> Any:
         allowed = "local, or it with Ray: pip install 'fairseq_paradec[cluster]'"
         raise option_error("--cluster", address, allowed) from error
     host, _, port = address.rpartition(":")
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()  # Ray waits a minute
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         allowed = f"local, auto, or the HOST:PORT of a Ray cluster; there is none ({error})"
         raise option_error("--cluster", address, allowed) from error
     except RuntimeError as error:
@@ -41,6 +43,8 @@ def connect(address: str) -> Any:
         reason = " ".join(str(error).split())
         allowed = f"a cluster with the same Ray ({ray.__version__}) and Python; {reason}"
         raise option_error("--cluster", address, allowed) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # Ray sets its own
     return ray
 
 
@@ -116,7 +120,7 @@ class Actors:
             except errors.RayTaskError as error:
                 cause = error.cause
                 yield worker, cause if isinstance(cause, (UsageError, OSError)) else error
-            except (errors.RayActorError, errors.ObjectLostError) as error:
+            except errors.RayError as error:  # it is lost, or killed for lack of memory
                 self._refs = {ref: one for ref, one in self._refs.items() if one is not worker}
                 with contextlib.suppress(Exception):
                     self.ray.kill(worker)  # it may be out of reach only, and hold its cores

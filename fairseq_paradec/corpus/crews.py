@@ -151,7 +151,11 @@ class Processes:
         ours, theirs = self._context.Pipe()
         gpu = self._hired % self.gpus if self.gpus else None
         process = self._context.Process(target=_serve, args=(theirs, self.load, gpu), daemon=True)
-        process.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()  # so that its end is noticed
         self._hired += 1
         self._processes[ours] = process
@@ -168,7 +172,7 @@ class Processes:
             assert isinstance(connection, Connection)
             try:
                 yield connection, connection.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # also in the middle of what it says
                 process = self._processes.pop(connection)
                 process.join()
                 yield connection, Lost(f"a process ended with {process.exitcode}")
@@ -183,7 +187,6 @@ class Processes:
 
 def _serve(connection: Connection, load: Load, gpu: int | None) -> None:
     """Work until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that distributes
     if gpu is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[gpu] if visible else str(gpu)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from ..errors import option_error
+from ..errors import UsageError, option_error
 from .parts import Part
 
 #: The column of a parquet file, unless another is given.
@@ -31,7 +32,7 @@ class Corpus:
     def __init__(self, given: Sequence[str], column: str = COLUMN) -> None:
         self.column = column
         self._files = [one for path in given for one in _find(path)]
-        self.files = [(path, int(system.size(path) or 0)) for system, path in self._files]
+        self.files = [(path, size) for _, path, size in self._files]
         self._read = self._bytes = 0
 
     def estimate(self) -> int | None:
@@ -54,14 +55,16 @@ class Corpus:
         Raises:
             UsageError: a file cannot be read.
         """
-        for system, path in self._files:
+        for system, path, _ in self._files:
             try:
                 found = self._parquet if _is_parquet(path) else _text
                 for line in found(system, path):
                     self._read += 1
                     self._bytes += len(line)
                     yield line.removesuffix(b"\n").removesuffix(b"\r")
-            except OSError as error:
+            except UsageError:
+                raise
+            except Exception as error:  # of a file system, a compression, or parquet
                 raise option_error("INPUT", path, f"a file that can be read ({error})") from error
 
     def _parquet(self, system: Any, path: str) -> Iterator[bytes]:
@@ -72,45 +75,59 @@ class Corpus:
             allowed = "text, or it with pyarrow: pip install 'fairseq_paradec[cluster]'"
             raise option_error("INPUT", path, allowed) from error
         with system.open(path, "rb") as stream:
-            try:
-                file = parquet.ParquetFile(stream)
-            except ValueError as error:
-                raise option_error("INPUT", path, f"a parquet file ({error})") from error
+            file = parquet.ParquetFile(stream)
             if self.column not in file.schema_arrow.names:
                 names = ", ".join(file.schema_arrow.names)
                 raise option_error("--column", self.column, f"a column of {path}: {names}")
             for batch in file.iter_batches(1024, columns=[self.column]):
                 for text in batch.column(0).to_pylist():
+                    if not isinstance(text, str | bytes | None):
+                        allowed = f"a column of text; {path} has {text!r} there"
+                        raise option_error("--column", self.column, allowed)
                     yield text.encode() if isinstance(text, str) else text or b""
 
 
-def _find(given: str) -> Iterator[tuple[Any, str]]:
-    """Yield file system and path of the files that an argument names.
+def _find(given: str) -> list[tuple[Any, str, int]]:
+    """Return file system, path and bytes of each file that an argument names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or one cannot be read.
     """
     from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
     try:
         system, path = url_to_fs(given)
-        paths = [path] if system.isfile(path) else sorted(system.glob(path))
-        if system.isdir(path):
-            paths = sorted(system.find(path))
-        found = [one for one in paths if system.isfile(one)]
+        named = [path] if system.exists(path) else sorted(system.glob(path))
+        found = [one for name in named for one in _within(system, name)]
+        files = [(system, one, int(system.size(one) or 0)) for one in found]
+        strange = [one for one in found if not system.isfile(one)]
     except (ImportError, ValueError, OSError) as error:
         allowed = f"a file, pattern or folder that can be read ({error})"
         raise option_error("INPUT", given, allowed) from error
-    if not found:
-        raise option_error("INPUT", given, "a file, a pattern, or a folder with files")
-    for one in found:
-        yield system, one
+    if strange or not found:
+        allowed = "a file, a pattern, or a folder with files (no pipe, no link to a folder)"
+        raise option_error("INPUT", strange[0] if strange else given, allowed)
+    return files
+
+
+def _within(system: Any, path: str) -> list[str]:
+    """Return a file, or the files of a folder and those below it by name, but no hidden ones."""
+    if system.isfile(path) or not system.isdir(path):
+        return [path]
+    found: list[str] = []
+    for one in system.ls(path, detail=True):
+        name = one["name"].rstrip("/")
+        if name != path and not name.rpartition("/")[2].startswith("."):
+            found += _within(system, name) if one["type"] == "directory" else [name]
+    return sorted(found)
 
 
 def _text(system: Any, path: str) -> Iterator[bytes]:
     """Yield the lines of a text file, which may be compressed."""
     with system.open(path, "rb", compression=_compression(path)) as stream:
-        yield from stream
+        lines = iter(stream)
+        yield from (first.removeprefix(codecs.BOM_UTF8) for first in islice(lines, 1))
+        yield from lines
 
 
 def _compression(path: str) -> str | None:

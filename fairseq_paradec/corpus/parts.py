@@ -61,7 +61,7 @@ def locked(path: Path, flag: str) -> Iterator[None]:
 
 
 def begin(path: Path, settings: Mapping[str, Any], flag: str, files: Mapping[str, str]) -> None:
-    """Begin a folder with these settings, or check that it was begun with them.
+    """Begin a folder with these settings, or check that what is finished there was made with them.
 
     Args:
         path: the folder; its parts come to ``path/parts``.
@@ -73,27 +73,24 @@ def begin(path: Path, settings: Mapping[str, Any], flag: str, files: Mapping[str
         UsageError: it holds something else, or was begun with other settings.
     """
     file = path / "parts" / SETTINGS
-    if not file.is_file():
-        if {one.name for one in path.iterdir()} - {"parts", LOCK}:
-            raise option_error(
-                flag, str(path), "a new or empty folder, or one that this command began; this one "
-                "holds other files",
-            )  # fmt: skip
+    there = {one.name for one in (*path.iterdir(), *path.glob("parts/*.jsonl"))} - {"parts", LOCK}
+    if there and not file.is_file():
+        raise option_error(
+            flag, str(path), "a new or empty folder, or one that this command began; this one "
+            "holds other files",
+        )  # fmt: skip
+    if not there:  # nothing is finished
         file.parent.mkdir(exist_ok=True)
         write(file, json.dumps(settings, indent=1).encode() + b"\n")
-    before = read_settings(path)
-    for name, value in settings.items():
-        if before.get(name) != value:
-            given = ("files", "others") if name in files else (value, before.get(name))
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for name in before | settings:
+        value, had = settings.get(name), before.get(name)
+        if value != had:
+            given = ("files", "others") if name in files else (value, had)
             raise UsageError(
                 f"{files.get(name, f'--{name}')}: got {given[0]}, but {flag} ({path}) was begun "
                 f"with {given[1]}; allowed: the same, or another {flag}"
             )
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings that a folder was begun with."""
-    return json.loads((path / "parts" / SETTINGS).read_text(encoding="utf-8"))
 
 
 def write(path: Path, content: bytes) -> None:

@@ -76,12 +76,13 @@ def run(args: argparse.Namespace) -> int:
         if (args.dest / merge.REPORT).is_file():
             print(f"distill: already made: {args.dest}", file=sys.stderr)
             return 0
-        todo = list(plan.parts_of(merge.sources_of(args.data, settings), settings))
+        sources = plan.load_sources(args.data, settings)
+        todo = list(plan.parts_of(sources, settings))
         path = os.pathsep.join(os.path.abspath(one) for one in args.path.split(os.pathsep))
         load = partial(plan.teacher, args.data.absolute(), path, settings, args.device)
         crew = machines.crew(args, load)
         parts.make(args.dest, todo, crew, lambda: sum(part.lines for part in todo))
-        counts = merge.merge(args.data, args.dest)
+        counts = merge.merge(args.data, args.dest, settings, sources, todo)
     print(f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
           file=sys.stderr)  # fmt: skip
     return 0

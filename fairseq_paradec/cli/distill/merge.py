@@ -14,23 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...corpus.parts import Part, read_settings
+from ...corpus.parts import Part
+from ...corpus.parts import write as write_whole
 from ...errors import UsageError
 from . import plan
 
 #: Settings and counts, written last.
 REPORT = "distilled.json"
-
-#: What is counted.
-COUNTS = ("sentences", "left out")
-
-
-def sources_of(data: Path, settings: dict[str, Any]) -> Any:
-    """Load the sources of the subset."""
-    from fairseq.data import Dictionary
-
-    words = Dictionary.load(str(data / f"dict.{settings['languages'][0]}.txt"))
-    return plan.load_sources(data, settings, words)
 
 
 def collect(dest: Path, parts: Iterable[Part]) -> list[np.ndarray]:
@@ -69,7 +59,7 @@ def write(
         indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=len(words))
         for prefix, words in zip(prefixes, dicts)
     ]
-    counts = dict.fromkeys(COUNTS, 0) | {"sentences": len(targets)}
+    counts = {"sentences": len(targets), "left out": 0}
     text = folder / "text"
     with (
         (text / f"{subset}.{pair[0]}").open("w", encoding="utf-8") as source_text,
@@ -111,12 +101,17 @@ def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:
             shutil.copyfile(path, folder / "raw" / path.name)
 
 
-def merge(data: Path, dest: Path) -> dict[str, int]:
+def merge(
+    data: Path, dest: Path, settings: dict[str, Any], sources: Any, parts: Iterable[Part]
+) -> dict[str, int]:
     """Make DEST a data folder, of which this process has the lock.
 
     Args:
         data: the folder that was translated.
         dest: with all parts in it.
+        settings: of the parts.
+        sources: of the subset.
+        parts: all of them.
 
     Returns:
         The numbers of all sentences and of those left out.
@@ -124,21 +119,10 @@ def merge(data: Path, dest: Path) -> dict[str, int]:
     Raises:
         UsageError: a part is missing, or holds other sentences.
     """
-    report = dest / REPORT
-    if not report.is_file():
-        _merge(data, dest, report)
-    made = json.loads(report.read_text(encoding="utf-8"))
-    return {name: made[name] for name in COUNTS}
-
-
-def _merge(data: Path, dest: Path, report: Path) -> None:
-    """Do the work of ``merge``."""
     from fairseq.data import Dictionary
 
-    settings = read_settings(dest)
     dicts = [Dictionary.load(str(data / f"dict.{lang}.txt")) for lang in settings["languages"]]
-    sources = plan.load_sources(data, settings, dicts[0])
-    targets = collect(dest, plan.parts_of(sources, settings))
+    targets = collect(dest, parts)
     work = dest / ".merging"
     shutil.rmtree(work, ignore_errors=True)
     counts = write(work, settings, sources, targets, dicts)
@@ -149,7 +133,6 @@ def _merge(data: Path, dest: Path, report: Path) -> None:
             place.mkdir(exist_ok=True)
         else:
             path.replace(place)
-    written = work / report.name
-    written.write_text(json.dumps(settings | counts, indent=1) + "\n", encoding="utf-8")
-    written.replace(report)
     shutil.rmtree(work)
+    write_whole(dest / REPORT, json.dumps(settings | counts, indent=1).encode() + b"\n")
+    return counts

@@ -98,12 +98,13 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 # ---- batches and parts --------------------------------------------------------------------------
 
 
-def load_sources(data: Path, settings: dict[str, Any], dictionary: Any) -> Any:
+def load_sources(data: Path, settings: dict[str, Any]) -> Any:
     """Load the source side of the subset, with all the pieces of a training set."""
-    from fairseq.data import ConcatDataset, data_utils
+    from fairseq.data import ConcatDataset, Dictionary, data_utils
 
+    words = Dictionary.load(str(data / f"dict.{settings['languages'][0]}.txt"))
     paths = source_paths(data, settings["subset"], settings["languages"])
-    return ConcatDataset([data_utils.load_indexed_dataset(str(p), dictionary) for p in paths])
+    return ConcatDataset([data_utils.load_indexed_dataset(str(p), words) for p in paths])
 
 
 def make_batches(
@@ -179,7 +180,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         task, models, decoding=beam_search(models, settings["beam"]), beam=settings["beam"],
         lenpen=settings["lenpen"],
     )  # fmt: skip
-    sources = load_sources(data, settings, task.source_dictionary)
+    sources = load_sources(data, settings)
     return partial(content, by_number(task, models, generator, sources, device))
 
 
