@@ -23,7 +23,7 @@ PACKAGE = "fairseq_paradec"
 COPIED = (PACKAGE, "tests", "scripts", "docs", "results")
 LINKED = ("data-bin", ".venv")
 
-TABLE = ("test_conformance.py",)
+TABLE, CORPUS = ("test_conformance.py",), "test_corpus.py"
 ORDERS = ("test_target_order.py", "test_reordered_transformer.py", "test_multiword_beam.py")
 
 
@@ -60,6 +60,9 @@ WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 
 MUTANTS = [
+    # corpora in parts
+    m("corpus", "corpus/parts.py", "for name in before | settings", "for name in settings", CORPUS),
+    m("corpus", "cli/translate_corpus.py", "if path.is_file():", "if False:", CORPUS),
     # imported models
     m("import", "importing/foreign.py", "read[end] = 0.0 if", "read[end] *= 0.5 if",
       "test_importing.py"),

@@ -12,11 +12,9 @@ from fairseq_paradec.decoding.provenance import weights_hash
 
 DRAFTED = ("gad", "assisted", "blockwise")
 ENGINES = {
-    "native": {"engine": "native"},
-    "native int8": {"engine": "native", "engine_dtype": "int8"},
-    "torch": {"engine": "torch"},
-    "a copy": {"engine": "torch", "engine_dtype": "bf16"},
-}
+    "native": {"engine": "native"}, "native int8": {"engine": "native", "engine_dtype": "int8"},
+    "torch": {"engine": "torch"}, "a copy": {"engine": "torch", "engine_dtype": "bf16"},
+}  # fmt: skip
 
 
 def new_values(model, other):

@@ -115,11 +115,9 @@ def relative_error(want, got):
 #: dtype, form -> how far from fairseq's in fp32 it may be. Measured on the demo: 0.006, 0.006,
 #: 0.0006 and 0.023; with two layers in each other's place it is 0.25 and more.
 BOUNDS = {
-    (torch.bfloat16, "packed"): 0.02,
-    (torch.bfloat16, "plain"): 0.02,
-    (torch.float16, "plain"): 0.003,
-    (torch.float32, "int8"): 0.05,
-}
+    (torch.bfloat16, "packed"): 0.02, (torch.bfloat16, "plain"): 0.02,
+    (torch.float16, "plain"): 0.003, (torch.float32, "int8"): 0.05,
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's notices that quantisation moves elsewhere

@@ -23,13 +23,12 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 #: fairseq's limits: none, and each of them in turn.
 LIMITS: dict[str, Limits] = {
-    "model": Limits(max_len_b=200),
-    "short": Limits(max_len_b=5, lenpen=0.6),
+    "model": Limits(max_len_b=200), "short": Limits(max_len_b=5, lenpen=0.6),
     "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
     "empty": Limits(min_len=0, max_len_b=9),
     "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
     "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
-}
+}  # fmt: skip
 
 
 def same_as_twin(

@@ -26,16 +26,14 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 #: What each architecture writes like.
 PRESETS: dict[str, TargetOrder] = {
-    "ibdecoder": TargetOrder(2, 1),
-    "ibdecoder_sa": TargetOrder(2, 2),
-    "imdecoder": TargetOrder(4, 1),
-    "sa_transformer": TargetOrder(1, 2),
+    "ibdecoder": TargetOrder(2, 1), "ibdecoder_sa": TargetOrder(2, 2),
+    "imdecoder": TargetOrder(4, 1), "sa_transformer": TargetOrder(1, 2),
     "transformer_r2l": TargetOrder(1, 1, right_to_left=True),
     "transformer_both_ends": TargetOrder(2, 1, alternate_ends=True),
     "double_token": TargetOrder(2, 1, double_token=True),
     "double_token_l2r": TargetOrder(1, 2, double_token=True),
     "double_token_r2l": TargetOrder(1, 2, double_token=True, right_to_left=True),
-}
+}  # fmt: skip
 
 #: Presets with options: every kind of position vectors, mask and step.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

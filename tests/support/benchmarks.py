@@ -9,11 +9,9 @@ from support.commands import ROOT
 
 
 def benchmark(
-    systems: Mapping[str, Mapping[str, Any]],
-    seconds: Mapping[str, Any],
-    lengths: list[int],
+    systems: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, Any], lengths: list[int],
     **setting: Any,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """A benchmark that has all else from a stored one.
 
     Args:

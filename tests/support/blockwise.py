@@ -62,13 +62,10 @@ def number_task() -> ParallelTranslationTask:
 #: Random models over numbers whose outputs have many lengths, and heads that are right at times.
 #: Variant, layer and seed.
 KINDS = {
-    "per_head": ("prenorm", "per_head", 7),
-    "dense": ("output_dim", "dense", 15),
-    "per_head-first": ("prenorm", "per_head", 5),
-    "dense-first": ("output_dim", "dense", 11),
-    "gelu-first": ("mbart", "dense", 7),
-    "lent": ("learned_positions", "dense", 2),
-}
+    "per_head": ("prenorm", "per_head", 7), "dense": ("output_dim", "dense", 15),
+    "per_head-first": ("prenorm", "per_head", 5), "dense-first": ("output_dim", "dense", 11),
+    "gelu-first": ("mbart", "dense", 7), "lent": ("learned_positions", "dense", 2),
+}  # fmt: skip
 
 TRAINED = 6  # their block size
 

@@ -45,19 +45,16 @@ CUT: Mapping[str, Any] = {"adaptive_softmax_cutoff": [20], "adaptive_softmax_fac
 #: tie_adaptive_weights: fairseq cannot build such a translation model (it would need adaptive
 #: input, which only language models have).
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "default": ("transformer", {}),
-    "prenorm": ("transformer", PRENORM),
+    "default": ("transformer", {}), "prenorm": ("transformer", PRENORM),
     "no_final_norm": ("transformer", {**PRENORM, "no_decoder_final_norm": True}),
     "learned_positions": ("transformer", LEARNED),
     "no_positions": ("transformer", {"no_token_positional_embeddings": True}),
     "share_all": ("transformer", {"share_all_embeddings": True}),
     "share_decoder": ("transformer", {"share_decoder_input_output_embed": True}),
     "separate": ("transformer", {"separate_dictionaries": True}),
-    "output_dim": ("transformer", {"decoder_output_dim": 12}),
-    "other_dims": ("transformer", {
-        "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
-        "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3,
-    }),
+    "output_dim": ("transformer", {"decoder_output_dim": 12}), "other_dims": ("transformer", {
+    "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
+    "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3, }),
     "adaptive_softmax": ("transformer", CUT | {"adaptive_softmax_cutoff": [12, 24]}),
     "adaptive_output_dim": ("transformer", CUT | {"decoder_output_dim": 12}),
     "layernorm_embedding": ("transformer", {"layernorm_embedding": True}),
@@ -66,8 +63,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gelu": ("transformer", {"activation_fn": "gelu"}),
     "quant_noise": ("transformer", {"quant_noise_pq": 0.2, "quant_noise_pq_block_size": 8}),
     "align": ("transformer_align", {"alignment_heads": 1, "alignment_layer": 1}),
-    "bart": ("bart_base", {}),
-    "mbart": ("mbart_base", PRENORM),
+    "bart": ("bart_base", {}), "mbart": ("mbart_base", PRENORM),
 }  # fmt: skip
 
 #: Seeds whose models are the most telling: outputs of many lengths, one token and the limit too.

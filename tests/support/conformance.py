@@ -118,15 +118,10 @@ BATCHES = {
 }  # fmt: skip
 
 FACTORS = {
-    "case": CASES,
-    "variant": list(VARIANTS),
-    "limits": list(LIMITS),
-    "prefix": ["none", *exact.PREFIXES],
-    "batch": list(BATCHES),
-    "models": [1, 2],
-    "dtype": ["float64", "float32", "native"],
-    "suppressed": [(), (7, 9, 12, 15)],
-}
+    "case": CASES, "variant": list(VARIANTS), "limits": list(LIMITS),
+    "prefix": ["none", *exact.PREFIXES], "batch": list(BATCHES), "models": [1, 2],
+    "dtype": ["float64", "float32", "native"], "suppressed": [(), (7, 9, 12, 15)],
+}  # fmt: skip
 
 
 def allowed(row: Row) -> bool:

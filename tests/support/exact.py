@@ -20,16 +20,14 @@ Flags = dict[str, Any]
 RAGGED = (3, 7, 5, 9, 2, 4)
 #: Every kind of method once, for tests that vary something else.
 METHODS: list[Flags] = [
-    {"decoding": "greedy"},
-    {"decoding": "pj"},
+    {"decoding": "greedy"}, {"decoding": "pj"},
     {"decoding": "pj", "jacobi_length": "oracle", "jacobi_stop": "unchanged"},
     {"decoding": "pgj", "block_size": 3},
     {"decoding": "pgj", "block_size": 8, "jacobi_stop": "unchanged", "jacobi_init": "ngram"},
     {"decoding": "pgj", "block_size": 5, "jacobi_window": "sliding", "jacobi_init": "bos"},
-    {"decoding": "hgj"},
-    {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},
+    {"decoding": "hgj"}, {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},
     {"decoding": "hgj", "block_size": 3, "hybrid_length": 7, "jacobi_window": "sliding",
-     "jacobi_init": "ngram"},
+    "jacobi_init": "ngram"},
 ]  # fmt: skip
 
 
@@ -120,12 +118,11 @@ def outputs_of(sample: dict[str, Any], hypos: Sequence[dict[str, Tensor]]) -> di
 
 
 PREFIXES: dict[str, list[list[int]]] = {
-    "one": [[5], [6], [7], [8]],
-    "three": [[5, 9, 11], [6, 6, 6], [7, 3, 30], [8, 39, 4]],
+    "one": [[5], [6], [7], [8]], "three": [[5, 9, 11], [6, 6, 6], [7, 3, 30], [8, 39, 4]],
     "ragged": [[5, 9, 11], [6, 1, 1], [1, 1, 1], [8, 39, 1]],
     "ends": [[5, 2, 1], [6, 7, 2], [2, 1, 1], [8, 39, 10]],
     "long": [[5, 9, 11, 12, 13, 14, 15, 16]] * 4,
-}
+}  # fmt: skip
 
 
 def scored(scores: Tensor, choices: Tensor, draft: Tensor) -> Scored:

@@ -17,10 +17,8 @@ from support.builders import MAX_POSITIONS, Limits, tiny_reordered, tiny_task
 RAGGED = (3, 7, 5, 2)
 #: Presets with options and a seed whose outputs have many lengths.
 MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "ibdecoder": ("ibdecoder", 3, {}),
-    "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
-    "imdecoder": ("imdecoder", 3, {}),
-    "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
+    "ibdecoder": ("ibdecoder", 3, {}), "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
+    "imdecoder": ("imdecoder", 3, {}), "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
     "sa_transformer": ("sa_transformer", 13, {}),
     "sa-3": ("sa_transformer", 3, {"tokens_per_direction": 3}),
     "transformer_r2l": ("transformer_r2l", 13, {}),
@@ -29,12 +27,11 @@ MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
     "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
     "vanilla_positions": ("ibdecoder", 13, {"vanilla_positions": True}),
-    "double_token": ("double_token", 14, {}),
-    "double_token_l2r": ("double_token_l2r", 14, {}),
+    "double_token": ("double_token", 14, {}), "double_token_l2r": ("double_token_l2r", 14, {}),
     "double_token_r2l": ("double_token_r2l", 14, {}),
     "double_token-middle": ("double_token", 14, {"middle_to_side": True}),
     "double_token-vanilla": ("double_token", 14, {"vanilla_mask": True}),
-}
+}  # fmt: skip
 
 
 PREFIXES = torch.tensor([[7, 9, 4], [5, 1, 1], [8, 3, 1], [6, 6, 6]])
