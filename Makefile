@@ -12,7 +12,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-export TEXT ?=
+# A text's $ is no variable.
+override export TEXT := $(value TEXT)
 
 VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up

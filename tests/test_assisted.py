@@ -104,6 +104,9 @@ def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = argparse.Namespace(**given, drafter_path=lend(task, model, shallow))
     with pytest.raises(UsageError, match="--draft-tree: got 8; allowed: .*local"):
         task.build_generator([images], flags)
+    refused(task, [images], "--decoding: got 'self_draft'|local", decoding="self_draft")
+    auto = task.build_generator([images], argparse.Namespace(decoding="auto_fast"))
+    assert "self_draft" not in auto.candidates
     for one in (model, shallow):
         monkeypatch.setattr(one, "_is_generation_fast", True, raising=False)
     flags.engine_dtype, flags.draft_tree = "bf16", None
@@ -113,3 +116,25 @@ def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert generator.scorer.native and not generator.draft_scorer.native
     words = "--drafter-dtype: got 'bf16'; allowed: with self_draft another"
     refused(task, [model], words, decoding="self_draft", drafter_dtype="bf16", engine_dtype="bf16")
+
+
+def test_a_model_that_drafts_for_itself_changes_its_dtype() -> None:
+    """Between batches; passes may be torch's in fp16 while drafts are native."""
+    task, sample = builders.tiny_task(), batch(builders.tiny_task(), (5, 3, 9))
+    model = tiny_model(task, dtype=torch.float32)
+    model._is_generation_fast = True
+    flags = [Limits().flags() | {"engine_dtype": dtype} for dtype in (None, "fp16")]
+    of = {
+        name: [task.build_generator([model], argparse.Namespace(decoding=name, **f)) for f in flags]
+        for name in ("self_draft", "greedy")
+    }
+    for dtype in (torch.float32, torch.float16, torch.float32):
+        model.to(dtype)
+        for both in zip(*of.values(), strict=True):
+            found = [task.inference_step(one, [model], sample) for one in both]
+            for (hypo,), (want,) in zip(*found, strict=True):
+                assert hypo["tokens"].equal(want["tokens"])
+                assert hypo["steps"] < len(hypo["tokens"]) / 3
+    model.decoder.layers[0].fc1.bias.data[0] = torch.nan
+    with pytest.raises(UsageError, match="^--path: .*NaN"):
+        task.inference_step(of["self_draft"][0], [model], sample)

@@ -97,7 +97,10 @@ def test_the_rules_by_hand() -> None:
     assert counts(Distance(3, values)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
     # 4 and 5 tie: one token scores strictly higher than each.
     assert counts(TopKMargin(2)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
-    assert counts(TopKMargin(4)) == [3, 3, 3, 3, 3, 0, 0, 1, 2]
+    assert counts(TopKMargin(3)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
+    assert counts(TopKMargin(9)) == [3, 3, 3, 3, 3, 0, 0, 1, 2]
+    assert counts(TopKMargin(4, 1.0)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
+    assert counts(TopKMargin(4, 0.9)) == [3, 0, 0, 1, 0, 0, 0, 0, 1]
     assert counts(AtLeast(ExactMatch(), 1, pad)) == [3, 1, 1, 1, 1, 1, 0, 1, 1]
     assert counts(AtLeast(ExactMatch(), 2, pad)) == [3, 2, 2, 2, 2, 2, 0, 1, 2]
     assert counts(AtLeast(ExactMatch(), 9, pad)) == [3, 3, 3, 3, 3, 3, 0, 1, 2]

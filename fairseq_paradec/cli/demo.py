@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..errors import option_error
 from . import arguments
@@ -61,7 +62,7 @@ def translated(data: Path, text: str) -> str:
     ):  # fmt: skip
         path = None if drafter is None else data / f"{drafter}.pt"
         if path is None or path.is_file():
-            more = {} if path is None else {"drafter_path": str(path)}
-            (found,) = translator.translate([text], decoding=decoding, **more)
-            lines.append(f"{decoding:<13}{found}")
+            more: dict[str, Any] = {} if path is None else {"drafter_path": str(path)}
+            (found,) = translator.results([text], decoding=decoding, **more)
+            lines.append(f"{decoding:<13}{found.problem or found.text}")
     return "\n".join(lines)

@@ -37,6 +37,8 @@ class AssistantDrafter(Drafter):
         sampling: draws the tokens; None: the best ones.
     """
 
+    flag = "--drafter-path"  # names the scorer's model
+
     def __init__(
         self,
         scorer: ChunkScorer,
@@ -73,7 +75,7 @@ class AssistantDrafter(Drafter):
             self.sampling,
         )
         if written.has_nan:
-            raise nan_error("--drafter-path", [self.scorer.model])
+            raise nan_error(self.flag, [self.scorer.model])
         drafts, scores, probs = written
         confidences = [list(map(math.exp, row)) for row in scores] if self.traced else None
         return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences, probs)
@@ -128,7 +130,7 @@ class TreeAssistant(AssistantDrafter):
                 self.scorer.projection, hidden, self.rules, rows, CHOICES, starts, depths
             )
             if bool(torch.isnan(log_probs).any()):
-                raise nan_error("--drafter-path", [self.scorer.model])
+                raise nan_error(self.flag, [self.scorer.model])
             for tree, *offered in zip(self.trees, tokens.tolist(), log_probs.tolist(), strict=True):
                 tree.offer(*offered)
             width = max(len(tree.front) for tree in self.trees)

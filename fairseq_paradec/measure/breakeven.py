@@ -137,7 +137,7 @@ def make_ways(
         drafting = {"drafter_shortlist": args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
-            if not method.offered(engine.dtype, "cpu"):
+            if not method.offered(engine.dtype, pair.model):
                 continue
             own = {name: value for name, value in drafting.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}

@@ -35,6 +35,12 @@ def writes_pairs(models: Sequence[Any]) -> bool:
     return order is not None and order.double_token
 
 
+def drafts_in_int8(dtype: str | None, model: Any) -> bool:
+    """Return whether a model can draft in int8 for passes in a dtype: see ``self_draft``."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return dtype != "int8" and on_cpu and not hasattr(model, "image_sizes")
+
+
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
     """Accept every model; the engine refuses layers that it does not support."""
 

@@ -70,7 +70,7 @@ class Method:
         flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
         exact_variants: its settings in ``paradec lossless``; None: none.
         candidates: its settings in ``auto_fast``; None: none.
-        offered: whether auto_fast tries it with an ``--engine-dtype``, on a kind of device.
+        offered: whether auto_fast tries it with an ``--engine-dtype``, for a model.
         is_given_builder: whether its generator builds other methods' generators.
     """
 
@@ -97,7 +97,7 @@ class Method:
     flops: Callable[..., flops.Count] | None = flops.verifying
     exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
-    offered: Callable[[str | None, str], bool] = lambda dtype, device: True
+    offered: Callable[[str | None, Any], bool] = lambda dtype, model: True
     is_given_builder: bool = False
 
     def __post_init__(self) -> None:
@@ -269,10 +269,12 @@ _ENTRIES = (
         generator="self_draft.SelfDraftGenerator",
         reads=("block_size", "adaptive_block", "drafter_dtype"),
         defaults={"block_size": 20, "drafter_dtype": "int8"},
+        models="any Transformer without local attention",
+        accepts=models_are.global_attention,
         flops=None,
         exact_variants=variants.long_blocks,
         candidates=variants.plain,
-        offered=lambda dtype, device: dtype != "int8" and device == "cpu",
+        offered=models_are.drafts_in_int8,
     ),
     Method(
         name="nat",

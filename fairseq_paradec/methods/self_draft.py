@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.assistant import AssistantDrafter
-from ..decoding.loop import Proposal, Verdict
+from ..decoding.loop import Proposal
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
@@ -55,55 +55,28 @@ class SelfDraftGenerator(AssistedGenerator):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
-        return SelfDrafter(self.scorer, *self.drafting(rows, rules))
+        return SelfDrafter(*self.drafting(rows, rules))
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder; of an ensemble and for torch's passes, drafts have a cache of their own.
-
-        The native cache is fp32, whatever the weights are.
-        """
-        native = self.scorer.native and self.draft_scorer.native
-        if not (native and self.on_verifiers_encoder):
+        """Run the encoder; drafts for an ensemble have one of their own."""
+        if not self.on_verifiers_encoder:
             return super()._encode(net_input)
         self.scorer.encode(net_input)
         self.draft_scorer.join(self.scorer)
 
 
 class SelfDrafter(AssistantDrafter):
-    """Drafts on the verifier's cache, if both are native.
+    """Drafts on the verifier's cache, if both are native: see ``ChunkScorer.join``.
 
-    Args:
-        verifier: the scorer that verifies, with the cache that the loop keeps.
-        args: see AssistantDrafter.
+    The loop then keeps what is committed, and picks rows; ``observe`` would keep as much.
     """
 
-    def __init__(self, verifier: Any, *args: Any) -> None:
-        super().__init__(*args)
-        self.verifier = verifier
-
-    @property
-    def _one_cache(self) -> bool:
-        """Whether the loop keeps and drops what is cached."""
-        return self.scorer.cache is getattr(self.verifier, "cache", None)
+    flag = "--path"
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Draft; then only the committed tokens count as cached again."""
         lengths = self.scorer.cache.lengths
         proposal = super().propose(rows)
-        if self._one_cache:
+        if self.scorer.joined:
             self.scorer.keep(lengths)
         return proposal
-
-    def observe(self, verdict: Verdict) -> None:
-        """Adapt the blocks, and keep the accepted tokens."""
-        if self._one_cache:
-            self.sizes.observe(verdict.num_accepted)
-        else:
-            super().observe(verdict)
-
-    def drop(self, stay: Sequence[int]) -> None:
-        """Keep the block sizes and the cache of these rows."""
-        if self._one_cache:
-            self.sizes.drop(stay)
-        else:
-            super().drop(stay)

@@ -67,9 +67,11 @@ class ChunkScorer:
         cache: the batch's cache.
         encoder_out: the batch's encoder output, in fairseq's layout.
         gathered: how often weights were gathered.
+        joined: whether the cache is another scorer's.
     """
 
     gathered = 0
+    joined = False
     weights: Any  # DecoderWeights, or NativeWeights
     cache: Any  # Cache, or NativeCache
 
@@ -206,23 +208,31 @@ class ChunkScorer:
         self._start(encoder_out)
 
     def join(self, other: ChunkScorer) -> None:
-        """Read and write the cache of another native scorer of this model, which has encoded."""
+        """Take the cache of another scorer of this model, which has encoded and picks its rows.
+
+        Native caches are fp32, whatever the weights are. If a scorer is torch's, this one gets a
+        cache of its own on the other's encoder output.
+        """
         if self._joined_at != other.gathered:
             self._gather_weights()
             self._joined_at = other.gathered
-        self.cache = other.cache
+        self.joined = self.native and other.native
+        if self.joined:
+            self.cache = other.cache
+        else:
+            self._start(other.encoder_out)
 
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Make keys and values of the source, and an empty cache."""
         self.encoder_out = encoder_out
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
+        # They may be another scorer's, with weights of another dtype.
+        states = states.to(self.decoder.embed_tokens.weight.dtype)
         padding = encoder_out["encoder_padding_mask"]
         blank = padding[0] if len(padding) > 0 else None
         if self.packed is not None:
             self.cache = NativeCache(self.weights, states, blank)
             return
-        # They may be another model's, with weights of another dtype.
-        states = states.to(self.decoder.embed_tokens.weight.dtype)
         self.cache = self._new_cache(source_keys(self.weights, states), blank)
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
@@ -318,4 +328,5 @@ class ChunkScorer:
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
         """Pick rows; see Cache.reorder."""
-        self.cache.reorder(index, same_source)
+        if not self.joined:
+            self.cache.reorder(index, same_source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...options import DecodingConfig, flag
 from ..registry import METHODS
@@ -42,7 +42,7 @@ def candidates(
     drafters: Mapping[str, Drafter],
     vocabulary: int,
     beam: int,
-    device: str = "cpu",
+    model: Any,
 ) -> list[Candidate]:
     """List the candidates of auto_fast.
 
@@ -51,7 +51,7 @@ def candidates(
         drafters: the available drafters by kind; see the registry.
         vocabulary: the target dictionary's size.
         beam: fairseq's ``--beam``; with a latency budget its search is a candidate.
-        device: the kind of device.
+        model: the model, or the first of an ensemble.
     """
     with_budget = config.latency_budget_ms is not None
     found = []
@@ -60,7 +60,7 @@ def candidates(
     for name, method in METHODS.items():
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
-        if not method.offered(config.engine_dtype, device):
+        if not method.offered(config.engine_dtype, model):
             continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
         base = DecodingConfig(**{"decoding": name, **method.defaults})

@@ -64,8 +64,7 @@ class MeasuringGenerator(MethodGenerator):
         if self.heads is not None:
             path = None if is_model else config.drafter_path
             drafters[HEADS] = Drafter(self.heads.block_size, path)
-        device = next(models[0].parameters()).device.type
-        offered = candidates(config, drafters, len(tgt_dict), self.beam_size, device)
+        offered = candidates(config, drafters, len(tgt_dict), self.beam_size, models[0])
         self.candidates = {one.label: one for one in offered}
         self.quality = {one.label: one.quality for one in offered}
         self._build = build
