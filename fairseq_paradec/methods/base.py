@@ -211,8 +211,8 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
-        src_tokens = net_input["src_tokens"].cpu()
-        sources = [tokens[tokens.ne(self.pad)].tolist() for tokens in src_tokens]
+        batch = net_input["src_tokens"].tolist()
+        sources = [[token for token in tokens if token != self.pad] for tokens in batch]
         prefixes = [[] for _ in sources] if prefix_tokens is None else prefix_tokens.tolist()
         rows = []
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):

@@ -183,19 +183,18 @@ class EverySentence:
             models: the models; their positions limit the source.
             src_tokens: B×S.
         """
-        pad = self.tgt_dict.pad()
-        real = src_tokens.ne(pad)
-        lengths = real.sum(dim=1).tolist()
-        words = (real & src_tokens.ne(self.tgt_dict.eos())).sum(dim=1).tolist()
+        pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
         own = self.max_positions()  # type: ignore[attr-defined]
         limit = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
         problems: list[str | None] = []
-        for tokens, length, count in zip(src_tokens, lengths, words, strict=True):
-            if count == 0:
+        for row in src_tokens.tolist():
+            tokens = [token for token in row if token != pad]
+            if all(token == eos for token in tokens):
                 problems.append("is empty")
-            elif length > limit:
-                start = self.source_dictionary.string(tokens[tokens.ne(pad)][:5])  # type: ignore[attr-defined]
-                problems.append(f"({start} ...) has {length} tokens, and the model takes {limit}")
+            elif len(tokens) > limit:
+                start = " ".join(self.source_dictionary[t] for t in tokens[:5])  # type: ignore[attr-defined]
+                count = len(tokens)
+                problems.append(f"({start} ...) has {count} tokens, and the model takes {limit}")
             else:
                 problems.append(None)
         return problems
