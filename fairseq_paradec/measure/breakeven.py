@@ -21,7 +21,7 @@ from . import documents, loading, rounds
 from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
 from .told import tell, with_errors
 
-GREEDY = "greedy"
+GREEDY, SHORTLIST = "greedy", "drafter_shortlist"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
 SHORTEST, LONGEST = 8, 24
 FORCED = {"max_len_a": 1, "max_len_b": -1}
@@ -124,6 +124,9 @@ def make_ways(
         drafters: ``--drafter-path`` of each decoder that drafts.
         args: of ``paradec breakeven``.
         limits: fairseq's, by the flags' names.
+
+    Raises:
+        UsageError: no decoder drafts in these engines.
     """
     ways = []
     for name in dict.fromkeys(args.engines.split(",")):
@@ -134,7 +137,7 @@ def make_ways(
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
-        drafting = {"drafter_shortlist": args.drafter_shortlist, "draft_confidence": 0.0}
+        drafting = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
             if not method.offered(engine.dtype, pair.model):
@@ -148,6 +151,8 @@ def make_ways(
             own_drafts = [] if args.path is None else [None]  # those of random weights are wrong
             for rate in [*own_drafts, *sorted({*args.rates})]:
                 ways.append(Way(name, decoder, block_size, rate, generator, told))
+    if all(way.decoder == GREEDY for way in ways):
+        raise option_error("--engines", args.engines, "also others than int8, with self_draft")
     return ways
 
 
@@ -158,7 +163,7 @@ def find_drafters(pair: Pair, args: argparse.Namespace) -> dict[str, str | None]
         UsageError: there is no drafter for one.
     """
     there = {"assisted": pair.token_drafter, "gad": pair.drafter, "blockwise": pair.heads}
-    there |= {"self_draft": pair.model}
+    there["self_draft"] = pair.model
     there = {decoder: helper for decoder, helper in there.items() if helper is not None}
     wanted = list(dict.fromkeys(args.decoder or there))
     for decoder in wanted:
@@ -169,12 +174,11 @@ def find_drafters(pair: Pair, args: argparse.Namespace) -> dict[str, str | None]
         own = hasattr(pair.model, "block_heads")
         none = ("self_draft", "blockwise" if own else "")
         return {d: None if d in none else args.drafter_path for d in wanted}
-    drafters: dict[str, str | None] = {decoder: f"random {decoder}" for decoder in wanted}
+    drafters: dict[str, str | None] = dict.fromkeys(wanted)
     for decoder in wanted:
-        if decoder == "self_draft":
-            drafters[decoder] = None
-            continue
-        pair.task.drafters.lend(f"random {decoder}", there[decoder], pair.model)
+        if decoder != "self_draft":
+            drafters[decoder] = path = f"random {decoder}"
+            pair.task.drafters.lend(path, there[decoder], pair.model)
     return drafters
 
 
@@ -291,6 +295,8 @@ def breakeven(args: argparse.Namespace) -> int:
     else:
         pair = load_pair(args.data, args.path, args.drafter_path)
     drafters = find_drafters(pair, args)
+    if args.drafter_shortlist and all(SHORTLIST not in METHODS[one].reads for one in drafters):
+        raise option_error("--drafter-shortlist", args.drafter_shortlist, "it with other decoders")
     for mark in args.mark:
         there = list(product(drafters, args.block_sizes))
         if mark.curve not in there:
@@ -334,11 +340,12 @@ def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> l
             f"{count} random sources of {SHORTEST} to {LONGEST} tokens, with </s>. An output has "
             "as many: random weights never say </s>, and the length limit ends it."
         )
-    short = args.drafter_shortlist
+    if args.drafter_shortlist is not None:
+        first = f", from the {args.drafter_shortlist} first tokens"
+        drawn |= {one: drawn[one] + first for one in drafters if SHORTLIST in METHODS[one].reads}
     found = [
         f"{name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. Drafters: "
-        f"{'; '.join(drawn[one] for one in drafters)}"
-        f"{'' if short is None else f'; from the {short} first tokens'}.",
+        f"{'; '.join(drawn[one] for one in drafters)}.",
         sentences,
         "A drafter's passes run and are timed, and its drafts are replaced by greedy search's own "
         "tokens, each right with the rate, in whole blocks (--draft-confidence 0). Verification is "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from ctypes import addressof
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ...token_rules import TokenRules
 
 INITIAL_CAPACITY = 64
-
-# The rules of the last choices: those of a batch are the same in every pass.
-_LAST: tuple[TokenRules | None, Rules] = None, Rules()
 
 
 class NativeWeights(NamedTuple):
@@ -401,17 +399,13 @@ def native_write(
     return [tokens[span] for span in spans], [scores[span] for span in spans]
 
 
+@functools.lru_cache(maxsize=16)
 def _rules(rules: TokenRules) -> Rules:
-    """Return rules as the library reads them."""
-    global _LAST
-    given, own = _LAST
-    if given is not rules:
-        own = Rules(
-            rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
-            rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
-        )  # fmt: skip
-        _LAST = rules, own
-    return own
+    """Return rules as the library reads them: those of a batch are the same in every pass."""
+    return Rules(
+        rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
+        rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
+    )  # fmt: skip
 
 
 def _bits(limits: Limits) -> Tensor | None:
