@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -24,6 +25,9 @@ from .tasks.translation import ParallelDecodingMixin
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
+
+#: Characters of a word after which it is cut, each a token then: BPE takes hours for long words.
+WORD = 10_000
 
 
 class Translation(NamedTuple):
@@ -171,7 +175,10 @@ class Translator:
         """Return the symbols of a line, with spaces between them."""
         line = line.strip()
         line = line if self.tokenizer is None else self.tokenizer.encode(line)
-        return line if self.bpe is None else self.bpe.encode(line)
+        if self.bpe is None:
+            return line
+        spread = re.sub(rf"\S{{{WORD},}}", lambda word: " ".join(word[0][:WORD]), line)
+        return self.bpe.encode(spread)
 
     def _decode(self, hypo: dict[str, Any]) -> Translation:
         """Return a hypothesis as plain text."""

@@ -78,6 +78,7 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
     assert "sentence 6 (a a a" in caplog.text and "its output is empty" in caplog.text
     loaded = fairseq_paradec.load(out)
     assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
+    assert loaded.encode("ab" * 10**6).split()[1:] == ["b", "a"] * 4999 + ["b"]
     assert loaded.translate([]) == [] and loaded.generator({}).config.decoding == "auto_fast"
     for more, said in ({"beem": 1}, "'beem'; .* as beam"), ({"buffer_size": 0}, "got 0; .* 1"):
         with pytest.raises(UsageError, match=said):
