@@ -77,6 +77,9 @@ def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
     """
     if not args.files:
         raise option_error("INPUT", None, "files, patterns or folders, with --out")
+    for given in map(Path, args.files):
+        if given.is_dir() and args.out.resolve().is_relative_to(given.resolve()):
+            raise option_error("--out", str(args.out), f"a folder that is not in INPUT ({given})")
     if options.get("decoding") == "auto_fast":
         allowed = "with --out any other: what is fastest differs between machines and runs"
         raise option_error("--decoding", "auto_fast", allowed)
