@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from ctypes import addressof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,8 +105,8 @@ class NativeCache:
         layers, heads, size = stack.num_layers, stack.heads, stack.head_size
         check_memory(8 * layers * batch * heads * capacity * size, batch)
         return (
-            torch.zeros(layers, batch, heads, size, capacity),
-            torch.zeros(layers, batch, heads, capacity, size),
+            _zeros(layers, batch, heads, size, capacity),
+            _zeros(layers, batch, heads, capacity, size),
         )
 
     def _point(self) -> None:
@@ -171,6 +173,14 @@ class NativeCache:
                 self._stack.address, ctypes.byref(self.store), _array(list(copies)),
                 _array(list(copies.values())), len(copies), max(self.lengths),
             )  # fmt: skip
+
+
+def _zeros(*shape: int) -> Tensor:
+    """As torch.zeros; but the system blanks large ones page by page, as they are touched."""
+    count, line = math.prod(shape), 16  # floats of the CPU cache's lines
+    room = np.zeros(count + line, np.float32)
+    first = -(room.ctypes.data // room.itemsize) % line
+    return torch.from_numpy(room[first : first + count]).view(shape)
 
 
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
