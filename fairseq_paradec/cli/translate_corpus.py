@@ -50,8 +50,8 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
         "model": checksum(args.model / NAME), "buffer_size": args.buffer_size or PART,
         "threads": args.threads or 1, "device": args.device,
     }  # fmt: skip
-    if "drafter_path" in options:
-        made["drafter_path"] = checksum(Path(options["drafter_path"]))
+    if os.path.isfile(drafter := options.get("drafter_path", "")):
+        made["drafter_path"] = checksum(Path(drafter))
     settings = {name.replace("_", "-"): value for name, value in made.items()}
     options["buffer_size"] = made["buffer_size"]
     marks = {"model": made["model"][:12], "settings": _short(settings)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ def connect(address: str) -> Any:
     Raises:
         UsageError: Ray is not installed, there is no cluster, or it has another version.
     """
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # 20 take 12 minutes at another server
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
