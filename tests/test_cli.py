@@ -21,6 +21,7 @@ LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "n
 @pytest.mark.parametrize(("arguments", "words"), [
     (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
     (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+    (["demo", "--data", str(DEMO), "--assistant-path", "no.pt"], ["--assistant-path", "'no.pt'"]),
     (["demo"], ["--data", "data-bin/demo-small.en-de in a checkout"]),
     ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
     ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import option_error
+from ..options import flag
 from . import arguments
 
 DEFAULT_DATA = Path(__file__).resolve().parents[2] / "data-bin" / "demo-small.en-de"
@@ -26,7 +27,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--sentences", type=number, default=100, help="how many at most (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
-    add("--text", help="a sentence of your own, translated after the table")
+    add("--text", help="a sentence of your own, translated by DATA's model after the table")
     add("--threads", type=number, default=1, help="CPU threads (default: 1)")
 
 
@@ -40,6 +41,10 @@ def run(args: argparse.Namespace) -> int:
             "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
             "in a checkout of the source",
         )  # fmt: skip
+    for name in ("drafter_path", "heads_path", "assistant_path"):
+        given = getattr(args, name)
+        if given is not None and not given.is_file():
+            raise option_error(flag(name), str(given), "a checkpoint; there is no such file")
     with arguments.quiet():
         status = demo(args)
         if args.text:
