@@ -108,8 +108,13 @@ def test_a_worker_that_dies_while_it_speaks_is_lost():
 
 
 @pytest.mark.slow
-def test_a_part_that_costs_three_workers_is_named():
+def test_workers_are_deaf_to_ctrl_c_and_a_part_that_costs_three_is_named():
     workers = crews.Processes(partial(partial, os._exit), 1)
+    workers.hire()
+    (process,) = workers._processes.values()
+    assert f"SigBlk:\t{2:016x}\n" in Path(f"/proc/{process.pid}/status").read_text()
+    workers.close()
+    workers = crews.Processes(workers.load, 1)
     with pytest.raises(UsageError, match=r"part x: 3 workers .* \(a process ended with 7\)"):
         deque(crews.distribute(workers)(iter([parts.Part("x", 1, 7)])))
 

@@ -13,6 +13,7 @@ import signal
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -151,6 +152,7 @@ class Processes:
         ours, theirs = self._context.Pipe()
         gpu = self._hired % self.gpus if self.gpus else None
         process = self._context.Process(target=_serve, args=(theirs, self.load, gpu), daemon=True)
+        resource_tracker.ensure_running()  # which would unblock signals below
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process
         try:
             process.start()
