@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 from ctypes import addressof
@@ -409,9 +408,8 @@ def native_write(
     return [tokens[span] for span in spans], [scores[span] for span in spans]
 
 
-@functools.lru_cache(maxsize=16)
 def _rules(rules: TokenRules) -> Rules:
-    """Return rules as the library reads them: those of a batch are the same in every pass."""
+    """Return rules as the library reads them, while ``rules`` lives."""
     return Rules(
         rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
         rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
