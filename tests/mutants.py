@@ -215,7 +215,7 @@ MUTANTS = [
     m("native", "csrc/choose.h", "load(y + v) > splat(score)", "load(y + v) >= splat(score)",
       *NATIVE),
     m("native", "csrc/choose.h", "return peak + std::log(sum(total));", "return peak;", *NATIVE),
-    m("native", "csrc/linear.h", "row[1] = -offsets[1];", "row[1] = -offsets[0];", *NATIVE),
+    m("native", "csrc/linear.h", "load(scales + h * LANES)", "load(scales)", *NATIVE),
     m("native", PASSES, "self.source_rows = [self.source_rows[i] for i in index]", "pass",
       *NATIVE),
     m("native", PASSES, "len(copies), max(self.lengths),", "len(copies), min(self.lengths) - 1,",

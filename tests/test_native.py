@@ -73,6 +73,18 @@ def test_products_of_any_shape(form: str) -> None:
         torch.testing.assert_close(found.double(), want, atol=near, rtol=1e-5)
 
 
+@pytest.mark.parametrize("inputs", [1, 3, 64, 139])
+def test_sums_of_bytes_are_exact(inputs: int) -> None:
+    """Weights and inputs that int8 holds as they are, the largest among them: nothing saturates."""
+    torch.manual_seed(inputs)
+    for largest in (1, inputs):
+        weight, x = (torch.randint(-127, 128, (count, inputs)) for count in (35, 7))
+        weight[:, :largest] = x[:, :largest] = 127
+        weight[::2] *= -1
+        found = NativeMap(weight.float(), torch.zeros(35), "int8")(x.float())
+        assert torch.equal(found.long(), x @ weight.T)
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in OTHERS])
 def test_passes_are_torchs(variant: str) -> None:
@@ -342,6 +354,7 @@ def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> 
         for form in ("fp32", "bf16", "int8"):
             test_products_of_any_shape(form)
             test_a_token_does_not_depend_on_its_chunk(form)
+        test_sums_of_bytes_are_exact(139)
         test_passes_are_torchs("default")
         test_random_chunks_of_many_tokens()
     finally:

@@ -5,7 +5,7 @@
 // the same way. So reading the weights is the lower bound of a product of few rows.
 //
 // Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
-// inputs by row). Sums are fp32; of int8 with AVX512_VNNI int32.
+// inputs by row). Sums are fp32; of int8 on x86 with AVX2 or more int32.
 #pragma once
 
 #include <omp.h>
@@ -16,7 +16,7 @@
 
 #include "simd.h"
 
-#if defined(__AVX512BF16__) || defined(__AVX512VNNI__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -40,6 +40,8 @@ constexpr int BF16_GROUP = 1;
 #endif
 #if defined(__AVX512VNNI__)
 constexpr int INT8_GROUP = 4;
+#elif defined(__AVX2__)
+constexpr int INT8_GROUP = 2;
 #else
 constexpr int INT8_GROUP = 1;
 #endif
@@ -120,7 +122,7 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
         }
         if (form == Form::int8) {
             map.scales[o] = scale;
-            map.offsets[o] = 128 * total;
+            map.offsets[o] = INT8_GROUP == 4 ? 128 * total : 0;
         }
     }
     return map;
@@ -134,7 +136,7 @@ struct Inputs {
     const float* values = nullptr;  // without dot products: the caller's rows, or `rounded`
     int stride = 0;                 // of these
     std::vector<float> rounded;     // int8: rows x inputs
-    std::vector<uint32_t> words;    // of two bfloat16 or four bytes
+    std::vector<uint32_t> words;    // of two bfloat16, two int16 or four bytes
     std::vector<float> scales;      // int8: of each row
 };
 
@@ -155,8 +157,7 @@ inline float peak_of(const float* row, int count) {
     return peak + strange;
 }
 
-// Write a row's inputs as 32-bit words, `step` apart: two bfloat16, or four bytes that are 128 more
-// than the rounded product with `scale`.
+// Write a row's inputs as 32-bit words, `step` apart, of the numbers that `narrow` makes of them.
 template <class Narrow>
 inline void write_words(const float* row, int count, int step, uint32_t* to, const Narrow& narrow) {
     float tail[LANES] = {};
@@ -201,9 +202,13 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
             }
             const float peak = peak_of(row, inputs), inverse = peak > 0 ? 127 / peak : 0;
             in.scales[first + r] = peak / 127;
-            if (dots) {
+            if (INT8_GROUP == 4) {  // 128 more, so that none is negative
                 write_words(row, inputs, count, to, [=](vfloat v) {
                     return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
+                });
+            } else if (dots) {
+                write_words(row, inputs, count, to, [=](vfloat v) {
+                    return __builtin_convertvector(nearest(v * inverse), vhalf);
                 });
             } else {
                 float* rounded = in.rounded.data() + (size_t)(first + r) * inputs;
@@ -236,9 +241,9 @@ inline void fetch_ahead(const void* weight) {
     for (int line = 0; line < 2 * LANES * 4; line += 64) __builtin_prefetch((const char*)weight + 8192 + line);
 }
 
-// One panel's sums of ROWS rows, over floats, pairs of bfloat16, or fours of bytes. A row's sum has
-// the same terms in the same order for any number of rows, so a token's scores do not depend on its
-// chunk.
+// One panel's sums of ROWS rows, over floats, pairs of bfloat16, or pairs or fours of bytes. A row's
+// sum has the same terms in the same order for any number of rows, so a token's scores do not depend
+// on its chunk.
 template <class W, int ROWS>
 inline void add_up(const W* weight, const float* x, int stride, int inputs, vfloat (&sums)[ROWS][2]) {
     const float* rows[ROWS];
@@ -270,7 +275,7 @@ inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, 
 #endif
 #if defined(__AVX512VNNI__)
 template <int ROWS>
-inline void add_up_fours(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
+inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
     for (int g = 0; g < groups; ++g, weight += 4 * PANEL, x += ROWS) {
         const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
         fetch_ahead(weight);
@@ -278,6 +283,27 @@ inline void add_up_fours(const int8_t* weight, const uint32_t* x, int groups, vi
             const __m512i four = _mm512_set1_epi32((int)x[r]);
             sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], four, a);
             sums[r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][1], four, b);
+        }
+    }
+}
+#elif defined(__AVX2__)
+#if defined(__AVX512BW__)
+typedef __m512i Pairs;  // of int16
+inline Pairs pairs_of(const int8_t* from) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)from)); }
+inline vint dot(Pairs a, uint32_t pair) { return (vint)_mm512_madd_epi16(a, _mm512_set1_epi32((int)pair)); }
+#else
+typedef __m256i Pairs;
+inline Pairs pairs_of(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from)); }
+inline vint dot(Pairs a, uint32_t pair) { return (vint)_mm256_madd_epi16(a, _mm256_set1_epi32((int)pair)); }
+#endif
+template <int ROWS>
+inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
+    for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
+        const Pairs a = pairs_of(weight), b = pairs_of(weight + PANEL);
+        fetch_ahead(weight);
+        for (int r = 0; r < ROWS; ++r) {
+            sums[r][0] += dot(a, x[r]);
+            sums[r][1] += dot(b, x[r]);
         }
     }
 }
@@ -307,12 +333,12 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
 #endif
     } else {
         const float* scales = map.scales.get() + panel * PANEL;
-#if defined(__AVX512VNNI__)
+#if defined(__AVX2__)
         vint whole[ROWS][2];
-        const int groups = map.grouped / 4;
+        const int groups = map.grouped / INT8_GROUP;
         const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
         for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-        add_up_fours((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, whole);
+        add_up_bytes((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, whole);
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }

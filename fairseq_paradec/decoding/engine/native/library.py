@@ -42,6 +42,11 @@ TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
         frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")),
     ),
     (
+        "avx512-vnni",
+        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mavx512vnni"),
+        frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")),
+    ),
+    (
         "avx512",
         ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
         frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl")),
