@@ -15,16 +15,13 @@ Hypos = Sequence[Sequence[Mapping[str, Any]]]  # of a batch: each sentence's, be
 
 # A candidate is chosen over greedy search if its time over greedy's is at most this.
 MAX_RATIO = 0.98
-# A candidate's ratio is the one that this share of the batches reach. Sentences differ, so a
-# candidate that is faster in only half of the batches may be slower in later ones.
-RATIO_SHARE = 2 / 3
 # A bin is measured on this many batches, or for about this many seconds.
 BATCHES, SECONDS = 16, 10.0
 # A candidate drops out if it takes FIRST_LIMIT times as long as greedy search in every batch, from
 # the second on; or, for (n, limit) of LATER_LIMITS, ``limit`` times as long as the best candidate
 # after n batches.
 FIRST_LIMIT = 1.5
-LATER_LIMITS = ((3, 1.3), (5, 1.1))
+LATER_LIMITS = ((3, 1.3), (8, 1.1))
 
 
 class Choice(NamedTuple):
@@ -134,7 +131,7 @@ class Trial:
         return Measured(
             self.batches,
             self.seconds,
-            {label: _percentile(self.ratios[label], RATIO_SHARE) for label in labels},
+            {label: _at_most(self.ratios[label]) for label in labels},
             {label: _percentile(self.ms[label], 0.9) for label in labels},
             max(self.greedy[0] / max(1, self.greedy[1]), 1e-9),
             {label: tokens / max(1, passes) for label, (tokens, passes) in written.items()},
@@ -187,6 +184,14 @@ class Watch:
     def greedy_is_faster(self) -> bool:
         """Whether, after enough batches, the estimate for greedy search is the shorter time."""
         return self.batches >= BATCHES and self.seconds > self.greedy
+
+
+def _at_most(values: Sequence[float]) -> float:
+    """Return the mean plus its standard error: few batches that differ much prove little."""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return mean
+    return mean + statistics.stdev(values, mean) / math.sqrt(len(values))
 
 
 def _percentile(values: Sequence[float], share: float) -> float:

@@ -2,10 +2,10 @@
 
 Batches of about the same size and source length form a bin. All candidates decode the first batches
 of a bin, in changing order, and greedy search's output is returned; slow candidates drop out. The
-fastest candidate decodes the bin's later batches, by the ratio of its time to greedy search's that
-two of three batches reach; greedy search decodes them if no ratio is at most 0.98. auto_fast
-watches the choice: the number of output tokens gives an estimate of greedy search's time, and
-greedy search takes over if the estimate is shorter.
+fastest candidate decodes the bin's later batches, by the ratio of its time to greedy search's (the
+mean over batches plus its standard error); greedy search decodes them if no ratio is at most 0.98.
+auto_fast watches the choice: the number of output tokens gives an estimate of greedy search's time,
+and greedy search takes over if the estimate is shorter.
 
 With ``--latency-budget-ms`` the candidates are ranked by quality (fairseq's beam search, lossless
 candidates, gad_pp). The first one whose 90th percentile of milliseconds per sentence is within the

@@ -53,8 +53,8 @@ class Measured:
     Attributes:
         batches: the number of measured batches.
         seconds: the time of all candidates other than greedy search.
-        ratios: a candidate's time over greedy's for the same batch: the ratio that two of three
-            batches reach.
+        ratios: a candidate's time over greedy's for the same batch: the mean over batches plus its
+            standard error.
         ms: the 90th percentile of a candidate's milliseconds per sentence.
         pass_seconds: greedy search's seconds per pass.
         tokens: that a candidate's pass writes.
