@@ -235,22 +235,28 @@ inline vfloat activate(vfloat x, Activation kind) {
     return x;
 }
 
-// Prefetch the weights of the next panels during this one; with few rows, reading takes as long as
-// computing. Measured: distances of 1 to 4 KB and of 16 KB are slower.
-inline void fetch_ahead(const void* weight) {
-    for (int line = 0; line < 2 * LANES * 4; line += 64) __builtin_prefetch((const char*)weight + 8192 + line);
-}
+// What a block prefetches in each step of its sums: with few rows, reading takes as long as
+// computing. A block alone prefetches 8 KB ahead (measured: 1 to 4 KB and 16 KB are slower). Of
+// several, the first two prefetch a half of the next panel each, so that reading spreads over both.
+struct Ahead {
+    const char* line;
+    int step;
+    void fetch() {
+        for (int more = 0; more < 2 * LANES * 4; more += 64) __builtin_prefetch(line + more);
+        line += step;
+    }
+};
 
 // One panel's sums of ROWS rows, over floats, pairs of bfloat16, or pairs or fours of bytes. A row's
 // sum has the same terms in the same order for any number of rows, so a token's scores do not depend
 // on its chunk.
 template <class W, int ROWS>
-inline void add_up(const W* weight, const float* x, int stride, int inputs, vfloat (&sums)[ROWS][2]) {
+inline void add_up(const W* weight, const float* x, int stride, int inputs, Ahead ahead, vfloat (&sums)[ROWS][2]) {
     const float* rows[ROWS];
     for (int r = 0; r < ROWS; ++r) rows[r] = x + (size_t)r * stride;
     for (int i = 0; i < inputs; ++i, weight += PANEL) {
         const vfloat a = load(weight), b = load(weight + LANES);
-        fetch_ahead(weight);
+        ahead.fetch();
         for (int r = 0; r < ROWS; ++r) {
             sums[r][0] += rows[r][i] * a;
             sums[r][1] += rows[r][i] * b;
@@ -260,11 +266,11 @@ inline void add_up(const W* weight, const float* x, int stride, int inputs, vflo
 
 #if defined(__AVX512BF16__)
 template <int ROWS>
-inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, vfloat (&sums)[ROWS][2]) {
+inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, Ahead ahead, vfloat (&sums)[ROWS][2]) {
     for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
         const __m512bh a = (__m512bh)_mm512_loadu_si512(weight);
         const __m512bh b = (__m512bh)_mm512_loadu_si512(weight + PANEL);
-        fetch_ahead(weight);
+        ahead.fetch();
         for (int r = 0; r < ROWS; ++r) {
             const __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
             sums[r][0] = (vfloat)_mm512_dpbf16_ps((__m512)sums[r][0], both, a);
@@ -275,10 +281,10 @@ inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, 
 #endif
 #if defined(__AVX512VNNI__)
 template <int ROWS>
-inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
+inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
     for (int g = 0; g < groups; ++g, weight += 4 * PANEL, x += ROWS) {
         const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
-        fetch_ahead(weight);
+        ahead.fetch();
         for (int r = 0; r < ROWS; ++r) {
             const __m512i four = _mm512_set1_epi32((int)x[r]);
             sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], four, a);
@@ -297,10 +303,10 @@ inline Pairs pairs_of(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_load
 inline vint dot(Pairs a, uint32_t pair) { return (vint)_mm256_madd_epi16(a, _mm256_set1_epi32((int)pair)); }
 #endif
 template <int ROWS>
-inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, vint (&sums)[ROWS][2]) {
+inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
     for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
         const Pairs a = pairs_of(weight), b = pairs_of(weight + PANEL);
-        fetch_ahead(weight);
+        ahead.fetch();
         for (int r = 0; r < ROWS; ++r) {
             sums[r][0] += dot(a, x[r]);
             sums[r][1] += dot(b, x[r]);
@@ -317,19 +323,27 @@ struct Output {
 };
 
 template <int ROWS>
-inline void multiply_block(const Linear& map, int panel, const Inputs& in, int first, const Output& out) {
+inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
+    const int first = in.first[block];
     vfloat sums[ROWS][2];
     const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
     for (auto& row : sums) row[0] = row[1] = vfloat{};
+    const int step = PANEL * group_of(map.form) * size_of(map.form);  // bytes that a step reads
+    Ahead ahead{weight + 8192, step};
+    if (in.first.size() > 2) {
+        const char* next = weight + (size_t)step * map.grouped / group_of(map.form);
+        const long half = (next - weight) / 2;
+        ahead = {next + std::min(block, 1) * half, block < 2 ? step / 2 : 0};
+    }
     const float* values = in.values + (size_t)first * in.stride;
     if (map.form == Form::fp32) {
-        add_up((const float*)weight, values, in.stride, map.inputs, sums);
+        add_up((const float*)weight, values, in.stride, map.inputs, ahead, sums);
     } else if (map.form == Form::bf16) {
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
-        add_up_pairs((const uint16_t*)weight, in.words.data() + (size_t)first * groups, groups, sums);
+        add_up_pairs((const uint16_t*)weight, in.words.data() + (size_t)first * groups, groups, ahead, sums);
 #else
-        add_up((const uint16_t*)weight, values, in.stride, map.inputs, sums);
+        add_up((const uint16_t*)weight, values, in.stride, map.inputs, ahead, sums);
 #endif
     } else {
         const float* scales = map.scales.get() + panel * PANEL;
@@ -338,12 +352,12 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int f
         const int groups = map.grouped / INT8_GROUP;
         const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
         for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-        add_up_bytes((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, whole);
+        add_up_bytes((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, ahead, whole);
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }
 #else
-        add_up((const int8_t*)weight, values, in.stride, map.inputs, sums);
+        add_up((const int8_t*)weight, values, in.stride, map.inputs, ahead, sums);
 #endif
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] *= in.scales[first + r] * load(scales + h * LANES);
@@ -386,19 +400,18 @@ inline void product(const Linear& map, const Inputs& in, const Output& out, int 
     const long work = (long)map.width() * map.inputs * in.rows;
     for_each(threads, map.panels, work > SERIAL, [&](int panel) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
-            const int first = in.first[b];
-            switch (in.first[b + 1] - first) {
-                case 1: multiply_block<1>(map, panel, in, first, out); break;
-                case 2: multiply_block<2>(map, panel, in, first, out); break;
-                case 3: multiply_block<3>(map, panel, in, first, out); break;
-                case 4: multiply_block<4>(map, panel, in, first, out); break;
-                case 5: multiply_block<5>(map, panel, in, first, out); break;
-                case 6: multiply_block<6>(map, panel, in, first, out); break;
+            switch (in.first[b + 1] - in.first[b]) {
+                case 1: multiply_block<1>(map, panel, in, b, out); break;
+                case 2: multiply_block<2>(map, panel, in, b, out); break;
+                case 3: multiply_block<3>(map, panel, in, b, out); break;
+                case 4: multiply_block<4>(map, panel, in, b, out); break;
+                case 5: multiply_block<5>(map, panel, in, b, out); break;
+                case 6: multiply_block<6>(map, panel, in, b, out); break;
 #if WIDE_BLOCK
-                case 7: multiply_block<7>(map, panel, in, first, out); break;
-                case 8: multiply_block<8>(map, panel, in, first, out); break;
-                case 9: multiply_block<9>(map, panel, in, first, out); break;
-                case 10: multiply_block<10>(map, panel, in, first, out); break;
+                case 7: multiply_block<7>(map, panel, in, b, out); break;
+                case 8: multiply_block<8>(map, panel, in, b, out); break;
+                case 9: multiply_block<9>(map, panel, in, b, out); break;
+                case 10: multiply_block<10>(map, panel, in, b, out); break;
 #endif
             }
         }
