@@ -114,7 +114,7 @@ def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     hypos = task.inference_step(generator, [model], batch(task, (5, 3)))
     assert all(len(hypo[0]["tokens"]) > 0 for hypo in hypos)
     assert generator.scorer.native and not generator.draft_scorer.native
-    words = "--drafter-dtype: got 'bf16'; allowed: with self_draft another"
+    words = "--engine-dtype: got 'bf16'; allowed: with self_draft another"
     refused(task, [model], words, decoding="self_draft", drafter_dtype="bf16", engine_dtype="bf16")
 
 

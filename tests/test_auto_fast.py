@@ -153,12 +153,17 @@ def test_what_is_measured_is_the_mean_and_its_standard_error(monkeypatch):
     assert found.tokens == {"greedy": 1.0, "a": 2.5}
     assert (found.batches, found.seconds, found.pass_seconds) == (3, approx(1.2), approx(0.2))
     assert list(trial.measured({"a"}).ratios) == ["greedy"]
+    for label, values in (("greedy", [1.0] * 8), ("a", [0.5] * 7 + [5.0]), ("out", [0.1] * 3)):
+        trial.ratios[label], trial.ms[label], trial.written[label] = values, values, (1, 1)
+    assert trial.measured(set()).ratios == {"greedy": 1.0, "a": 0.5}  # a stall; one dropped out
     monkeypatch.setattr(choosing, "SECONDS", 10.0)
     for running, batches, seconds, done in (
         ("greedy a", BATCHES - 1, 0.0, False), ("greedy a", BATCHES, 0.0, True),
         ("greedy a", 3, 11.0, True), ("greedy", 2, 0.0, True), ("a", 8, 0.0, True),
     ):  # fmt: skip
-        assert choosing.Trial(running.split(), batches=batches, seconds=seconds).is_done == done
+        times = dict.fromkeys(("greedy", "a"), [1.0, 1.0])
+        trial = choosing.Trial(running.split(), times, batches=batches, seconds=seconds)
+        assert trial.is_done == done
 
 
 def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, monkeypatch):

@@ -115,7 +115,7 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
             } else if (form == Form::bf16) {
                 ((uint16_t*)map.packed.get())[at] = to_bfloat16(row[i]);
             } else {
-                const int value = scale == scale ? (int)std::lrintf(row[i] / scale) : 0;
+                const int value = scale == scale ? std::clamp((int)std::lrintf(row[i] / scale), -127, 127) : 0;
                 ((int8_t*)map.packed.get())[at] = (int8_t)value;
                 total += value;
             }

@@ -47,8 +47,8 @@ class SelfDraftGenerator(AssistedGenerator):
         dtype = self.draft_engine.dtype_of(models[0])
         if dtype == self.engine.dtype_of(models[0]):
             raise option_error(
-                "--drafter-dtype", dtype,
-                "with self_draft another dtype than that of verification (--engine-dtype)",
+                "--engine-dtype", dtype,
+                "with self_draft another dtype than drafts have (--drafter-dtype, by default int8)",
             )  # fmt: skip
 
     def make_drafter(

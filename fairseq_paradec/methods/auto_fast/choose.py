@@ -22,6 +22,8 @@ BATCHES, SECONDS = 16, 10.0
 # after n batches.
 FIRST_LIMIT = 1.5
 LATER_LIMITS = ((3, 1.3), (8, 1.1))
+# Their passes cost more, the more they draft: no number of tokens is the one that pays.
+DRAFT_LONG = ("assisted", "self_draft")
 
 
 class Choice(NamedTuple):
@@ -70,10 +72,12 @@ def choose(
     if budget is None:
         if label == GREEDY and rival != GREEDY:
             pays_from = tokens[rival] * ratios[rival]
-            reason = (
-                f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast: its passes "
-                f"write {tokens[rival]:.2f} tokens, and pay from about {pays_from:.2f}"
-            )
+            reason = f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast"
+            if not rival.startswith(DRAFT_LONG):
+                reason += (
+                    f": its passes write {tokens[rival]:.2f} tokens, and pay from about "
+                    f"{pays_from:.2f}"
+                )
             return Choice(label, reason)
         return Choice(label, f"{label}, {1 / ratios[label]:.2f}x greedy")
     by_quality[LOSSLESS] = [label, *sorted(lossless, key=ms.__getitem__)]
@@ -125,8 +129,16 @@ class Trial:
         return statistics.median(self.ratios[label])
 
     def measured(self, without: set[str]) -> Measured:
-        """Return the results of all candidates except ``without``."""
+        """Return the results: of greedy search and the candidates that have not dropped out.
+
+        If all have dropped out, of all: the log names the best of them.
+
+        Args:
+            without: candidates that do not count.
+        """
         labels = [label for label in self.ratios if label not in without]
+        left = [label for label in labels if label in {GREEDY, *self.running}]
+        labels = left if len(left) > 1 else labels
         written = {label: self.written[label] for label in labels}
         return Measured(
             self.batches,
@@ -162,6 +174,7 @@ class Trial:
     def is_done(self) -> bool:
         """Whether the measurement is complete."""
         late = self.seconds > SECONDS and self.batches >= LATER_LIMITS[0][0]
+        late = late and all(len(self.ratios.get(one, ())) > 1 for one in self.running)
         alone = len(self.running) <= 1 and self.batches >= LATER_LIMITS[-1][0]
         return self.batches >= BATCHES or late or alone or self.running == [GREEDY]
 
@@ -187,11 +200,16 @@ class Watch:
 
 
 def _at_most(values: Sequence[float]) -> float:
-    """Return the mean plus its standard error: few batches that differ much prove little."""
-    mean = statistics.fmean(values)
-    if len(values) == 1:
-        return mean
-    return mean + statistics.stdev(values, mean) / math.sqrt(len(values))
+    """Return the mean plus its standard error: few batches that differ much prove little.
+
+    One in eight of the highest and of the lowest values count as the next ones: the machine stalls
+    now and then.
+    """
+    ascending, odd = sorted(values), len(values) // 8
+    low, high = ascending[odd], ascending[-1 - odd]
+    kept = [min(max(value, low), high) for value in ascending]
+    mean = statistics.fmean(kept)
+    return mean + statistics.stdev(kept, mean) / math.sqrt(len(kept)) if len(kept) > 1 else mean
 
 
 def _percentile(values: Sequence[float], share: float) -> float:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...decoding.engine.native.library import library
 from ...decoding.engine.settings import Engine
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
@@ -137,9 +139,11 @@ class AutoFastGenerator(MeasuringGenerator):
         helper = self.drafter if self.drafter is not None else self.heads
         names = ("compile", "engine_dtype")
         flags: dict[str, Any] = {name: getattr(self.config, name) for name in names}
-        flags["engine"] = NATIVE if self.scorer.native else TORCH
+        native = self.scorer.native
+        flags["engine"] = NATIVE if native else TORCH
+        built = Path(library()._name).stem if native else None  # says the instruction set, too
         return {
-            "machine": this_machine(device),
+            "machine": this_machine(device) | {"library": built},
             "models": [fingerprint(model, with_weights=True) for model in self.model.models],
             "drafter": None if helper is None else fingerprint(helper, with_weights=True),
             "flags": flags | {"candidates": list(self.candidates)},

@@ -33,23 +33,24 @@ FLAGS = (
     "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fopenmp",
     "-fvisibility=hidden", "-std=c++17",
 )  # fmt: skip
+WIDE = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
 #: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
 TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     (
         "avx512-bf16-vnni",
-        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mavx512vnni",
-         "-mavx512bf16"),
-        frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")),
+        (*WIDE, "-mavx512vnni", "-mavx512bf16"),
+        frozenset((*AVX512, "avx512_vnni", "avx512_bf16")),
     ),
     (
         "avx512-vnni",
-        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mavx512vnni"),
-        frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")),
+        (*WIDE, "-mavx512vnni"),
+        frozenset((*AVX512, "avx512_vnni")),
     ),
     (
         "avx512",
-        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
-        frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl")),
+        WIDE,
+        frozenset(AVX512),
     ),
     ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
     ("plain", (), frozenset()),
