@@ -1,9 +1,7 @@
 """Seed faults into a copy of the package, one at a time, and see whether the fast tests notice.
-
     make mutants                          all, with the table of docs/testing.md on stdout
     make mutants ARGS="--only cache"      those of one area, or whose name contains a word
     make mutants ARGS=--check             only: every anchor is found exactly once
-
 A mutant is killed when a fast test fails. The tests that are named are run first, in their order,
 up to the first failure. A mutant whose old text is not found exactly once is an error.
 """

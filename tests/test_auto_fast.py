@@ -161,9 +161,8 @@ def test_what_is_measured_is_the_mean_and_its_standard_error(monkeypatch):
         ("greedy a", BATCHES - 1, 0.0, False), ("greedy a", BATCHES, 0.0, True),
         ("greedy a", 3, 11.0, True), ("greedy", 2, 0.0, True), ("a", 8, 0.0, True),
     ):  # fmt: skip
-        times = dict.fromkeys(("greedy", "a"), [1.0, 1.0])
-        trial = choosing.Trial(running.split(), times, batches=batches, seconds=seconds)
-        assert trial.is_done == done
+        begun = choosing.Trial(running.split(), trial.ratios, batches=batches, seconds=seconds)
+        assert begun.is_done == done
 
 
 def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, monkeypatch):
@@ -198,8 +197,7 @@ def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, m
 
 
 @pytest.mark.parametrize(
-    ("variant", "best"),
-    [("learned_positions", "hgj"), ("default", "own"), ("prenorm", "assisted")],
+    ("variant", "best"), [("learned_positions", "hgj"), ("default", "own"), ("prenorm", "assisted")]
 )
 def test_each_bin_has_its_choice_and_fairseqs_output(variant, best, caplog):
     """With heads beside the model, outputs begin with given tokens."""

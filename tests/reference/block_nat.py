@@ -173,10 +173,8 @@ def train_block(
 
     Args:
         model: a model of --arch block_nat.
-        source: source tokens, `</s>` included.
-        target: target tokens, `</s>` included; behind them there is nothing to learn.
-        start: the prefix's length.
-        size: k.
+        source, target: tokens, `</s>` included; behind the target's there is nothing to learn.
+        start, size: the prefix's length, and k.
         attention: `bidirectional` or `prefix_causal`.
         smoothing: what of the probability goes to all other tokens together.
         ratio: the glancing ratio; 0 for no first pass.

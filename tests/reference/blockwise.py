@@ -214,8 +214,7 @@ def losses_of(
         smoothing: what of the probability goes to all other tokens together.
 
     Returns:
-        The heads' losses; for each position of each sentence, heads that are right before the
-        first wrong.
+        The heads' losses; for each position, heads that are right before the first wrong.
     """
     losses = [HeadLoss() for _ in range(model.args.block_size)]
     accepted = []

@@ -2,7 +2,6 @@
 
 Santilli et al. (ACL 2023), section 3. No cache, no batch: every pass predicts all positions from 0
 anew with a full forward. Everything is counted, nothing inferred.
-
 Where the paper's stopping condition (equation 5) waits for a whole block to be unchanged, the
 `prefix` rule leaves as soon as what is needed is final: if the guesses before a position agree with
 their predictions, the PREDICTION there is right, whatever was guessed there.
