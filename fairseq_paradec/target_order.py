@@ -154,6 +154,11 @@ class TargetOrder:
 
     # ---- positions, directions and masks of a model --------------------------------------------
 
+    @property
+    def counts_slots(self) -> bool:
+        """Whether positions are the slots' own numbers."""
+        return self.directions == 1 or self.double_token or self.vanilla_positions
+
     def positions(self, width: int) -> Tensor:
         """Return the position of each input row, W.
 
@@ -162,7 +167,7 @@ class TargetOrder:
         ``vanilla_positions``: 0, 1, 2, ...
         """
         t = torch.arange(width)
-        if self.directions == 1 or self.double_token or self.vanilla_positions:
+        if self.counts_slots:
             return t
         if self.directions > 2:
             return t.div(self.directions, rounding_mode="floor")

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ..errors import UsageError, option_error
 from .block_decoder import MASK, BlockNatDecoder
-from .building import DraftingTransformer, read_verifier, require_verifier, set_sizes
+from .building import DraftingTransformer, copy_decoder, read_verifier, require_verifier, set_sizes
 
 ATTENTIONS = ("bidirectional", "prefix_causal")
 POSITIONS = ("learned", "sinusoidal")
@@ -166,7 +166,7 @@ class BlockNatModel(DraftingTransformer):
     def start_decoder(self, args: Any, verifier: Any) -> None:
         """Copy the verifier's layers, with ``--decoder-from-verifier``."""
         if args.decoder_from_verifier:
-            _copy_decoder(self.decoder, verifier)
+            copy_decoder(self.decoder, verifier, "--encoder-from", args.encoder_from)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Keep the number of updates for the schedule of glancing."""
@@ -316,16 +316,6 @@ def _check_options(args: Any) -> None:
         given = getattr(args, flag[2:].replace("-", "_"), None)
         if given:
             raise option_error(flag, given, "--arch block_nat without it")
-
-
-def _copy_decoder(own: Any, other: Any) -> None:
-    """Copy evenly spread layers of the verifier's N into n layers, with the first and the last."""
-    count, available = len(own.layers), len(other.layers)
-    for i in range(count):  # iteration over a LayerDropModuleList skips layers at random
-        source = round(i * (available - 1) / max(count - 1, 1))
-        own.layers[i].load_state_dict(other.layers[source].state_dict())
-    if own.layer_norm is not None:
-        own.layer_norm.load_state_dict(other.layer_norm.state_dict())
 
 
 # ---- architectures ------------------------------------------------------------------------------

@@ -116,13 +116,14 @@ def require_verifier(args: Any) -> None:
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
 
 
-def copy_encoder(model: Any, path: str, task: Any) -> Any:
+def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from") -> Any:
     """Copy the encoder of a checkpoint, and its target embedding if the sizes agree.
 
     Args:
         model: a new Transformer.
         path: the checkpoint of another one.
         task: the task with the dictionaries of both.
+        flag: the flag that names the checkpoint, for errors.
 
     Returns:
         The checkpoint's model.
@@ -130,23 +131,23 @@ def copy_encoder(model: Any, path: str, task: Any) -> Any:
     Raises:
         UsageError: the checkpoint is missing, or its encoder does not fit.
     """
-    other, _ = load_beside(path, "--encoder-from", task)
+    other, _ = load_beside(path, flag, task)
     if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(other.encoder).__name__
         raise option_error(
-            "--encoder-from", path,
+            flag, path,
             f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
         )  # fmt: skip
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            "--encoder-from", path,
+            flag, path,
             "an encoder with the same heads, activation, norms and scale of embeddings",
         )  # fmt: skip
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
     except RuntimeError as error:
         raise option_error(
-            "--encoder-from", path, f"an encoder of the same size ({str(error).splitlines()[-1]})"
+            flag, path, f"an encoder of the same size ({str(error).splitlines()[-1]})"
         ) from error
     own, table = model.decoder.embed_tokens.weight, other.decoder.embed_tokens.weight
     if own.shape == table.shape and own is not model.encoder.embed_tokens.weight:
@@ -154,10 +155,42 @@ def copy_encoder(model: Any, path: str, task: Any) -> Any:
     return other
 
 
-def _settings(encoder: Any) -> list[Any]:
-    """Return an encoder's settings that the shapes of its weights do not show."""
-    layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in encoder.layers]
-    return [encoder.embed_scale, *layers]
+def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
+    """Copy layers, norms and projection of another decoder.
+
+    Of its N layers n are taken, evenly spread, with the first and the last.
+
+    Args:
+        own: the decoder that gets them, of n layers.
+        other: the other one.
+        flag: the flag that names the other one's checkpoint, for errors.
+        path: the checkpoint.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    count, available = len(own.layers), len(other.layers)
+    # By number: iteration over a LayerDropModuleList skips layers at random.
+    chosen = [round(i * (available - 1) / max(count - 1, 1)) for i in range(count)]
+    parts = [(own.layers[i], other.layers[there]) for i, there in enumerate(chosen)]
+    for name in ("layer_norm", "layernorm_embedding", "output_projection"):
+        mine, theirs = getattr(own, name), getattr(other, name)
+        if mine is not None and theirs is not None:
+            parts.append((mine, theirs))
+    try:
+        if _settings(own)[1:2] != _settings(other)[1:2]:
+            raise RuntimeError("its heads, activation or norms differ")
+        for mine, theirs in parts:
+            mine.load_state_dict(theirs.state_dict())
+    except RuntimeError as error:
+        why = str(error).splitlines()[-1].strip()
+        raise option_error(flag, path, f"a decoder of the same size ({why})") from error
+
+
+def _settings(stack: Any) -> list[Any]:
+    """Return settings of an encoder or decoder that the shapes of its weights do not show."""
+    layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in stack.layers]
+    return [stack.embed_scale, *layers]
 
 
 def marks(weights: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:

@@ -169,6 +169,11 @@ def features(
     tokens = torch.tensor([list(row) for row in inputs])
     width = tokens.size(1)
     x = decoder.embed_scale * decoder.embed_tokens(tokens)
+    kind = getattr(model.flags, "start_rows", "tokens")
+    if kind != "tokens":  # the first step reads vectors of its own, or none, in place of words
+        first = len(start(spec, 0, 2))
+        given = decoder.embed_positions.starts if kind == "learned" else torch.zeros(first, 1)
+        x = torch.cat((given.to(x).expand(len(x), first, x.size(2)), x[:, first:]), dim=1)
     vectors = position_vectors(model, spec, width)
     if vectors is not None:
         x = x + vectors
