@@ -48,6 +48,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "vanilla_mask": ("ibdecoder_sa", {"vanilla_mask": True}),
     "vanilla_positions": ("ibdecoder", {"vanilla_positions": True}),
     "left_to_right": ("sa_transformer", {"tokens_per_direction": 1}),
+    "starts-learned": ("ibdecoder", {"start_rows": "learned"}),
+    "starts-zero": ("ibdecoder_sa", {"start_rows": "zero"}),
+    "starts-learned-in-segments": ("imdecoder", {"start_rows": "learned"}),
+    "starts-zero-counted": ("sa_transformer", {"start_rows": "zero"}),
+    "starts-learned-positions": (
+        "double_token", {"start_rows": "learned", "decoder_learned_pos": True},
+    ),
 }  # fmt: skip
 
 every_preset = pytest.mark.parametrize("arch", PRESETS)
@@ -114,6 +121,71 @@ def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         save_plain(path, **{name: value})
         with pytest.raises(UsageError, match="^--encoder-from: "):
             tiny_reordered(tiny_task(), "ibdecoder", encoder_from=str(path))
+
+
+def start_from(path: Path, arch: str, **options: Any) -> Any:
+    """A model in training, as fairseq-train builds it."""
+    task = tiny_task()
+    args = argparse.Namespace(**vars(tiny_reordered(task, arch, **options).flags))
+    args.start_from = str(path)
+    model = task.build_model(args).eval()
+    model.flags = args
+    return model
+
+
+@torch.no_grad()
+def test_a_model_may_start_from_all_weights_of_another(tmp_path: Path) -> None:
+    """--start-from: at one word a step from the left the model is the other one."""
+    path = tmp_path / "plain.pt"
+    plain = save_plain(path, decoder_layers=3)
+    for layers in (3, 2):
+        own = start_from(path, "sa_transformer", tokens_per_direction=1, encoder_layers=1,
+                         decoder_layers=layers)  # fmt: skip
+        sample = batch(tiny_task(), [7, 3])
+        inputs = torch.randint(4, 40, (2, 5), generator=torch.Generator().manual_seed(3))
+        inputs[:, 0] = 2
+        same = full_forward(own, sample, inputs).equal(full_forward(plain, sample, inputs))
+        assert same == (layers == 3)
+    last = own.decoder.layers[-1].state_dict()  # of three layers, two are the first and the last
+    assert all(last[n].equal(w) for n, w in plain.decoder.layers[-1].state_dict().items())
+    sample = batch(tiny_task(), [7, 3])
+
+    first = start_from(path, "ibdecoder", start_rows="learned", encoder_layers=1, decoder_layers=3)
+    starts, words = first.decoder.embed_positions.starts, plain.decoder.embed_tokens.weight
+    assert starts[0].equal(plain.decoder.embed_scale * words[2])  # </s>, as the other one starts
+    assert not starts[1].isclose(starts[0]).any()
+    task = tiny_task()
+    builders.save_drafter(task, first, path, "ibdecoder")
+    sa = start_from(path, "ibdecoder_sa", start_rows="learned", encoder_layers=1, decoder_layers=3)
+    assert sa.decoder.embed_positions.starts[:2].equal(starts)
+    sizes = {"encoder_layers": 1, "decoder_layers": 3}
+    paired = start_from(path, "double_token", decoder_learned_pos=True, **sizes)
+    learned = paired.decoder.embed_positions.weight[2:]
+    assert learned[1].isclose(torch.tensor(paper.sinusoid(-1, learned.size(1))).float()).all()
+
+
+def test_directions_start_as_large_as_words() -> None:
+    """A vector of norm 1 beside words of norm 12 would not be seen."""
+    task, args = tiny_task(), tiny_reordered(tiny_task(), "imdecoder").flags
+    decoder = task.build_model(argparse.Namespace(**vars(args))).decoder
+    norms = decoder.embed_positions.directions.weight.norm(dim=1)
+    words = (decoder.embed_scale * decoder.embed_tokens.weight[4:]).norm(dim=1)
+    assert 0.5 < float(norms.mean() / words.mean()) < 2
+
+
+def test_starts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plain.pt"
+    save_plain(path)
+    sizes = {"encoder_layers": 1, "decoder_layers": 2}
+    for options, said in (
+        ({"start_rows": "none"}, "--start-rows: got 'none'; allowed: tokens, zero, learned"),
+        ({"start_rows": "tokens"}, "--start-rows: got 'tokens'; allowed: zero or learned"),
+        ({"start_rows": "zero", "encoder_from": str(path)}, "--start-from: got "),
+        ({"start_rows": "zero", "decoder_attention_heads": 4}, "--start-from: got .* decoder of"),
+        ({"start_rows": "zero", "no_token_positional_embeddings": True}, "--start-rows: got 'ze"),
+    ):
+        with pytest.raises(UsageError, match=f"^{said}"):
+            start_from(path, "ibdecoder", **sizes | options)
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

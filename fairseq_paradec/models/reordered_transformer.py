@@ -306,9 +306,9 @@ def _check_start(args: Any, model: ReorderedTransformer) -> None:
         return
     if args.encoder_from:
         raise option_error("--start-from", start_from, "it without --encoder-from")
-    if args.start_rows == "tokens" and starts_alike(model.target_order):
+    if getattr(args, "start_rows", "tokens") == "tokens" and starts_alike(model.target_order):
         allowed = "zero or learned with --start-from, whose decoder knows one kind of start"
-        raise option_error("--start-rows", args.start_rows, allowed)
+        raise option_error("--start-rows", "tokens", allowed)
 
 
 def read_order(args: Any) -> TargetOrder:
@@ -369,7 +369,8 @@ def _register(name: str, suffix: str) -> None:
         take_preset(args, PRESETS[name])
         args.encoder_from = getattr(args, "encoder_from", None)
         args.start_from = getattr(args, "start_from", None)
-        if getattr(args, "start_rows", None) is None:
+        # A checkpoint from before this flag has no such option; a command line has None.
+        if getattr(args, "start_rows", "tokens") is None:
             args.start_rows = default_start_rows(args)
         learned = PRESETS[name].get("decoder_learned_pos", False)
         args.decoder_learned_pos = getattr(args, "decoder_learned_pos", learned)

@@ -50,6 +50,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     arguments.declare_device(parser)
     add("--threads", type=number, help="of each worker (default: 1)")
     add("--fp16", action="store_true", help="translate in half precision")
+    add(
+        "--engine-dtype", choices=("fp32", "bf16", "int8"), default="fp32",
+        help="of the passes on a CPU: int8 is fastest, and some translations differ (default: "
+        "fp32; distilled.json says it)",
+    )  # fmt: skip
     add("--smoke", action="store_true", help="only the first 64 sentences")
     machines.declare(parser)
 

@@ -92,6 +92,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
         "max-tokens": args.max_tokens,
         "fp16": args.fp16,
         "smoke": args.smoke,
+        # Folders that were begun before this setting existed have none.
+        **({} if args.engine_dtype == "fp32" else {"engine-dtype": args.engine_dtype}),
     }
 
 
@@ -176,9 +178,10 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         allowed = f"one for {'-'.join(settings['languages'])}, as DATA's files are named"
         raise option_error("--path", f"a teacher for {'-'.join(trained)}", allowed)
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
+    dtype = settings.get("engine-dtype")
     generator = loading.generator(
         task, models, decoding=beam_search(models, settings["beam"]), beam=settings["beam"],
-        lenpen=settings["lenpen"],
+        lenpen=settings["lenpen"], **({"engine_dtype": dtype} if dtype else {}),
     )  # fmt: skip
     sources = load_sources(data, settings)
     return partial(content, by_number(task, models, generator, sources, device))
