@@ -28,7 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": BASE | {"compat"},
     "criterions": BASE | {"models"},
     "methods": BASE | {"options", "decoding", "analysis", "output"},
-    "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"},
+    "updates": {"errors"},
+    "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"}
+    | {"updates"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}

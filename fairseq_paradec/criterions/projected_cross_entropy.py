@@ -12,8 +12,9 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-# Rows whose logits are computed at a time, by kind of device; on a CPU they fit into its cache.
-CHUNK = {"cpu": 64, "cuda": 4096}
+# Logits that are computed at a time, by kind of device: on a CPU few, for its cache, but enough
+# rows for fast products.
+CHUNK = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 class ProjectedLoss(NamedTuple):
@@ -68,7 +69,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         right = torch.empty_like(answers, dtype=torch.bool)
         grad_hidden = torch.empty(hidden.shape, dtype=precise, device=hidden.device)
         grad_weight = torch.zeros(weight.shape, dtype=precise, device=hidden.device)
-        size = CHUNK.get(device, 4096)
+        size = max(64, CHUNK.get(device, CHUNK["cuda"]) // weight.size(0))
+        one_kind = hidden.dtype == weight.dtype == precise
         for start in range(0, len(answers), size):
             rows = slice(start, start + size)
             answer = answers[rows, None]  # n×1
@@ -90,7 +92,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 grad = probs.scatter_add_(1, answer, probs.new_full((), -rest).expand_as(answer))
                 grad = grad.to(hidden.dtype)
                 grad_hidden[rows] = grad @ weight
-                if weight_learns:
+                if weight_learns and one_kind:
+                    grad_weight.addmm_(grad.T, hidden[rows])
+                elif weight_learns:
                     grad_weight += grad.T @ hidden[rows]
         if wants_gradient:
             grad_hidden -= other * weight_sum

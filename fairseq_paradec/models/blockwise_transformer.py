@@ -193,12 +193,20 @@ class BlockwiseTransformer(TransformerModel):
         """
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
+        states = self.base_states(src_tokens, src_lengths, prev_output_tokens)
+        return HeadsOutput(self.block_heads(states, heads), self.decoder.output_projection.weight)
+
+    def base_states(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
+    ) -> Tensor:
+        """Run the base, without a gradient if it is frozen: B×S, B, B×T -> B×T×D."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            states: Tensor
             states, _ = self.decoder(
                 prev_output_tokens, encoder_out=encoder_out, features_only=True
-            )  # B×T×D
-        return HeadsOutput(self.block_heads(states, heads), self.decoder.output_projection.weight)
+            )
+        return states
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         """As fairseq.

@@ -47,6 +47,20 @@ class ParallelTranslationConfig(TranslationConfig, ParallelDecodingOptions):
             "updates stay fp32. Twice as fast where the CPU has bfloat16 instructions"
         },
     )
+    keep_frozen_outputs: float = field(
+        default=0.0,
+        metadata={
+            "help": "in training keep the outputs of a frozen encoder, or of a frozen base with "
+            "heads, from one epoch to the next, in at most this many gigabytes of memory"
+        },
+    )
+    fairseq_updates: bool = field(
+        default=False,
+        metadata={
+            "help": "in training use fairseq's dropout and Adam, and let the process give memory "
+            "back after each update: for comparisons"
+        },
+    )
 
 
 def set_options(args: Any, values: dict[str, Any]) -> None:

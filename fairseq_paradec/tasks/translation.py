@@ -25,6 +25,10 @@ from ..errors import UsageError, option_error
 from ..methods.configure import configure
 from ..methods.registry import DECODINGS, METHODS
 from ..options import OPTIONS
+from ..updates.adam import adam_step
+from ..updates.dropout import quicken_dropout
+from ..updates.kept import FLAG, keep_frozen_outputs
+from ..updates.memory import keep_memory
 from .batches import EverySentence
 from .choosing import ChoosesMethod, check_pair
 from .flags import ParallelDecodingOptions, ParallelTranslationConfig
@@ -97,7 +101,30 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         self._has_criterion = True
         criterion = super().build_criterion(*args, **kwargs)  # type: ignore[misc]
         check_pair(self._model, criterion, self.cfg)
+        self._quicken()
         return criterion
+
+    def _quicken(self) -> None:
+        """Make updates cost less, as the flags say; see ``updates``.
+
+        Raises:
+            UsageError: ``--keep-frozen-outputs``, and nothing is frozen.
+        """
+        gigabytes = self.cfg.keep_frozen_outputs
+        if gigabytes < 0:
+            raise option_error(FLAG, gigabytes, "gigabytes, 0 for none")
+        if gigabytes and self._model is not None:
+            keep_frozen_outputs(self._model, gigabytes)
+        if self.cfg.fairseq_updates:
+            return
+        keep_memory()
+        if self._model is not None:
+            quicken_dropout(self._model)
+
+    def optimizer_step(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """As fairseq; its Adam in one call."""
+        if self.cfg.fairseq_updates or not adam_step(optimizer):
+            super().optimizer_step(optimizer, *args, **kwargs)  # type: ignore[misc]
 
     def build_model(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; the model is kept for the check against the criterion."""
