@@ -123,11 +123,11 @@ def test_an_encoder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             tiny_reordered(tiny_task(), "ibdecoder", encoder_from=str(path))
 
 
-def start_from(path: Path, arch: str, **options: Any) -> Any:
+def start_from(path: Path, arch: str, freeze: bool = False, **options: Any) -> Any:
     """A model in training, as fairseq-train builds it."""
     task = tiny_task()
     args = argparse.Namespace(**vars(tiny_reordered(task, arch, **options).flags))
-    args.start_from = str(path)
+    args.start_from, args.freeze_encoder = str(path), freeze
     model = task.build_model(args).eval()
     model.flags = args
     return model
@@ -162,6 +162,20 @@ def test_a_model_may_start_from_all_weights_of_another(tmp_path: Path) -> None:
     paired = start_from(path, "double_token", decoder_learned_pos=True, **sizes)
     learned = paired.decoder.embed_positions.weight[2:]
     assert learned[1].isclose(torch.tensor(paper.sinusoid(-1, learned.size(1))).float()).all()
+
+
+def test_a_frozen_encoder_is_not_trained(tmp_path: Path) -> None:
+    """--freeze-encoder: no weight of the encoder learns, and it has no dropout."""
+    path = tmp_path / "plain.pt"
+    save_plain(path)
+    model = start_from(path, "ibdecoder", start_rows="learned", freeze=True,
+                       encoder_layers=1, decoder_layers=2, share_all_embeddings=True)  # fmt: skip
+    model.train()
+    assert model.decoder.training and not model.encoder.training
+    assert not any(weight.requires_grad for weight in model.encoder.parameters())
+    assert all(weight.requires_grad for weight in model.decoder.parameters())
+    with pytest.raises(UsageError, match="^--freeze-encoder: got True; allowed: it with --start-f"):
+        tiny_reordered(tiny_task(), "ibdecoder", freeze_encoder=True)
 
 
 def test_directions_start_as_large_as_words() -> None:

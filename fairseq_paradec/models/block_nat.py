@@ -31,7 +31,14 @@ from torch import Tensor
 
 from ..errors import UsageError, option_error
 from .block_decoder import MASK, BlockNatDecoder
-from .building import DraftingTransformer, copy_decoder, read_verifier, require_verifier, set_sizes
+from .building import (
+    DraftingTransformer,
+    copy_decoder,
+    read_verifier,
+    require_verifier,
+    set_sizes,
+    unshare_encoder,
+)
 
 ATTENTIONS = ("bidirectional", "prefix_causal")
 POSITIONS = ("learned", "sinusoidal")
@@ -336,9 +343,7 @@ def _fill_in(args: Any, suffix: str) -> None:
         read_verifier(args, FROM_VERIFIER if args.decoder_from_verifier else ())
     set_sizes(args, suffix)
     if args.share_verifier_encoder:
-        # The frozen encoder keeps its own embedding; the decoder's is trained.
-        args.share_all_embeddings = False
-        args.share_decoder_input_output_embed = True
+        unshare_encoder(args)
     # As in BERT: learned positions, GELU, unscaled and normalised embeddings. Sinusoids would drown
     # unscaled embeddings.
     args.drafter_positions = getattr(args, "drafter_positions", None) or "learned"

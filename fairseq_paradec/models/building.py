@@ -216,7 +216,35 @@ def has_whole_encoder(weights: Mapping[str, Tensor]) -> bool:
     return "encoder.embed_tokens.weight" in weights
 
 
-class DraftingTransformer(TransformerModel, abc.ABC):
+class FreezableEncoder(TransformerModel):
+    """A Transformer whose encoder training may leave as it is.
+
+    Attributes:
+        encoder_is_frozen: whether it does.
+    """
+
+    encoder_is_frozen = False
+
+    def freeze_encoder(self) -> None:
+        """Take the encoder's weights out of training."""
+        self.encoder_is_frozen = True
+        self.encoder.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Any:
+        """As torch; a frozen encoder stays in evaluation mode, as in decoding."""
+        super().train(mode)
+        if self.encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+
+def unshare_encoder(args: Any) -> None:
+    """Let a frozen encoder keep its own embedding, while the decoder's is trained."""
+    args.share_all_embeddings = False
+    args.share_decoder_input_output_embed = True
+
+
+class DraftingTransformer(FreezableEncoder, abc.ABC):
     """A drafter, whose encoder can be that of its verifier, ``--encoder-from``.
 
     Attributes:
@@ -228,7 +256,7 @@ class DraftingTransformer(TransformerModel, abc.ABC):
         super().__init__(args, encoder, decoder)
         self.shares_encoder: bool = args.share_verifier_encoder
         if self.shares_encoder:
-            self.encoder.requires_grad_(False)
+            self.freeze_encoder()
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
@@ -270,10 +298,3 @@ class DraftingTransformer(TransformerModel, abc.ABC):
             args: the options.
             verifier: the decoder.
         """
-
-    def train(self, mode: bool = True) -> Any:
-        """As torch; a shared encoder stays in evaluation mode, as in decoding."""
-        super().train(mode)
-        if self.shares_encoder:
-            self.encoder.eval()
-        return self

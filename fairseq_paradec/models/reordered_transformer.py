@@ -21,14 +21,21 @@ from typing import Any
 
 import torch
 from fairseq.models import register_model, register_model_architecture
-from fairseq.models.transformer import TransformerDecoder, TransformerModel, base_architecture
+from fairseq.models.transformer import TransformerDecoder, base_architecture
 from fairseq.modules import LearnedPositionalEmbedding
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ..errors import option_error
 from ..target_order import TargetOrder
-from .building import SIZES, copy_decoder, copy_encoder, set_sizes
+from .building import (
+    SIZES,
+    FreezableEncoder,
+    copy_decoder,
+    copy_encoder,
+    set_sizes,
+    unshare_encoder,
+)
 
 #: --start-rows: what the first step reads.
 START_ROWS = ("tokens", "zero", "learned")
@@ -197,10 +204,15 @@ class ReorderedDecoder(TransformerDecoder):
 
 
 @register_model("reordered_transformer")
-class ReorderedTransformer(TransformerModel):
+class ReorderedTransformer(FreezableEncoder):
     """A Transformer that writes its target in another order, several tokens per step."""
 
     decoder: ReorderedDecoder
+
+    def __init__(self, args: Any, encoder: Any, decoder: Any) -> None:
+        super().__init__(args, encoder, decoder)
+        if getattr(args, "freeze_encoder", False):
+            self.freeze_encoder()
 
     @property
     def target_order(self) -> TargetOrder:
@@ -263,6 +275,11 @@ class ReorderedTransformer(TransformerModel):
             "several tokens",
         )  # fmt: skip
         add(
+            "--freeze-encoder", action="store_true",
+            help="with --start-from or --encoder-from: train the decoder alone; with "
+            "--keep-frozen-outputs a sentence is encoded once",
+        )  # fmt: skip
+        add(
             "--start-rows", metavar="WHAT",
             help="the inputs of the first step: " + ", ".join(START_ROWS) + ". tokens: the "
             "embeddings of the start symbols, alike but for their positions; zero: their positions "
@@ -302,6 +319,8 @@ class ReorderedTransformer(TransformerModel):
 def _check_start(args: Any, model: ReorderedTransformer) -> None:
     """Refuse options of the start that contradict each other."""
     start_from = getattr(args, "start_from", None)
+    if getattr(args, "freeze_encoder", False) and not (start_from or args.encoder_from):
+        raise option_error("--freeze-encoder", True, "it with --start-from or --encoder-from")
     if not start_from:
         return
     if args.encoder_from:
@@ -372,6 +391,8 @@ def _register(name: str, suffix: str) -> None:
         # A checkpoint from before this flag has no such option; a command line has None.
         if getattr(args, "start_rows", "tokens") is None:
             args.start_rows = default_start_rows(args)
+        if getattr(args, "freeze_encoder", False):
+            unshare_encoder(args)
         learned = PRESETS[name].get("decoder_learned_pos", False)
         args.decoder_learned_pos = getattr(args, "decoder_learned_pos", learned)
         set_sizes(args, suffix)

@@ -14,7 +14,7 @@ from typing import Any
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import base_architecture
 
-from .building import DraftingTransformer, read_verifier, require_verifier
+from .building import DraftingTransformer, read_verifier, require_verifier, unshare_encoder
 
 #: Options of the decoder that are the verifier's.
 FROM_VERIFIER = (
@@ -63,7 +63,5 @@ def shallow_decoder(args: Any) -> None:
     args.encoder_settings = getattr(args, "encoder_settings", None)
     args.decoder_layers = getattr(args, "decoder_layers", 1)
     read_verifier(args, FROM_VERIFIER)
-    # The frozen encoder keeps its own embedding; the decoder's is trained.
-    args.share_all_embeddings = False
-    args.share_decoder_input_output_embed = True
+    unshare_encoder(args)
     base_architecture(args)
