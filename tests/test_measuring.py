@@ -4,11 +4,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from support.commands import DEMO
+from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import modules
 from fairseq_paradec.measure.clock import Clock
+from fairseq_paradec.measure.update_speed import Spec
 
 
 class StandingClock(Clock):
@@ -91,6 +93,39 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert first["parameters"] == second["parameters"]  # the sizes are the same for both
     assert paradec([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
+
+
+def test_an_architecture_with_flags():
+    spec = Spec.parse("shallow_decoder --encoder-from 'my model' --lr 1 + --keep-frozen-outputs 2")
+    assert spec.arch == "shallow_decoder"
+    assert spec.flags == ("--encoder-from", "my model", "--lr", "1")
+    assert spec.new == ("--keep-frozen-outputs", "2")
+    assert Spec.parse("transformer") == ("transformer", (), ())
+    for wrong in ("", "--lr 1", "transformer 'x", "+ --lr 1"):
+        with pytest.raises(UsageError, match="^--arch: got "):
+            Spec.parse(wrong)
+
+
+def test_an_older_checkout_that_is_none(data, tmp_path, capsys):
+    command = ["training-speed", data, "--arch", "transformer", "--out", str(tmp_path / "speed")]
+    assert paradec([*command, "--before", str(tmp_path)]) == 2
+    assert f"--before: got '{tmp_path}'; allowed: a checkout" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_updates_of_two_checkouts(data, tmp_path, capsys):
+    """This one stands for both."""
+    out = tmp_path / "speed.json"
+    command = ["training-speed", data, "--before", str(ROOT), "--busy", "--out", str(out)]
+    command += ["--batches", "2", "--rounds", "2", "--max-tokens", "200", "--arch"]
+    arch = f"shallow_decoder --encoder-from {DEMO}/model.pt --criterion lean_cross_entropy"
+    assert paradec([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["architecture"] == "shallow_decoder" and row["updates a second, before"] > 0
+    assert row["lowest round"] <= row["times as many"] <= row["highest round"]
+    assert 0.5 < row["by CPU time"] and row["flags"].endswith("+ --keep-frozen-outputs 1")
+    assert paradec([*command, f"{arch} --no-such-flag"]) == 2
+    assert "with which training fails, as said above" in capsys.readouterr().err
 
 
 @pytest.mark.slow

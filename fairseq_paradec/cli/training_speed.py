@@ -1,7 +1,8 @@
 """Measure the training speed of architectures, relative to the first one.
 
 Architectures take turns at updates on the same batches: forward, backward and Adam, by fairseq's
-own task and label-smoothed criterion (zhang2020, Table 1, column Train).
+own task and label-smoothed criterion (zhang2020, Table 1, column Train). With --before, each is
+compared with itself in an older checkout, by fairseq's own trainer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="DATA", help="fairseq data folder with a training part")
     add(
         "--arch", action="append", required=True, metavar="NAME",
-        help="an architecture; may be repeated; the others are compared with the first",
+        help="an architecture; may be repeated; the others are compared with the first. With "
+        "--before, flags of fairseq-train may follow in the same word, and behind ' + ' flags for "
+        "this checkout alone",
+    )  # fmt: skip
+    add(
+        "--before", metavar="CHECKOUT",
+        help="an older checkout of this project: compare its updates with this one's instead",
     )  # fmt: skip
     add("--max-tokens", type=number, default=4096, help="of a batch (default: 4096)")
     add("--batches", type=number, default=10, help="how many different ones (default: 10)")
@@ -30,6 +37,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train all in turns, and write the table."""
+    if args.before:
+        from ..measure.update_speed import update_speed
+
+        return update_speed(args)
     from ..measure.training_speed import training_speed
 
     return training_speed(args)
