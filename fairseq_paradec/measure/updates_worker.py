@@ -7,6 +7,7 @@ JSON: seconds by the clock and of CPU time.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -37,13 +38,13 @@ def main() -> None:
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # fairseq prints
     asked = json.loads(sys.argv[1])
-    import fairseq_paradec  # isort: skip  # no relative import: another checkout's, by PYTHONPATH
+    plugin = importlib.import_module("fairseq_paradec")  # that of PYTHONPATH, not the one here
     import torch
 
     torch.set_num_threads(asked["threads"])
     trainer, batches = trainer_and_batches(asked["flags"], asked["batches"])
     hello = {
-        "package": os.path.dirname(os.path.abspath(fairseq_paradec.__file__)),
+        "package": os.path.dirname(os.path.abspath(str(plugin.__file__))),
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "batches": len(batches),
         "tokens": sum(batch["ntokens"] for batch in batches),
