@@ -14,8 +14,8 @@ predicts again, and the prediction after them, are final.
 | INITT, the first guess          | ``--jacobi-init``, see ``Guesses``                            |
 | STOPC, equation 5               | the acceptance rule Unchanged (``--jacobi-stop unchanged``)   |
 
-Differences from the paper: Algorithms 1 and 2 also end a block of b positions after b passes; here
-``unchanged`` ends a block by equation 5 only, which can take one pass more.
+As in Algorithms 1 and 2, ``unchanged`` ends a block of b positions after b passes at the latest,
+also where equation 5 would ask for one pass more to confirm it.
 Beyond the paper: ``--jacobi-stop prefix`` commits tokens as soon as they are final, and
 ``--jacobi-window sliding`` moves the block by the number of tokens that a pass commits.
 """
