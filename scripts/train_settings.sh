@@ -158,7 +158,8 @@ else # GAD's drafter
             length=(epochs 60) batch=2048 prefixes=1 dropout=0 smoothing=0
             [ "$attention" != prefix_causal ] || prefixes=4
             training=(--adam-betas '(0.9, 0.98)' --lr 0.002 --warmup-updates 500
-                --drafter-block-size 8 --prefixes-per-sentence "$prefixes" --glancing-ratio 0)
+                --drafter-block-size 8 --prefixes-per-sentence "$prefixes" --glancing-ratio 0
+                --position-decay 0.8)
             ;;
         iwslt) # base's in smaller batches; not tuned
             length=(updates 50000) batch=8192

@@ -103,17 +103,18 @@ def test_features_are_the_twins(attention: str, count: int, copy: bool) -> None:
     assert next(scored, None) is None, "something after </s> is scored"
 
 
-@pytest.mark.parametrize("ratio, masks", [(None, 2), (0.5, SIZE), (0.5, 2)])
+@pytest.mark.parametrize("ratio, masks, decay", [(None, 2, 0.7), (0.5, SIZE, 0.7), (0.5, 2, 1.0)])
 @pytest.mark.parametrize("attention, prefixes", [(BIDIRECTIONAL, 1), (CAUSAL, 3)])
 def test_loss_is_the_twins(
-    monkeypatch: pytest.MonkeyPatch, attention: str, prefixes: int, ratio: float | None, masks: int
-) -> None:
-    """A ratio of None is validation, where there are always as many masks as at most."""
+    monkeypatch: pytest.MonkeyPatch, attention: str, prefixes: int, ratio: float | None, masks: int,
+    decay: float,
+) -> None:  # fmt: skip
+    """A ratio of None is validation: always as many masks as at most, and all weigh the same."""
     task, training = tiny_task(), ratio is not None
     model = tiny_drafter(task, attention, dropout=0.0, soft_copy=True)
     sample = pairs(task, 3, seed=5)
     ratios = {"glancing_ratio": ratio or 0.0, "glancing_ratio_end": ratio or 0.0}
-    criterion = loss_of(prefixes_per_sentence=prefixes, **ratios)
+    criterion = loss_of(prefixes_per_sentence=prefixes, position_decay=decay, **ratios)
     teach(model, loss_of(glancing_ratio=0.0), [sample], 15)
     monkeypatch.setattr(model, "draw_block_size", lambda: masks)
     size = masks if training else SIZE
@@ -128,7 +129,7 @@ def test_loss_is_the_twins(
     want = [
         twin.train_block(
             model.eval(), source, target, int(starts[b, j]), size, attention, 0.1, ratio or 0.0,
-            lots[b, j].tolist() if training else (),
+            lots[b, j].tolist() if training else (), decay=decay if training else 1.0,
         )
         for b, (source, target) in enumerate(rows_of(sample))
         for j in range(starts.size(1))
@@ -152,18 +153,24 @@ def test_loss_is_the_twins(
         assert logging["blocks"] == len(want) == int(drawn.sum())
 
 
-@pytest.mark.parametrize("rows, smoothing", [(0, 0.1), (64, 0.0), (150, 0.1)])
-def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float) -> None:
+@pytest.mark.parametrize(
+    "rows, smoothing, weighed",
+    [(0, 0.1, False), (64, 0.0, False), (150, 0.1, False), (99, 0.1, True)],
+)
+def test_the_loss_without_logits_is_fairseqs(rows: int, smoothing: float, weighed: bool) -> None:
     """With its gradients; on the CPU 64 rows have logits at a time."""
     torch.manual_seed(rows)
     hidden = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(20, 8, dtype=torch.float64, requires_grad=True)
     answers = torch.randint(20, (rows,))
     logits = hidden @ weight.T
-    loss, nll_loss = label_smoothed_nll_loss(logits.log_softmax(dim=-1), answers, smoothing)
+    shares = torch.rand(rows, dtype=torch.float64) if weighed else None
+    each = label_smoothed_nll_loss(logits.log_softmax(dim=-1), answers, smoothing, reduce=False)
+    loss = (each[0].flatten() * (1 if shares is None else shares)).sum()
+    nll_loss = each[1].sum()
     want = loss, nll_loss, logits.argmax(dim=-1).eq(answers)
     want += torch.autograd.grad(loss * 3, (hidden, weight))
-    found = projected_cross_entropy(hidden, weight, answers, smoothing)
+    found = projected_cross_entropy(hidden, weight, answers, smoothing, shares)
     gradients = torch.autograd.grad(found.loss * 3, (hidden, weight))
     for mine, other in zip((*found, *gradients), want, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-10)

@@ -229,7 +229,7 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
             tries=99 if errors else 0,
         )  # fmt: skip
 
-    criterion = BlockNatLoss(task, 0.1, 99, 0, errors, glancing, glancing, 300, 0, 0)
+    criterion = BlockNatLoss(task, 0.1, 99, 0, errors, 0.8, glancing, glancing, 300, 0, 0)
     check_update(task, model, criterion, told)
     # Blocks of 2 behind 0 to 3 of 4 tokens have 2, 2, 2 and 1 of them.
     assert training_flops.block_positions(4, 2) == 7 / 4

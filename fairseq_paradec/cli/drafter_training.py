@@ -57,7 +57,8 @@ SETTINGS = {
     ("block", True): Settings(
         12000, 2048, 500,
         f"{_BLOCK} --adam-betas '(0.9, 0.98)' --lr 0.002 --drafter-block-size 8 "
-        "--prefixes-per-sentence 4 --glancing-ratio 0 --dropout 0 --label-smoothing 0",
+        "--prefixes-per-sentence 4 --position-decay 0.8 --glancing-ratio 0 --dropout 0 "
+        "--label-smoothing 0",
     ),
     ("block", False): Settings(
         50000, 8192, 4000,

@@ -4,7 +4,8 @@ Xia et al. 2022, section 3: from a target of n tokens (and ``</s>``) a prefix le
 uniformly from 0..n, and the next k tokens are predicted from masks, with glancing. Positions after
 ``</s>`` are not part of the loss.
 
-Beyond the paper: ``--prefixes-after-errors``, prefixes as decoding meets them.
+Beyond the paper: ``--prefixes-after-errors``, prefixes as decoding meets them; and
+``--position-decay``, weights that fall along a block (as Medusa's heads have, Cai et al. 2024).
 """
 
 # No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
@@ -56,6 +57,13 @@ class BlockNatLossConfig(FairseqDataclass):
             "pass without gradients"
         },
     )
+    position_decay: float = field(
+        default=1.0,
+        metadata={
+            "help": "in training the i-th token of a block, from 0, weighs this to the power of i "
+            "in the loss: a token counts only if all before it are right"
+        },
+    )
     glancing_ratio: float = field(
         default=0.5,
         metadata={
@@ -90,6 +98,7 @@ class BlockNatLoss(FairseqCriterion):
         prefixes_per_sentence: int,
         tokens_per_prefix: int,
         prefixes_after_errors: float,
+        position_decay: float,
         glancing_ratio: float,
         glancing_ratio_end: float,
         glancing_updates: int,
@@ -100,6 +109,7 @@ class BlockNatLoss(FairseqCriterion):
         for name, ratio in (
             ("--label-smoothing", label_smoothing),
             ("--prefixes-after-errors", prefixes_after_errors),
+            ("--position-decay", position_decay),
             ("--glancing-ratio", glancing_ratio),
             ("--glancing-ratio-end", glancing_ratio_end),
         ):
@@ -116,6 +126,7 @@ class BlockNatLoss(FairseqCriterion):
         self.prefixes = prefixes_per_sentence
         self.tokens_per_prefix = tokens_per_prefix
         self.after_errors = prefixes_after_errors
+        self.position_decay = position_decay
         self.ratio = (glancing_ratio, min(glancing_ratio, glancing_ratio_end))
         self.glancing_updates = glancing_updates or max_update
         self.epochs = 0 if glancing_updates else max_epoch
@@ -144,7 +155,13 @@ class BlockNatLoss(FairseqCriterion):
             target=target, starts=starts, truth=truth, glancing_ratio=ratio,
         )  # fmt: skip
         answers = truth[output.scored]  # N
-        found = projected_cross_entropy(output.hidden, output.projection, answers, self.smoothing)
+        shares = None
+        if model.training and self.position_decay < 1:
+            index = torch.arange(size, device=truth.device)
+            shares = (self.position_decay**index).expand_as(truth)[output.scored]
+        found = projected_cross_entropy(
+            output.hidden, output.projection, answers, self.smoothing, shares
+        )
         sample_size = answers.numel()
         right = torch.zeros_like(output.scored)
         right[output.scored] = found.right

@@ -32,7 +32,7 @@ class ProjectedLoss(NamedTuple):
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float
+    hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float, shares: Tensor | None = None
 ) -> ProjectedLoss:
     """Compute fairseq's label-smoothed loss of ``hidden @ weight.T``.
 
@@ -41,10 +41,12 @@ def projected_cross_entropy(
         weight: V×D, of a projection without bias.
         answers: N tokens.
         smoothing: label smoothing, spread over the V-1 other tokens.
+        shares: N, the weight of each row in ``loss``; None: all are 1.
     """
     if not torch.is_grad_enabled():  # ctx.needs_input_grad is True for parameters in validation too
         weight = weight.detach()
-    return ProjectedLoss(*_ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing))
+    found = _ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing, shares)
+    return ProjectedLoss(*found)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -52,7 +54,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, answers: Tensor, smoothing: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        answers: Tensor,
+        smoothing: float,
+        shares: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         device = hidden.device.type
         wants_gradient, weight_learns = any(ctx.needs_input_grad), ctx.needs_input_grad[1]
@@ -80,16 +87,19 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             best = logits.amax(dim=-1, keepdim=True)
             log_sum = best.to(precise) - probs.amax(dim=-1, keepdim=True).log()
             chosen = logits.gather(1, answer)
-            nll = (log_sum - chosen).sum()
-            nll_loss += nll
+            nll = log_sum - chosen  # n×1
+            nll_loss += nll.sum()
             with torch.autocast(device, enabled=False):  # --amp: the sum exceeds the range of fp16
-                sum_logits = (hidden[rows].to(precise) @ weight_sum).sum()
-            sum_log_probs = sum_logits - weight.size(0) * log_sum.sum()
-            loss += rest * nll - other * sum_log_probs
+                sum_logits = hidden[rows].to(precise) @ weight_sum[:, None]
+            sum_log_probs = sum_logits - weight.size(0) * log_sum
+            each = rest * nll - other * sum_log_probs
+            loss += each.sum() if shares is None else (each * shares[rows, None]).sum()
             right[rows] = (chosen == best).squeeze(1)
             # 2. Its gradient: probabilities - smoothed target; the share of all tokens comes below.
             if wants_gradient:
                 grad = probs.scatter_add_(1, answer, probs.new_full((), -rest).expand_as(answer))
+                if shares is not None:
+                    grad.mul_(shares[rows, None])
                 grad = grad.to(hidden.dtype)
                 grad_hidden[rows] = grad @ weight
                 if weight_learns and one_kind:
@@ -97,8 +107,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 elif weight_learns:
                     grad_weight += grad.T @ hidden[rows]
         if wants_gradient:
-            grad_hidden -= other * weight_sum
-            grad_weight -= other * hidden.sum(dim=0, dtype=precise)
+            column = torch.ones_like(loss) if shares is None else shares[:, None]
+            grad_hidden -= other * column * weight_sum
+            grad_weight -= other * (column * hidden).sum(dim=0, dtype=precise)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(nll_loss, right)
         return loss, nll_loss, right
@@ -111,6 +122,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return (
             (grad_hidden * grad_loss).to(hidden_dtype),
             (grad_weight * grad_loss).to(weight_dtype) if ctx.needs_input_grad[1] else None,
+            None,
             None,
             None,
         )

@@ -168,6 +168,7 @@ class Block:
 def train_block(
     model: Any, source: Sequence[int], target: Sequence[int], start: int, size: int, attention: str,
     smoothing: float, ratio: float = 0.0, lots: Sequence[float] = (),
+    decay: float = 1.0,
 ) -> Block:  # fmt: skip
     """Both passes over one block of one sentence, without dropout.
 
@@ -180,6 +181,7 @@ def train_block(
         ratio: the glancing ratio; 0 for no first pass.
         lots: one for each slot. Of those that have a true token the smallest lots' are shown in
             the second pass; as many as `ratio` times the number of wrong guesses, rounded down.
+        decay: what a slot weighs in the loss, for the slot before.
     """
     prefix = target[:start]
     truth = [target[t] if t < len(target) else None for t in range(start, start + size)]
@@ -192,13 +194,14 @@ def train_block(
             slots[i] = truth[i]
     log_probs = block_logits(model, source, prefix, slots, attention).log_softmax(dim=-1)
     block = Block(slots, [], [], 0.0, 0.0)
-    for answer, shown, row in zip(truth, slots, log_probs, strict=True):
+    for i, (answer, shown, row) in enumerate(zip(truth, slots, log_probs, strict=True)):
         scored = answer is not None and shown is None
         block.scored.append(scored)
         block.right.append(scored and int(row.argmax()) == answer)
         if scored:
             share = smoothing / (len(row) - 1)
             for token, log_prob in enumerate(row.tolist()):
-                block.loss -= (1 - smoothing if token == answer else share) * log_prob
+                wanted = 1 - smoothing if token == answer else share
+                block.loss -= decay**i * wanted * log_prob
             block.nll_loss -= float(row[answer])
     return block

@@ -1,0 +1,106 @@
+"""Drafters learn sentences by heart: then a draft is right, and decoding takes few passes."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from support.builders import Limits, decode, lend, save_drafter
+from support.gad import Pair, run
+from support.losses import build
+from support.overfit import SIZES, learn, sentences, targets_of
+
+from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
+from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
+
+pytestmark = pytest.mark.slow
+
+K = 4
+ENDS: dict[str, Any] = {"max_source_positions": 32, "max_target_positions": 32}
+
+
+@functools.cache
+def known() -> tuple[Any, list[dict[str, Any]], Any, float]:
+    """A task, sentences, a Transformer that knows them by heart, and its loss."""
+    task, samples = sentences()
+    torch.manual_seed(1)
+    model = build(task, "transformer", **SIZES, **ENDS, share_all_embeddings=True)
+    loss = learn(model, LeanCrossEntropy(task, False, 0.0, 0, True), samples, 150, 0.005)
+    return task, samples, model, loss
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Transformer's checkpoint."""
+    task, _, verifier, _ = known()
+    return save_drafter(task, verifier, tmp_path_factory.mktemp("v") / "v.pt", "transformer")
+
+
+def decoded(model: Any, decoding: str, **flags: Any) -> tuple[list[list[int]], int, int]:
+    """Outputs, the number of passes, and the least number with drafts that are all right."""
+    task, samples, verifier, _ = known()
+    given = Pair(task, (verifier,), model, lend(task, verifier, model))
+    outputs = [one for s in samples for one in run(given, s, decoding=decoding, **flags)]
+    tokens = [one.tokens for one in outputs]
+    block = K + (decoding != "nat")  # the verifier's own token
+    return tokens, sum(len(one.passes) for one in outputs), sum(-(-len(t) // block) for t in tokens)
+
+
+def wanted() -> list[list[int]]:
+    return [target for sample in known()[1] for target in targets_of(sample)]
+
+
+def check(model: Any, decoding: str, **flags: Any) -> None:
+    """The outputs are the sentences, and hardly a pass is wasted."""
+    tokens, passes, least = decoded(model, decoding, **flags)
+    assert tokens == wanted()
+    assert least <= passes <= 1.03 * least
+
+
+def block_loss(prefixes: int) -> BlockNatLoss:
+    return BlockNatLoss(known()[0], 0.0, prefixes, 0, 0.0, 0.8, 0.0, 0.0, 1, 0, 0)
+
+
+def test_the_verifier_knows_the_sentences() -> None:
+    task, samples, verifier, loss = known()
+    assert loss < 0.05
+    limits = Limits()
+    hypos = [h for s in samples for h in decode(task, [verifier], s, limits, decoding="greedy")]
+    assert [hypo["tokens"].tolist() for hypo in hypos] == wanted()
+
+
+@pytest.mark.parametrize(
+    ("attention", "prefixes", "updates"), [("bidirectional", 1, 400), ("prefix_causal", 9, 150)]
+)
+def test_a_block_model(attention: str, prefixes: int, updates: int) -> None:
+    """With an encoder of its own; alone, and as a drafter."""
+    task, samples = known()[:2]
+    torch.manual_seed(2)
+    own = {"share_decoder_input_output_embed": True, "drafter_block_size": K}
+    model = build(task, "block_nat", **SIZES, **ENDS, **own, drafter_attention=attention)
+    loss = learn(model, block_loss(prefixes), samples, updates, 0.005)
+    assert loss < 0.1
+    check(model, "nat")
+    check(model, "gad")
+
+
+def test_a_block_model_on_the_verifiers_encoder(path: str) -> None:
+    """It reads the verifier's states."""
+    task, samples = known()[:2]
+    torch.manual_seed(2)
+    model = build(
+        task, "block_nat_fast", encoder_from=path, drafter_block_size=K, dropout=0.0, **ENDS
+    )
+    assert model.reads_states
+    loss = learn(model, block_loss(9), samples, 150, 0.005)
+    assert loss < 0.05
+    check(model, "gad")
+
+
+def test_a_shallow_decoder(path: str) -> None:
+    task, samples = known()[:2]
+    torch.manual_seed(2)
+    model = build(task, "shallow_decoder", encoder_from=path, dropout=0.0, **ENDS)
+    loss = learn(model, LeanCrossEntropy(task, False, 0.0, 0, True), samples, 150, 0.005)
+    assert loss < 0.05
+    check(model, "assisted", block_size=K, draft_confidence=0.0)
