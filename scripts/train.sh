@@ -33,7 +33,7 @@ options:
                         a drafter, with settings of its own (Xia et al. 2022: glancing, a soft copy,
                         blocks of 25 tokens, big 30; iwslt 50,000 updates, others 300,000. tiny 60
                         epochs without the first two, blocks of 8). It takes the sizes of the
-                        verifier that -- --encoder-from FILE names, and block_nat_fast, of 2 decoder
+                        verifier that -- --encoder-from FILE names, and block_nat_fast, of 4 decoder
                         layers, its encoder, too. shallow_decoder, of one decoder layer on that encoder, drafts
                         for --decoding assisted (tiny 2,500 updates). Reordered decoders are ibdecoder, ibdecoder_sa, imdecoder,
                         sa_transformer, transformer_r2l, transformer_both_ends (Zhang et al. 2020,

@@ -26,7 +26,7 @@ A step that the drafter does not need is left out: with --verifier the first thr
 
 options:
     --preset NAME          of all models: tiny, iwslt, base or big (default: base); see train.sh
-    --fast                 a drafter of 2 decoder layers on the verifier's own encoder, with the
+    --fast                 a drafter of 4 decoder layers on the verifier's own encoder, with the
                            prefix cached: the same as --arch block_nat_fast
     --arch NAME            the drafter's architecture (default: block_nat, the paper's). Its encoder
                            starts from the verifier's, and it has the verifier's sizes

@@ -12,7 +12,15 @@ from fairseq import checkpoint_utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.distributed import utils as distributed_utils
 from reference import block_nat as twin
-from support.builders import DEMO, DRAFTER_BLOCK_SIZE, demo, save_drafter, tiny_drafter, tiny_task
+from support.builders import (
+    DEMO,
+    DRAFTER_BLOCK_SIZE,
+    demo,
+    save_drafter,
+    tiny_drafter,
+    tiny_model,
+    tiny_task,
+)
 from support.chance import assert_drawn, assert_uniform
 from support.losses import build, logged, pairs, rows_of, same_weights, teach
 from torch import Tensor
@@ -358,7 +366,12 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match=f"^{message}"):
             build(tiny_task(), "block_nat_tiny", **options)
-    wrong = {"glancing_ratio": 1.5, "prefixes_per_sentence": 0, "prefixes_after_errors": -0.5}
+    wrong = {
+        "glancing_ratio": 1.5,
+        "position_decay": 1.1,
+        "prefixes_per_sentence": 0,
+        "prefixes_after_errors": -0.5,
+    }
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: got {value}; allowed"):
             loss_of(**{name: value})
@@ -400,6 +413,18 @@ def test_a_shared_encoder_is_never_trained() -> None:
     assert same_weights(model.encoder, verifier.encoder)
     assert not model.decoder.embed_tokens.weight.equal(before), "the decoder's table is its own"
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize("theirs, own", [(1, 1), (2, 2), (6, 4)])
+def test_a_fast_drafter_has_four_layers_if_the_verifier_has(
+    theirs: int, own: int, tmp_path: Path
+) -> None:
+    task = tiny_task()
+    verifier = tiny_model(task, dtype=torch.float32, decoder_layers=theirs)
+    path = save_drafter(task, verifier, tmp_path / "verifier.pt", "transformer")
+    given = {"encoder_from": path, "max_target_positions": 24, "drafter_block_size": 4}
+    assert len(build(task, "block_nat_fast", **given).decoder.layers) == own
+    assert len(build(task, "block_nat_fast", **given, decoder_layers=2).decoder.layers) == 2
 
 
 def test_decoder_layers_start_from_the_verifiers() -> None:

@@ -100,7 +100,8 @@ IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
     ("--arch block_nat_fast -- --encoder-from V", "glancing-ratio-end=0.3 !soft-copy"),
     ("--preset tiny --arch block_nat -- --encoder-from V", "glancing-ratio=0 !soft-copy"),
     # several prefixes need an attention that allows them
-    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 !encoder-layers"),
+    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 position-decay=0.8 "
+     "!encoder-layers !decoder-layers"),
     (f"{FAST} --drafter-attention bidirectional", "prefixes-per-sentence=1"),
     ("--preset tiny --arch shallow_decoder -- --encoder-from V",
      "max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers"),

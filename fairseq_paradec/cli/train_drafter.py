@@ -53,8 +53,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--kind", choices=tuple(KINDS), default="shallow",
-        help="shallow: one decoder layer that drafts token by token, for assisted; block: two that "
-        "draft a block in one pass, for gad (default: shallow)",
+        help="shallow: one decoder layer that drafts token by token, for assisted; block: four "
+        "that draft a block in one pass, for gad (default: shallow)",
     )  # fmt: skip
     add("--replace", action="store_true", help="the folder has a drafter, which this one replaces")
     add(
