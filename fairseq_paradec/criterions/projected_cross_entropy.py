@@ -90,7 +90,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             nll = log_sum - chosen  # n×1
             nll_loss += nll.sum()
             with torch.autocast(device, enabled=False):  # --amp: the sum exceeds the range of fp16
-                sum_logits = hidden[rows].to(precise) @ weight_sum[:, None]
+                sum_logits = (hidden[rows].to(precise) @ weight_sum)[:, None]
             sum_log_probs = sum_logits - weight.size(0) * log_sum
             each = rest * nll - other * sum_log_probs
             loss += each.sum() if shares is None else (each * shares[rows, None]).sum()
