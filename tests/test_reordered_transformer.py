@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import options as fairseq_options
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_scorer import SequenceScorer
@@ -88,6 +89,17 @@ def test_presets_are_the_papers(arch: str) -> None:
             assert tuple(getattr(args, f"{side}_{name}") for name in names) == want
         assert args.decoder_learned_pos == arch.startswith("double_token")
     assert reordered(arch)[1].target_order == PRESETS[arch]
+
+
+def test_new_models_have_start_rows_where_starts_would_be_alike() -> None:
+    """From fairseq-train's flags; an older checkpoint, without the option, keeps its symbols."""
+    data = str(Path(__file__).parents[1] / "data-bin" / "demo.en-de")
+    for arch, rows in (("ibdecoder", "learned"), ("sa_transformer", "learned"),
+                       ("double_token", "tokens"), ("transformer_r2l", "tokens")):  # fmt: skip
+        parser = fairseq_options.get_training_parser()
+        args = fairseq_options.parse_args_and_arch(parser, [data, "--arch", arch])
+        assert args.start_rows == rows
+    assert reordered("ibdecoder")[1].decoder.embed_positions.symbols == []
 
 
 def save_plain(path: Path, **options: Any) -> Any:

@@ -280,7 +280,8 @@ class ReorderedTransformer(FreezableEncoder):
             "--keep-frozen-outputs a sentence is encoded once",
         )  # fmt: skip
         add(
-            "--start-rows", metavar="WHAT",
+            # None, which a command line then has, and a checkpoint from before this flag has not.
+            "--start-rows", metavar="WHAT", default=None,
             help="the inputs of the first step: " + ", ".join(START_ROWS) + ". tokens: the "
             "embeddings of the start symbols, alike but for their positions; zero: their positions "
             "alone, as in the code of zhang2020; learned: a vector each "
@@ -388,7 +389,6 @@ def _register(name: str, suffix: str) -> None:
         take_preset(args, PRESETS[name])
         args.encoder_from = getattr(args, "encoder_from", None)
         args.start_from = getattr(args, "start_from", None)
-        # A checkpoint from before this flag has no such option; a command line has None.
         if getattr(args, "start_rows", "tokens") is None:
             args.start_rows = default_start_rows(args)
         if getattr(args, "freeze_encoder", False):
