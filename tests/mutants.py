@@ -56,6 +56,7 @@ GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
 SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
+RECORDS = "records.py"
 
 MUTANTS = [
     # corpora in parts
@@ -252,7 +253,7 @@ MUTANTS = [
       "record = PassRecord(len(row.tokens) + 1, len(drafts[b]),"),
     m("record", TRACE, "other = 1 if top[0] == choice else 0", "other = 1", "test_reports.py",
       "test_audit_reference.py", "test_trace_view.py", "test_gad.py", "test_blockwise.py"),
-    m("record", TRACE, "if key not in _begun:", "if True:", "test_reports.py"),
+    m("record", RECORDS, "if key not in _begun:", "if True:", "test_reports.py"),
     m("record", REPORTS, '"mean_accepted": len(row.tokens) / len(row.passes)',
       '"mean_accepted": (len(row.tokens) - 1) / len(row.passes)', "test_reports.py"),
     m("record", REPORTS, "self.stats.seconds += seconds", "self.stats.seconds = seconds",

@@ -8,13 +8,14 @@ import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
-BASE = {"errors", "images", "target_order"}
+BASE = {"errors", "images", "records", "target_order"}
 
 #: room -> the rooms of the package that it may import, besides itself. A room is a folder or a
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "output": {"errors"},
+    "records": {"errors"},
     "target_order": {"errors"},
     "images": {"errors"},
     "model_folder": {"errors"},

@@ -9,13 +9,13 @@ from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, t
 from support.commands import ROOT
 
 from fairseq_paradec import options
-from fairseq_paradec.decoding.trace import open_report
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import describe
 from fairseq_paradec.methods.base import MethodGenerator
 from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
 from fairseq_paradec.methods.registry import DECODINGS, METHODS
 from fairseq_paradec.options import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
+from fairseq_paradec.records import open_report
 from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 
 NAN = float("nan")

@@ -232,10 +232,11 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         for record in read_records(path):
             needed = models.needs(record, path)
             method, length = record["decoding"], len(record["output"])
+            source = record["source"] or ()  # ``needs`` refuses a record without
             count = METHODS[method].flops
             assert count is not None  # ``needs`` raises an error otherwise
             total += count(record, **needed)
-            plain += flops.greedy(needed["shape"], len(record["source"]), length)
+            plain += flops.greedy(needed["shape"], len(source), length)
             sentences, tokens = sentences + 1, tokens + length
             oracle |= record["flags"].get("jacobi_length") == "oracle"
         row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)

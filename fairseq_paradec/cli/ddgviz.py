@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import ddg, page, viewer
-from ..decoding.trace import is_report
 from ..errors import UsageError, option_error
+from ..records import TRACE, is_report, written_by
 from . import arguments, pages, trace
 
 EXAMPLE = """\
@@ -52,7 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add, number = parser.add_argument, arguments.whole_number
-    add("given", metavar="FILE|DATA", help=f"{trace.WRITTEN_BY}; or a fairseq data folder")
+    add("given", metavar="FILE|DATA", help=f"{written_by(TRACE)}; or a fairseq data folder")
     show = parser.add_argument_group("what to show").add_argument
     show("--sentence", metavar="ID", nargs="+", help="of FILE: these numbers (default: the first)")
     show("--out", metavar="PICTURE", help="draw it: .png or .svg; several get -ID in their names")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from ..records import PassRecord
 from .acceptance import ExactMatch
 from .row import Row
 from .sampling import Sampling
 from .token_rules import Scored, TokenRules, starts_of
-from .trace import PassDetails, PassRecord
+from .trace import PassDetails
 from .trees import Nodes, Trees, branches, pick, plant
 
 if TYPE_CHECKING:

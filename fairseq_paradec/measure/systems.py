@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -84,7 +84,7 @@ class System(Protocol):
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch: the sentences with these numbers, in this order."""
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
@@ -198,7 +198,7 @@ class FairseqSystem:
             return bool(self.generator.lossless)
         return self.options.beam == 1 and not any(name in self.given for name in OTHER_SEARCH)
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
         if isinstance(self.generator, MethodGenerator):
             return self.generator.provenance()

@@ -28,6 +28,7 @@ from ..decoding.sampling import Sampling
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
 from ..options import DecodingConfig
+from ..records import Record
 from ..target_order import TargetOrder, order_of
 from .registry import METHODS
 from .reports import Reports
@@ -109,7 +110,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         method = METHODS[self.config.decoding]
         return method.is_lossless(self.config, self.beam_size, left_to_right)
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch; see docs/trace.md."""
         fields = provenance(
             self.lossless,

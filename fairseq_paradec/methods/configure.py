@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..decoding.trace import is_report
 from ..errors import UsageError, option_error
 from ..options import (
     COMMON_FLAGS,
@@ -16,6 +15,7 @@ from ..options import (
     check_values,
     flag,
 )
+from ..records import is_report
 from .registry import DECODINGS, METHODS, STOCK_DECODINGS, readers
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.

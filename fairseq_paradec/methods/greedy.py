@@ -12,8 +12,8 @@ from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..decoding.trace import PassRecord
 from ..decoding.writing import write
+from ..records import PassRecord
 from .base import ParallelGenerator
 
 #: Tokens of a row that the library writes in one call.

@@ -30,6 +30,7 @@ from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig, flag
+from ...records import Record
 from .candidates import GREEDY, LOSSLESS
 from .choose import Trial, Watch, choose
 from .measuring import MeasuringGenerator, greedy_passes
@@ -107,7 +108,7 @@ class AutoFastGenerator(MeasuringGenerator):
         if self.profile is not None:
             self.profile.save({where: measured})
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch, with the chosen candidate."""
         decoded_by = super().provenance() | {"chosen": self._chosen}
         chosen = self._generator(self._chosen or GREEDY)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
-from ...decoding.trace import PassRecord
+from ...records import PassRecord
 
 
 class StockBeam:
