@@ -22,8 +22,9 @@ from typing import Any
 import networkx as nx
 
 from ..errors import UsageError
+from ..output import printable
 from ..records import Record
-from .symbols import printable, typed
+from .symbols import typed
 from .trace_records import LARGEST, read_sentence
 
 #: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..output import printable
 from ..records import Record
 from . import ddg, page
 from .promises import engine_of, promise_of
-from .symbols import is_rtl, printable, typed
+from .symbols import is_rtl, typed
 from .trace_text import MARKS
 from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
 

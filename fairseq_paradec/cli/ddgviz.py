@@ -175,7 +175,7 @@ def _check_data(args: argparse.Namespace) -> None:
         args.path = os.path.join(args.given, MODEL)
         if not os.path.isfile(args.path):
             raise UsageError(f"DATA: {args.given} has no {MODEL}; allowed: --path MODEL")
-    from ..measure import loading
+    from ..tasks import loading
 
     loading.check_inputs(args.given, args.path)
     if args.trace is not None:
@@ -195,7 +195,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
     Raises:
         UsageError: a flag or a sentence is wrong, or no sentence could be decoded.
     """
-    from ..measure import loading
+    from ..tasks import loading
 
     by_number = args.ids is not None
     lines, encoding = ([], {}) if by_number else (_lines(args), _encoding(args))

@@ -48,7 +48,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from ..measure.loading import check_inputs, load
+    from ..tasks.loading import check_inputs, load
     from ..translator import Translator
 
     with arguments.quiet():

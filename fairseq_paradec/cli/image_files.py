@@ -41,8 +41,10 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     Raises:
         UsageError: there is no such folder or subset, or its images contradict ``sizes.json``.
     """
+    from ..encoders.intensities import dictionary  # takes seconds to load
+
     sizes = images.read_sizes(data)
-    special = images.dictionary().nspecial
+    special = dictionary().nspecial
     sides = []
     for language, size in zip(images.LANGUAGES, sizes, strict=True):
         stem = Path(data) / f"{subset}.{'-'.join(images.LANGUAGES)}.{language}"

@@ -29,10 +29,10 @@ from ..analysis import (
     viewer,
 )
 from ..analysis.benchmark_tables import tables
-from ..analysis.symbols import printable
 from ..analysis.tally import Tally
 from ..errors import UsageError, option_error
 from ..measure import documents
+from ..output import printable
 from ..records import Record, parse, parse_any
 from . import arguments, pages, trace
 

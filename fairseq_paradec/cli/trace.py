@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TextIO
 
 from ..analysis import page, trace_records, trace_text, trace_view, viewer
-from ..analysis.symbols import printable
 from ..errors import UsageError, option_error
 from ..images import Size
-from ..output import discard_output
+from ..output import discard_output, printable
 from ..records import TRACE, Record, lines_of, open_records, parse, read, written_by
 from . import arguments, pages
 

@@ -22,11 +22,13 @@ from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.quality import Quality
 from ..analysis.text_table import table
 from ..errors import option_error
+from ..images import holds_images
 from ..methods.registry import HEADS, METHODS
+from ..tasks.loading import check_inputs
 from . import SMOKE_SENTENCES, documents
 from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
-from .loading import check_inputs, choose
+from .loading import choose
 from .rounds import check_device
 from .specs import spell
 from .systems import (
@@ -39,7 +41,7 @@ from .systems import (
     decode,
     same_greedy,
 )
-from .text import holds_images, quality_of
+from .text import quality_of
 
 # The flags whose values are combined.
 SWEPT = (

@@ -21,15 +21,17 @@ from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..errors import option_error
+from ..images import holds_images
+from ..tasks.loading import check_inputs
 from . import CTRANSLATE2, DEFAULT_DECODERS, TRANSFORMERS, documents, machine, rounds
 from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
-from .loading import check_inputs, choose, evenly
+from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
 from .specs import COMMON
 from .systems import PEER, FairseqSystem, Models, System
-from .text import holds_images, quality_of
+from .text import quality_of
 from .timings import Benchmark, Plan
 from .transformers_peer import transformers_systems
 

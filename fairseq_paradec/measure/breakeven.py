@@ -17,7 +17,9 @@ from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
 from ..methods.registry import METHODS
-from . import documents, loading, rounds
+from ..tasks.loading import generator
+from . import documents, rounds
+from .loading import choose
 from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
 from .told import tell, with_errors
 
@@ -133,7 +135,7 @@ def make_ways(
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
         common |= {"compile": engine.compile} | limits
-        greedy = loading.generator(pair.task, [pair.model], decoding=GREEDY, **common)
+        greedy = generator(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
@@ -145,12 +147,12 @@ def make_ways(
             own = {name: value for name, value in drafting.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
             own |= {"block_size": block_size}
-            generator = loading.generator(pair.task, [pair.model], **common | own)
-            generator.join(scorers, False)
-            told = tell(generator)
+            built = generator(pair.task, [pair.model], **common | own)
+            built.join(scorers, False)
+            told = tell(built)
             own_drafts = [] if args.path is None else [None]  # those of random weights are wrong
             for rate in [*own_drafts, *sorted({*args.rates})]:
-                ways.append(Way(name, decoder, block_size, rate, generator, told))
+                ways.append(Way(name, decoder, block_size, rate, built, told))
     if all(way.decoder == GREEDY for way in ways):
         raise option_error("--engines", args.engines, "also others than int8, with self_draft")
     return ways
@@ -187,7 +189,7 @@ def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
     if args.arch_size is None:
         pair.task.load_dataset(args.subset)
         dataset = pair.task.dataset(args.subset)
-        numbers = loading.choose(pair.task, args.subset, [pair.model], args.sentences)
+        numbers = choose(pair.task, args.subset, [pair.model], args.sentences)
         return [dataset.collater([dataset[i]]) for i in numbers]
     words = pair.task.source_dictionary
     chance = torch.Generator().manual_seed(1)

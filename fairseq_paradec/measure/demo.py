@@ -19,10 +19,11 @@ from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.text_table import aligned
 from ..analysis.timing import speed_up, total
 from ..errors import option_error
+from ..tasks.loading import check_inputs
 from .benchmark import ALWAYS
 from .journal import Journal
 from .judge import agreement, references
-from .loading import by_length, check_inputs, evenly
+from .loading import by_length, evenly
 from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 from .text import plain_text, text_language
 from .timings import Benchmark, Plan

@@ -12,10 +12,11 @@ from tqdm import tqdm
 from ..analysis.promises import PROVENANCE
 from ..errors import option_error
 from ..methods.registry import METHODS
+from ..tasks.loading import check_inputs
 from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
-from .loading import check_inputs, choose
+from .loading import choose
 from .specs import spell
 from .systems import FairseqSystem, Models, decode
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from ..errors import option_error
+from ..tasks.loading import check_inputs
 from . import documents, machine, rounds
 from .clock import Clock, Parts
-from .loading import check_inputs, choose
+from .loading import choose
 from .systems import FairseqSystem, Models
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.

@@ -24,7 +24,8 @@ from ..decoding.provenance import FAIRSEQ, provenance
 from ..methods.base import MethodGenerator
 from ..methods.registry import METHODS
 from ..models.heads import PREFIX
-from . import DTYPES, loading
+from ..tasks import loading
+from . import DTYPES
 from .specs import OTHER_SEARCH, parse, split_label
 from .text import plain_text, text_language
 

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from .. import register
+from ..tasks.loading import check_inputs
 from . import documents, machine, rounds
-from .loading import check_inputs, choose
+from .loading import choose
 from .specs import split_label
 from .systems import FairseqSystem, Models
 

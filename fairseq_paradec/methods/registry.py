@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from ..analysis import flops
 from ..errors import option_error
 from ..options import OPTIONS, DecodingConfig
 from . import model_checks as models_are
@@ -64,11 +63,6 @@ class Method:
         alone: why no other method can decode the Transformers that it owns; None: others can.
         drafter: the kind of checkpoint of ``--drafter-path``; None: no drafter.
         trained_block: whether its default block size is that of its drafter's training.
-        pass_size: returns, for a block size, ``chunk``, the positions that a pass scores, and of a
-            drafter ``masks`` of its pass, or ``steps``, its passes of one token; None: passes
-            differ, or this is not known.
-        flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
-        exact_variants: its settings in ``paradec lossless``; None: none.
         candidates: its settings in ``auto_fast``; None: none.
         offered: whether auto_fast tries it with an ``--engine-dtype``, for a model.
         is_given_builder: whether its generator builds other methods' generators.
@@ -93,9 +87,6 @@ class Method:
     alone: str | None = None
     drafter: str | None = None
     trained_block: bool = False
-    pass_size: Callable[[int], dict[str, int]] | None = None
-    flops: Callable[..., flops.Count] | None = flops.verifying
-    exact_variants: Callable[[bool, int], variants.Settings] | None = None
     candidates: Callable[[int, int], variants.Settings] | None = None
     offered: Callable[[str | None, Any], bool] = lambda dtype, model: True
     is_given_builder: bool = False
@@ -128,6 +119,12 @@ class Method:
             self.beam_with is not None and getattr(config, self.beam_with) is not None
         )
 
+    @property
+    def is_lossless_by_default(self) -> bool:
+        """Whether it guarantees greedy search's output without flags."""
+        default = DecodingConfig(**{"decoding": self.name, **self.defaults})
+        return self.audited and self.is_lossless(default)
+
     def is_lossless(
         self, config: DecodingConfig, beam_size: int = 1, left_to_right: bool = True
     ) -> bool:
@@ -145,26 +142,6 @@ class Method:
 def _finite(value: Any) -> Any:
     """Replace an infinite number, which JSON does not have, by text."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _one_token(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores the next token only; see Method.pass_size."""
-    return {"chunk": 1}
-
-
-def _block(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores a block; see Method.pass_size."""
-    return {"chunk": block}
-
-
-def _draft_and_bonus(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores a draft and the token after it."""
-    return {"chunk": block + 1, "masks": block}
-
-
-def _steps_and_bonus(block: int) -> dict[str, int]:
-    """As ``_draft_and_bonus``, of a draft that was made token by token."""
-    return {"chunk": block + 1, "steps": block}
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
@@ -189,8 +166,6 @@ _ENTRIES = (
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
         generator="greedy.GreedyGenerator",
-        pass_size=_one_token,
-        exact_variants=variants.defaults,
         candidates=variants.plain,
     ),
     Method(
@@ -198,23 +173,18 @@ _ENTRIES = (
         summary="parallel Jacobi: the whole target is one block, predicted again until it is final",
         generator="jacobi.JacobiGenerator",
         reads=(*_JACOBI, "jacobi_length"),
-        exact_variants=variants.one_block,
     ),
     Method(
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
         generator="jacobi.JacobiGenerator",
         reads=_BLOCKS,
-        pass_size=_block,
-        exact_variants=variants.blocks,
     ),
     Method(
         name="hgj",
         summary="as pgj up to a length, then token by token",
         generator="jacobi.JacobiGenerator",
         reads=(*_BLOCKS, "hybrid_length"),
-        pass_size=_block,
-        exact_variants=variants.windows,
         candidates=variants.sliding_windows,
     ),
     Method(
@@ -225,9 +195,6 @@ _ENTRIES = (
         needs={"drafter_path": "a checkpoint of --arch block_nat"},
         drafter=BLOCK_NAT,
         trained_block=True,
-        pass_size=_draft_and_bonus,
-        flops=flops.drafting,
-        exact_variants=variants.drafted_blocks,
         candidates=variants.drafts,
     ),
     Method(
@@ -240,8 +207,6 @@ _ENTRIES = (
         exact_words="with --accept-topk 1 or --accept-margin 0",
         drafter=BLOCK_NAT,
         trained_block=True,
-        pass_size=_draft_and_bonus,
-        flops=flops.drafting,
         candidates=variants.relaxed_drafts,
     ),
     Method(
@@ -258,9 +223,6 @@ _ENTRIES = (
         "the distribution of fairseq's",
         samples=True,
         drafter=TRANSFORMER,
-        pass_size=_steps_and_bonus,
-        flops=flops.assisting,
-        exact_variants=variants.assisted_blocks,
         candidates=variants.assists,
     ),
     Method(
@@ -271,8 +233,6 @@ _ENTRIES = (
         defaults={"block_size": 20, "drafter_dtype": "int8"},
         models="any Transformer without local attention",
         accepts=models_are.global_attention,
-        flops=None,
-        exact_variants=variants.long_blocks,
         candidates=variants.plain,
         offered=models_are.drafts_in_int8,
     ),
@@ -289,7 +249,6 @@ _ENTRIES = (
         accepts=models_are.one_block_nat,
         owns=models_are.is_block_nat,
         trained_block=True,
-        flops=flops.filling,
     ),
     Method(
         name="blockwise",
@@ -305,8 +264,6 @@ _ENTRIES = (
         owns=models_are.has_heads,
         drafter=HEADS,
         trained_block=True,
-        flops=flops.looking_ahead,
-        exact_variants=variants.trained_blocks,
         candidates=variants.drafts,
     ),
     Method(
@@ -323,7 +280,6 @@ _ENTRIES = (
         accepts=models_are.global_attention,
         owns=models_are.writes_steps,
         alone=_OTHER_ORDER,
-        flops=flops.searching,
     ),
     Method(
         name="double_token_beam",
@@ -338,7 +294,6 @@ _ENTRIES = (
         accepts=models_are.pairs_only,
         owns=models_are.writes_pairs,
         alone=_OTHER_ORDER,
-        flops=flops.searching,
     ),
     Method(
         name="auto_fast",
@@ -350,7 +305,6 @@ _ENTRIES = (
         exact_words="without --latency-budget-ms",
         beam_with="latency_budget_ms",
         drafter=ANY,
-        flops=None,
         is_given_builder=True,
     ),
 )

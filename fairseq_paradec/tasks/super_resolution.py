@@ -15,6 +15,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from .. import images
+from ..encoders.intensities import dictionary
 from ..errors import UsageError, option_error
 from ..options import flag
 from .flags import ParallelTranslationConfig, set_options
@@ -69,7 +70,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
             (cfg.source_lang, task.source_dictionary),
             (cfg.target_lang, task.target_dictionary),
         ):
-            if words != images.dictionary():
+            if words != dictionary():
                 raise UsageError(
                     f"DATA: got {folder!r}, whose dict.{language}.txt has other words than the "
                     f"intensities; allowed: 0 to {images.PEAK}, in this order"

@@ -168,8 +168,8 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages.
     """
-    from ...measure import loading
     from ...methods.registry import beam_search
+    from ...tasks import loading
 
     loading.check_inputs(str(data), path)
     models, task = loading.load(str(data), path)

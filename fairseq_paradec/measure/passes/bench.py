@@ -18,7 +18,8 @@ from ...decoding.helper import same_encoder
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
-from .. import loading, machine
+from ...tasks import loading
+from .. import machine
 from ..peers import translator
 from ..pieces import (
     Call,

@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import option_error
 from ...methods.registry import METHODS
 from ..documents import BENCHMARK, read_document
+from ..traits import traits
 
 
 def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
@@ -72,9 +73,9 @@ def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
         greedy = flags == ["--beam", "1"]
         return needed | {"search": "fairseq greedy" if greedy else "fairseq beam 5"}
     method = METHODS.get(name)
-    if method is not None and method.pass_size is not None:
+    if method is not None and (pass_size := traits(name).pass_size) is not None:
         block = block_size if method.trained_block else method.default("block_size")
         if "--block-size" in flags:
             block = int(flags[flags.index("--block-size") + 1])
-        return needed | method.pass_size(block)
+        return needed | pass_size(block)
     return "what its passes consist of is not known here"
