@@ -11,7 +11,7 @@ from support.commands import ROOT
 from fairseq_paradec import options
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import describe
-from fairseq_paradec.methods.base import MethodGenerator
+from fairseq_paradec.methods.base import Decoder
 from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
 from fairseq_paradec.methods.registry import DECODINGS, METHODS
 from fairseq_paradec.options import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
@@ -59,7 +59,7 @@ def test_every_method_is_registered_offered_and_described():
     for name in (*METHOD_FLAGS, *options.COMMON_FLAGS, "decoding"):
         assert fields[name].metadata["help"]
     for method in METHODS.values():
-        assert issubclass(method.load(), MethodGenerator)
+        assert issubclass(method.load(), Decoder)
     page = (ROOT / describe.PAGE).read_text(encoding="utf-8")
     assert page == describe.fill(page), "run python -m fairseq_paradec.methods.describe"
 

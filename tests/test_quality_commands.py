@@ -66,7 +66,7 @@ def greedy_outputs(data):
     models, task = loading.load(str(data), str(data / "model.pt"))
     task.load_dataset("test")
     dataset = task.dataset("test")
-    search = loading.generator(task, models, decoding="greedy")
+    search = loading.decoder(task, models, decoding="greedy")
     found = []
     for i in evenly(by_length(dataset), 4):
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))

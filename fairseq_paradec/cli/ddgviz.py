@@ -211,7 +211,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
         options["jacobi_length"] = args.jacobi_length
     if args.block_size is not None:
         options["block_size"] = args.block_size
-    generator = loading.generator(task, models, **options)
+    generator = loading.decoder(task, models, **options)
     for number in numbers:
         task.inference_step(generator, models, dataset.collater([dataset[number]]))
     if not os.path.exists(path):

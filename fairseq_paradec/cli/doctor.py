@@ -154,8 +154,10 @@ def decoders(
 
 def refusal(models: Sequence[Any], task: Any, name: str, **options: str) -> str | None:
     """Return why a decoder with these options refuses the models; None: it does not."""
+    from ..methods.configure import configure
+
     try:
-        task.build_generator(models, argparse.Namespace(decoding=name, **options))
+        task.build_decoder(models, configure(decoding=name, **options))
     except UsageError as error:
         return str(error)
     return None

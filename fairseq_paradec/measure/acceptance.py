@@ -30,7 +30,7 @@ from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
 from .loading import choose
 from .rounds import check_device
-from .specs import spell
+from .specs import Spec
 from .systems import (
     EXACT,
     OTHER_MODEL,
@@ -84,7 +84,7 @@ class Test(NamedTuple):
         """Return the decoder of a setting."""
         if _drafts_alone(options["decoding"]):
             options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
-        return FairseqSystem(spell(options), self.models, self.path, self.limits | more)
+        return FairseqSystem(Spec.of(options), self.models, self.path, self.limits | more)
 
 
 class Setting(NamedTuple):

@@ -17,7 +17,7 @@ from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
 from ..methods.registry import METHODS
-from ..tasks.loading import generator
+from ..tasks.loading import decoder as build
 from . import documents, rounds
 from .loading import choose
 from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
@@ -135,7 +135,7 @@ def make_ways(
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
         common |= {"compile": engine.compile} | limits
-        greedy = generator(pair.task, [pair.model], decoding=GREEDY, **common)
+        greedy = build(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
@@ -147,7 +147,7 @@ def make_ways(
             own = {name: value for name, value in drafting.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
             own |= {"block_size": block_size}
-            built = generator(pair.task, [pair.model], **common | own)
+            built = build(pair.task, [pair.model], **common | own)
             built.join(scorers, False)
             told = tell(built)
             own_drafts = [] if args.path is None else [None]  # those of random weights are wrong

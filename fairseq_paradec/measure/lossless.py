@@ -17,7 +17,7 @@ from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
 from .loading import choose
-from .specs import spell
+from .specs import Spec
 from .systems import FairseqSystem, Models, decode
 
 # Options that have columns of their own, or are the same in all rows.
@@ -88,7 +88,7 @@ def lossless(args: argparse.Namespace) -> int:
     verifier, task = first.load(args.path)
 
     def systems(options: Mapping[str, Any]) -> dict[str, FairseqSystem]:
-        spec = spell(options)
+        spec = Spec.of(options)
         return {one: FairseqSystem(spec, models, args.path, {}) for one, models in of.items()}
 
     block = 0

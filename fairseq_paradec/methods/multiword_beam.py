@@ -29,10 +29,10 @@ from torch import Tensor
 from ..decoding.beam import Candidates, Extension
 from ..decoding.engine.native.beam import native_extend
 from ..decoding.token_rules import Best
-from .beam import BeamGenerator
+from .beam import BeamDecoder
 
 
-class MultiwordBeamGenerator(BeamGenerator):
+class MultiwordBeamDecoder(BeamDecoder):
     """``--decoding multiword_beam``: for IBDecoder, IMDecoder, SA, R2L and plain Transformers."""
 
     @property

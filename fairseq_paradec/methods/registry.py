@@ -165,32 +165,32 @@ _ENTRIES = (
     Method(
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
-        generator="greedy.GreedyGenerator",
+        generator="greedy.GreedyDecoder",
         candidates=variants.plain,
     ),
     Method(
         name="pj",
         summary="parallel Jacobi: the whole target is one block, predicted again until it is final",
-        generator="jacobi.JacobiGenerator",
+        generator="jacobi.JacobiDecoder",
         reads=(*_JACOBI, "jacobi_length"),
     ),
     Method(
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
-        generator="jacobi.JacobiGenerator",
+        generator="jacobi.JacobiDecoder",
         reads=_BLOCKS,
     ),
     Method(
         name="hgj",
         summary="as pgj up to a length, then token by token",
-        generator="jacobi.JacobiGenerator",
+        generator="jacobi.JacobiDecoder",
         reads=(*_BLOCKS, "hybrid_length"),
         candidates=variants.sliding_windows,
     ),
     Method(
         name="gad",
         summary="a model of --arch block_nat drafts a block, the Transformer of --path verifies it",
-        generator="gad.GadGenerator",
+        generator="gad.GadDecoder",
         reads=_DRAFTED,
         needs={"drafter_path": "a checkpoint of --arch block_nat"},
         drafter=BLOCK_NAT,
@@ -200,7 +200,7 @@ _ENTRIES = (
     Method(
         name="gad_pp",
         summary="gad in fewer passes: it also accepts drafted tokens that score close to the best",
-        generator="gad.GadGenerator",
+        generator="gad.GadDecoder",
         reads=(*_DRAFTED, "accept_topk", "accept_margin"),
         needs={"drafter_path": "a checkpoint of --arch block_nat"},
         exact_if=_top_one_only,
@@ -212,7 +212,7 @@ _ENTRIES = (
     Method(
         name="assisted",
         summary="a small Transformer drafts token by token, the Transformer of --path verifies",
-        generator="assisted.AssistedGenerator",
+        generator="assisted.AssistedDecoder",
         reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin"),
         # Where a draft ends: within 3% of the best for drafters that cost a 50th to a 4th of the
         # verifier, by the counts of results/acceptance-confidence-tiny.md.
@@ -228,7 +228,7 @@ _ENTRIES = (
     Method(
         name="self_draft",
         summary="the Transformer of --path drafts token by token in int8, and itself verifies",
-        generator="self_draft.SelfDraftGenerator",
+        generator="self_draft.SelfDraftDecoder",
         reads=("block_size", "adaptive_block", "drafter_dtype"),
         defaults={"block_size": 20, "drafter_dtype": "int8"},
         models="any Transformer without local attention",
@@ -239,7 +239,7 @@ _ENTRIES = (
     Method(
         name="nat",
         summary="the block_nat model of --path alone, block by block",
-        generator="nat.NatGenerator",
+        generator="nat.NatDecoder",
         reads=("block_size",),
         exact_if=never,
         exact_words="no",
@@ -253,7 +253,7 @@ _ENTRIES = (
     Method(
         name="blockwise",
         summary="heads on the Transformer draft its next tokens, and its next pass verifies them",
-        generator="blockwise.BlockwiseGenerator",
+        generator="blockwise.BlockwiseDecoder",
         reads=(*_DRAFTED, "accept_topk", "accept_distance", "min_block"),
         defaults={"accept_topk": 1},
         exact_if=_own_token_only,
@@ -270,7 +270,7 @@ _ENTRIES = (
         name="multiword_beam",
         summary="beam search over several words per step; for a plain Transformer fairseq's beam "
         "search, on this plugin's decoder",
-        generator="multiword_beam.MultiwordBeamGenerator",
+        generator="multiword_beam.MultiwordBeamDecoder",
         reads=("deduplicate_ngrams",),
         exact_words="of a plain Transformer, with --beam 1",
         beam=True,
@@ -284,7 +284,7 @@ _ENTRIES = (
     Method(
         name="double_token_beam",
         summary="beam search over pairs of words, from both ends",
-        generator="double_token_beam.DoubleTokenBeamGenerator",
+        generator="double_token_beam.DoubleTokenBeamDecoder",
         reads=("deduplicate_ngrams",),
         exact_if=never,
         exact_words="no",
@@ -299,7 +299,7 @@ _ENTRIES = (
         name="auto_fast",
         summary="the fastest of these with greedy's output on this machine, measured on the first "
         "sentences; with a latency budget, the best decoder within it",
-        generator="auto_fast.AutoFastGenerator",
+        generator="auto_fast.AutoFastDecoder",
         reads=("drafter_path", "speed_profile", "latency_budget_ms"),
         exact_if=lambda config: config.latency_budget_ms is None,
         exact_words="without --latency-budget-ms",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from fairseq import checkpoint_utils
 
 from ..errors import option_error
 from ..images import holds_images
+from ..methods.configure import configure
 
 # What images are decoded as.
 IMAGE_TASK = "image_super_resolution"
@@ -58,6 +58,6 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
     return models, task
 
 
-def generator(task: Any, models: Sequence[Any], **options: Any) -> Any:
-    """Build a generator from options, by the flags' names."""
-    return task.build_generator(list(models), argparse.Namespace(**options))
+def decoder(task: Any, models: Sequence[Any], **options: Any) -> Any:
+    """Build a decoder from options, by the flags' names."""
+    return task.build_decoder(models, configure(**options))

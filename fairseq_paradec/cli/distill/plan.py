@@ -179,7 +179,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         raise option_error("--path", f"a teacher for {'-'.join(trained)}", allowed)
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
     dtype = settings.get("engine-dtype")
-    generator = loading.generator(
+    generator = loading.decoder(
         task, models, decoding=beam_search(models, settings["beam"]), beam=settings["beam"],
         lenpen=settings["lenpen"], **({"engine_dtype": dtype} if dtype else {}),
     )  # fmt: skip

@@ -260,7 +260,7 @@ class Bench:
         """Add a whole search; options are those of fairseq-generate."""
         pair = self.pair
         limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
-        generator = loading.generator(pair.task, [pair.model], **options | limits)
+        generator = loading.decoder(pair.task, [pair.model], **options | limits)
         search = Search(pair.task, generator, pair.model, self.sample)
         self.searches.append(({"name": name, "engine": engine}, search))
 

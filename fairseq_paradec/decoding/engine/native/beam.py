@@ -14,7 +14,7 @@ from .stack import check
 
 
 def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
-    """Extend hypotheses by a step; see ``MultiwordBeamGenerator.extend``.
+    """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
         best: the best words of each slot, S×W×z×K; in fp32.
