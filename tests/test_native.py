@@ -163,8 +163,8 @@ def test_random_chunks_of_many_tokens() -> None:
             tokens = torch.randint(4, size, (rows, width))
             given = [Row(b, [], wanted, tokens=[4] * n) for b, n in enumerate(written)]
             states = [scorer.step(tokens) for scorer in scorers]
-            scores = rules.choose(scorers[0].log_probs(states[0], 1.1), given, tokens)
-            found = scorers[1].choose(states[1], rules, given, tokens)
+            scores = rules.at(given).choose(scorers[0].log_probs(states[0], 1.1), tokens)
+            found = scorers[1].choose(states[1], rules.at(given), tokens)
             known = scores.draft_scores > -torch.inf
             assert torch.equal(known, found.draft_scores > -torch.inf)
             torch.testing.assert_close(found.scores, scores.scores, atol=2e-4, rtol=0)

@@ -90,7 +90,9 @@ class BlockwiseDecoder(ParallelDecoder):
             self.scorer.model, config.drafter_shortlist, self.words, self.config.drafter_dtype
         )
         limit = config.accept_distance
-        self.near = None if limit is None else Distance(limit, numbers_of(self.words, limit))
+        self.near: Distance | None = None
+        if limit is not None:
+            self.near = Distance(limit, numbers_of(self.words, limit))
 
     def acceptance(self) -> ExactMatch:
         """Return the rule that the flags name; the default is the exact one of section 3.

@@ -203,7 +203,7 @@ class Bench:
             def fill() -> Tensor:
                 draft.keep([plan.cached] * plan.batch)
                 states = draft.fill(prefixes, masks)
-                return draft.projection.draft(states, self.rules, self.rows).tokens
+                return draft.projection.draft(states, self.rules.at(self.rows)).tokens
 
             return fill
 
@@ -251,7 +251,7 @@ class Bench:
 
         def draft() -> Tensor:
             found = heads(states, range(1, count + 1))
-            return projection.draft(found, self.rules, self.rows).tokens
+            return projection.draft(found, self.rules.at(self.rows)).tokens
 
         counts = heads_pieces(scorer, self.pair.heads, projection)
         self._add("heads", name, count, counts, Cell({"whole": draft}))

@@ -140,7 +140,7 @@ class Steps(Cell):
 
 def pass_call(scorer: Any, tokens: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Call:
     """Return a decoder's pass, with the choice of a token at every position."""
-    return lambda: scorer.choose(scorer.step(tokens), rules, rows)
+    return lambda: scorer.choose(scorer.step(tokens), rules.at(rows))
 
 
 def product_call(engine: str, dtype: str, size: int) -> Call | None:

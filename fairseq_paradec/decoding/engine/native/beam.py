@@ -7,13 +7,17 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ...beam import Candidates, Extension
 from ...token_rules import Best
 from .library import Extended, Step, library
 from .stack import check
 
+#: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
+Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
 
-def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
+
+def native_extend(
+    best: Best, scores: Tensor, end: int, beam: int
+) -> tuple[Hypotheses, Hypotheses]:
     """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
@@ -42,18 +46,18 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
             ctypes.byref(step), ctypes.byref(_point(ended)), ctypes.byref(_point(alive))
         )
     )
-    return Extension(ended, alive)
+    return ended, alive
 
 
-def _blank(sentences: int, count: int, z: int) -> Candidates:
+def _blank(sentences: int, count: int, z: int) -> Hypotheses:
     """Make room for hypotheses."""
     shape = sentences, count
-    return Candidates(
+    return (
         torch.empty(shape), torch.empty(shape, dtype=torch.long),
         torch.empty(*shape, z, dtype=torch.long), torch.empty(*shape, z),
     )  # fmt: skip
 
 
-def _point(to: Candidates) -> Extended:
+def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
     return Extended(*(part.data_ptr() for part in to))
