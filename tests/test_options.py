@@ -44,7 +44,7 @@ def needed(decoding, drafter="drafter.pt", name=None):
     """The flags without which a method cannot run, or not with the flag of this name."""
     if name == "adaptive_block" and decoding in ("pgj", "hgj"):
         return SLIDING
-    needs = decoding in METHODS and METHODS[decoding].needs
+    needs = decoding in METHODS and METHODS[decoding].needs_drafter
     flags = {"drafter_path": drafter} if needs else {}
     relaxes = decoding == "assisted" and name == "accept_margin"
     return flags | ({"accept_topk": 3} if relaxes else {})

@@ -69,7 +69,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
     task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
     words, sources = task.target_dictionary, source_rows(sample)
     assert len(stats) == len(trace) == len(LENGTHS)
-    assert list(stats[0]["flags"]) == list(METHODS[decoding].reads)
+    assert list(stats[0]["flags"]) == list(METHODS[decoding].own_flags)
     more = {"positions", "directions"} if METHODS[decoding].beam else set()
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE | ({"chosen"} if decoding == "auto_fast" else set())

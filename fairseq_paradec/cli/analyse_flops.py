@@ -139,7 +139,7 @@ class Models:
         if record["flags"].get("draft_tree") is not None and not traits(name).counts_trees:
             raise option_error("TRACE", f"{path} with --draft-tree", f"{name} without it")
         made_by = f"for {path} by {name}"
-        drafts = method.model == registry.BLOCK_NAT
+        drafts = method.drafts_alone
         if shape is None or (self.base.kind == BLOCK_NAT) != drafts:
             wanted = BLOCK_NAT if drafts else TRANSFORMER
             raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")

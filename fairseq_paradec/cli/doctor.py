@@ -141,7 +141,7 @@ def decoders(
         more = {"drafter_path": str(drafter)} if drafter and "drafter_path" in method.reads else {}
         problem = refusal(models, task, name, engine="torch", **more)
         if problem is None:
-            yield name, f"fits; greedy's output: {method.exact_words}"
+            yield name, f"fits; greedy's output: {method.exact.words}"
         elif drafter is None and (recipe := recipes.get(str(method.drafter))):
             yield name, f"needs {recipe}" if wrong is None else f"no: {wrong}"
         else:

@@ -17,6 +17,7 @@ from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
 from ..methods.registry import METHODS
+from ..methods.variants import Offer
 from ..tasks.loading import decoder as build
 from . import documents, rounds
 from .loading import choose
@@ -142,7 +143,9 @@ def make_ways(
         drafting = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
-            if not method.offered(engine.dtype, pair.model):
+            words = len(pair.task.target_dictionary)
+            offer = Offer(block_size, words, engine.dtype, pair.model)
+            if method.candidates is None or not method.candidates(offer):
                 continue
             own = {name: value for name, value in drafting.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}

@@ -80,7 +80,7 @@ def lossless(args: argparse.Namespace) -> int:
     if kind == UNTRAINED and args.drafter_path is not None:
         drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
         raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
-    if kind != UNTRAINED and args.drafter_path is None and "drafter_path" in METHODS[kind].needs:
+    if kind != UNTRAINED and args.drafter_path is None and METHODS[kind].needs_drafter:
         raise option_error("--decoding", kind, "it with --drafter-path")
     subsets = args.subsets.split(",")
     first = Models(args.data, subsets[0], "fp32", "cpu")

@@ -135,11 +135,9 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
         )
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
         raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
-    for name, wanted in method.needs.items():
-        if not given.get(name):
-            raise option_error(
-                flag(name), given.get(name), f"{wanted}, which --decoding {decoding} needs"
-            )
+    if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
+        allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
+        raise option_error("--drafter-path", given.get("drafter_path"), allowed)
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
         raise option_error(
@@ -206,8 +204,8 @@ def _check_search(config: DecodingConfig) -> None:
     # fairseq's default is 5, so a beam of 5 may mean that --beam was not given.
     if not method.reads_beam(config) and config.beam not in (1, 5):
         allowed = f"1 with --decoding {method.name}, which is greedy"
-        if method.beam_with is not None:
-            allowed += f", or a {flag(method.beam_with)}"
+        if "beam" in method.reads:
+            allowed += ", or a --latency-budget-ms"
         raise option_error("--beam", config.beam, allowed)
 
 

@@ -5,7 +5,9 @@ Each function returns options of its method, without ``decoding`` and ``drafter_
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from .model_checks import drafts_in_int8
 
 Settings = list[dict[str, Any]]
 
@@ -13,18 +15,34 @@ Settings = list[dict[str, Any]]
 SHORTLIST = 2000
 
 
-def plain(block: int, vocabulary: int) -> Settings:
-    """Return the default settings only.
+class Offer(NamedTuple):
+    """What a method's settings for auto_fast may depend on.
 
-    Args:
+    Attributes:
         block: the block size of the drafter's training; 0 without a drafter.
         vocabulary: the target dictionary's size.
+        dtype: ``--engine-dtype``.
+        model: the model, or the first of an ensemble.
     """
+
+    block: int
+    vocabulary: int
+    dtype: str | None
+    model: Any
+
+
+def plain(offer: Offer) -> Settings:
+    """Return the default settings only."""
     return [{}]
 
 
-def sliding_windows(block: int, vocabulary: int) -> Settings:
-    """Return the candidates of ``hgj``; see ``plain``."""
+def in_int8(offer: Offer) -> Settings:
+    """Return the candidates of ``self_draft``: none where drafts would be as dear as passes."""
+    return [{}] if drafts_in_int8(offer.dtype, offer.model) else []
+
+
+def sliding_windows(offer: Offer) -> Settings:
+    """Return the candidates of ``hgj``."""
     sliding = {"jacobi_window": "sliding"}
     blocks: Settings = [
         {"block_size": 3}, {"block_size": 5}, {"block_size": 5, "adaptive_block": True},
@@ -32,8 +50,9 @@ def sliding_windows(block: int, vocabulary: int) -> Settings:
     return [block | sliding for block in blocks]
 
 
-def drafts(block: int, vocabulary: int) -> Settings:
-    """Return the candidates of a lossless method with a drafter; see ``plain``."""
+def drafts(offer: Offer) -> Settings:
+    """Return the candidates of a lossless method with a drafter."""
+    block, vocabulary = offer.block, offer.vocabulary
     whole = {"block_size": block}
     settings: Settings = [whole]
     if 2 <= block // 2 < block:
@@ -44,15 +63,15 @@ def drafts(block: int, vocabulary: int) -> Settings:
     return settings
 
 
-def assists(block: int, vocabulary: int) -> Settings:
-    """Return the candidates of ``assisted``; see ``plain``."""
+def assists(offer: Offer) -> Settings:
+    """Return the candidates of ``assisted``."""
     sizes: Settings = [{"block_size": size} for size in (4, 8)]
-    if vocabulary > 2 * SHORTLIST:
+    if offer.vocabulary > 2 * SHORTLIST:
         sizes.append({"drafter_shortlist": SHORTLIST})
     return sizes
 
 
-def relaxed_drafts(block: int, vocabulary: int) -> Settings:
-    """Return the candidates of ``gad_pp``, a stricter and a faster one; see ``plain``."""
+def relaxed_drafts(offer: Offer) -> Settings:
+    """Return the candidates of ``gad_pp``, a stricter and a faster one."""
     rules = ((3, 1.0), (5, 3.0))
-    return [{"block_size": block, "accept_topk": k, "accept_margin": tau} for k, tau in rules]
+    return [{"block_size": offer.block, "accept_topk": k, "accept_margin": tau} for k, tau in rules]

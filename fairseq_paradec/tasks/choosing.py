@@ -58,7 +58,7 @@ class ChoosesMethod:
         config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
         own = None if asked is config else METHODS[config.decoding]
         if getattr(args, "score_reference", False) and asked.decoding == "auto":
-            if own is None or own.model == TRANSFORMER:
+            if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS:
             check_models(config.decoding, models, config.drafter_path)

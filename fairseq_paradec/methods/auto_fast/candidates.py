@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...options import SEARCH_OPTIONS, DecodingConfig, flag
 from ..registry import METHODS
+from ..variants import Offer
 
 GREEDY = "greedy"
 
@@ -61,14 +62,13 @@ def candidates(
     for name, method in METHODS.items():
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
-        if not method.offered(config.engine_dtype, model):
-            continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
+        offer = Offer(block, vocabulary, config.engine_dtype, model)
         base = DecodingConfig(**{"decoding": name, **method.defaults, **limits})
         base = replace(
             base, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
         )
-        for flags in method.candidates(block, vocabulary):
+        for flags in method.candidates(offer):
             words = [
                 flag(n) if value is True else f"{flag(n)} {value}" for n, value in flags.items()
             ]
