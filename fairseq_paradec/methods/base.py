@@ -6,6 +6,7 @@ import abc
 import math
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Sequence, Set
 from dataclasses import asdict, replace
@@ -330,3 +331,12 @@ class ParallelDecoder(Decoder):
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class by the name that it had in earlier versions, with a warning."""
+    now = {"ParallelGenerator": ParallelDecoder, "MethodGenerator": Decoder}
+    if name not in now:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now {now[name].__name__}", DeprecationWarning, stacklevel=2)
+    return now[name]
