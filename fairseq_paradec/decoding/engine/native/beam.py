@@ -37,8 +37,9 @@ def native_extend(
     kept = min(beam, width * each)
     scores = scores.contiguous()
     step = Step(
-        sentences, width, z, candidates, beam, kept, end, scores.data_ptr(), tokens.data_ptr(),
-        token_scores.data_ptr(), ends.data_ptr(),
+        sentences=sentences, width=width, words=z, candidates=candidates, beam=beam, kept=kept,
+        end=end, scores=scores.data_ptr(), tokens=tokens.data_ptr(),
+        token_scores=token_scores.data_ptr(), end_scores=ends.data_ptr(),
     )  # fmt: skip
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
@@ -60,4 +61,5 @@ def _blank(sentences: int, count: int, z: int) -> Hypotheses:
 
 def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
-    return Extended(*(part.data_ptr() for part in to))
+    scores, parents, words, word_scores = (part.data_ptr() for part in to)
+    return Extended(scores=scores, parents=parents, words=words, word_scores=word_scores)

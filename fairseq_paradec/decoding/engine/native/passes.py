@@ -15,7 +15,7 @@ from torch import Tensor
 from ...token_rules import Limits, Positions, Scored, TokenRules
 from ..cache import check_memory, moves
 from ..masks import Mask, Tree
-from .library import Choices, Chunk, Rules, Store, Writing, library
+from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
 INITIAL_CAPACITY = 64
@@ -181,13 +181,9 @@ def _zeros(*shape: int) -> Tensor:
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
     """Describe keys and values to the library."""
     return Store(
-        keys.data_ptr(),
-        values.data_ptr(),
-        len(keys),
-        keys.size(1),
-        keys.size(4),
-        address_of(lengths),
-    )
+        keys=keys.data_ptr(), values=values.data_ptr(), layers=len(keys), rows=keys.size(1),
+        slots=keys.size(4), lengths=address_of(lengths),
+    )  # fmt: skip
 
 
 class Spans(NamedTuple):
@@ -229,8 +225,8 @@ def native_pass(
     # Arrays and tensors live until the library has read what the chunk points to.
     starts, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
     chunk = Chunk(
-        batch, width, tokens.data_ptr(), None, None, addressof(starts), addressof(own),
-        addressof(source),
+        rows=batch, width=width, tokens=tokens.data_ptr(), starts=addressof(starts),
+        own_rows=addressof(own), source_rows=addressof(source),
     )  # fmt: skip
     if mask == "all":
         mask = torch.full((1, width), width, dtype=torch.int32)
@@ -378,12 +374,13 @@ def native_write(
     tokens = (ctypes.c_int64 * (batch * most))()
     scores = (ctypes.c_float * (batch * most))()
     chunk = Chunk(
-        batch, width, addressof(chunk_tokens), None, addressof(read), addressof(lengths),
-        addressof(own), addressof(source),
+        rows=batch, width=width, tokens=addressof(chunk_tokens), counts=addressof(read),
+        starts=addressof(lengths), own_rows=addressof(own), source_rows=addressof(source),
     )  # fmt: skip
     to = Writing(
-        addressof(wanted), most, least, normalised, address_of(bits), address_of(forced),
-        addressof(tokens), addressof(scores), addressof(written),
+        counts=addressof(wanted), most=most, least=least, normalised=normalised,
+        limits=address_of(bits), forced=address_of(forced), tokens=addressof(tokens),
+        scores=addressof(scores), written=addressof(written),
     )  # fmt: skip
     _check_pass(
         library().paradec_write(
@@ -400,16 +397,17 @@ def native_write(
 def _rules(rules: TokenRules) -> Rules:
     """Return rules as the library reads them, while ``rules`` lives."""
     return Rules(
-        rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
-        rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
+        pad=rules.pad, unknown=rules.unk, end=rules.eos, unknown_penalty=rules.unk_penalty,
+        temperature=rules.temperature, suppressed=rules.suppressed_tokens.data_ptr(),
+        num_suppressed=len(rules.suppressed),
     )  # fmt: skip
 
 
 def _bits(limits: Limits) -> Tensor | None:
     """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
     bits = None
-    for bit, where in ((1, limits.early), (2, limits.last), (4, limits.free)):
+    for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):
         if where is not None:
-            flags = where.to(torch.uint8) * bit
+            flags = where.to(torch.uint8) * int(bit)
             bits = flags if bits is None else bits | flags
     return bits
