@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
     | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"},
-    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"},
+    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"}
+    | {"methods", "options"},
     "__main__": {"cli"},
 }  # fmt: skip
 
