@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import option_error
 from ..options import DecodingConfig
 from .base import Context, Decoder
-from .configure import as_trained, for_models
+from .configure import as_trained, check_search, for_models
 from .registry import METHODS, STOCK_DECODINGS, check_models
 from .stock import StockDecoder
 
@@ -35,6 +35,7 @@ def build_decoder(
     check_models(config.decoding, models, config.drafter_path)
     if config.decoding in STOCK_DECODINGS:
         return StockDecoder(models, config, context)
+    check_search(config)
     method = METHODS[config.decoding]
     if context.drafter is None and method.drafter is not None and config.drafter_path is not None:
         allowed = "a decoder that a task builds, which loads it; or the loaded model in the context"

@@ -71,9 +71,7 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     usual = dict(method.defaults)
     if "draft_confidence" in method.reads and "draft_tree" in given:
         usual["draft_confidence"] = 0.0  # what a tree holds besides the best is unlikely
-    config = DecodingConfig(**{**usual, **given}, given=frozenset(given))
-    _check_search(config)
-    return config
+    return DecodingConfig(**{**usual, **given}, given=frozenset(given))
 
 
 def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
@@ -182,7 +180,7 @@ _REFUSED = {
 }
 
 
-def _check_search(config: DecodingConfig) -> None:
+def check_search(config: DecodingConfig) -> None:
     """Refuse options of fairseq's search that a method does not support.
 
     Raises:
