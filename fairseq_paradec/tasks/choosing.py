@@ -57,11 +57,11 @@ class ChoosesMethod:
         asked = configure(args, self.cfg)
         config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
         own = None if asked is config else METHODS[config.decoding]
+        check_models(config.decoding, models, config.drafter_path)
         if getattr(args, "score_reference", False) and asked.decoding == "auto":
             if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS:
-            check_models(config.decoding, models, config.drafter_path)
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
