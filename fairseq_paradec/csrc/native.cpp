@@ -4,6 +4,7 @@
 // for each instruction set; Python loads the processor's.
 #include <cstddef>
 #include <new>
+#include <string>
 
 #include "beam.h"
 #include "write.h"
@@ -49,35 +50,38 @@ enum MapOf : int { QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT };
 enum NormOf : int { SELF_NORM, CROSS_NORM, FEED_NORM };
 enum NormOfStack : int { EMBEDDING_NORM, FINAL_NORM };
 
-#define AT(type, field) (int32_t)offsetof(type, field)
+#define AT(type, field) " " #field "@" + std::to_string(offsetof(type, field))
+#define SIZE(type) "\n" #type " " + std::to_string(sizeof(type))
 
-// What Python mirrors: the version; then of each structure its size, and the offsets of its fields.
-const int32_t LAYOUT[] = {
-    VERSION,
-    sizeof(Chunk), AT(Chunk, rows), AT(Chunk, width), AT(Chunk, tokens), AT(Chunk, begins), AT(Chunk, counts),
-    AT(Chunk, starts), AT(Chunk, own_rows), AT(Chunk, source_rows), AT(Chunk, seen), AT(Chunk, seen_rows),
-    AT(Chunk, mask), AT(Chunk, slots), AT(Chunk, bases), AT(Chunk, depths), AT(Chunk, sees), AT(Chunk, tree),
-    sizeof(Store), AT(Store, keys), AT(Store, values), AT(Store, layers), AT(Store, rows), AT(Store, slots),
-    AT(Store, lengths),
-    sizeof(Rules), AT(Rules, pad), AT(Rules, unknown), AT(Rules, end), AT(Rules, unknown_penalty),
-    AT(Rules, temperature), AT(Rules, suppressed), AT(Rules, num_suppressed),
-    sizeof(Writing), AT(Writing, counts), AT(Writing, most), AT(Writing, least), AT(Writing, normalised),
-    AT(Writing, limits), AT(Writing, forced), AT(Writing, tokens), AT(Writing, scores), AT(Writing, written),
-    sizeof(Choices), AT(Choices, limits), AT(Choices, forced), AT(Choices, drafted), AT(Choices, best),
-    AT(Choices, score), AT(Choices, drafted_score), AT(Choices, drafted_rank), AT(Choices, normalised),
-    AT(Choices, count),
-    sizeof(Step), AT(Step, sentences), AT(Step, width), AT(Step, words), AT(Step, candidates), AT(Step, beam),
-    AT(Step, kept), AT(Step, end), AT(Step, scores), AT(Step, tokens), AT(Step, token_scores),
-    AT(Step, end_scores),
-    sizeof(Extended), AT(Extended, scores), AT(Extended, parents), AT(Extended, words), AT(Extended, word_scores),
-};
+// What Python mirrors: the version; then of each structure its size, and its fields with their offsets.
+std::string layout() {
+    return std::to_string(VERSION) +
+           SIZE(Chunk) + AT(Chunk, rows) + AT(Chunk, width) + AT(Chunk, tokens) + AT(Chunk, begins) +
+           AT(Chunk, counts) + AT(Chunk, starts) + AT(Chunk, own_rows) + AT(Chunk, source_rows) +
+           AT(Chunk, seen) + AT(Chunk, seen_rows) + AT(Chunk, mask) + AT(Chunk, slots) + AT(Chunk, bases) +
+           AT(Chunk, depths) + AT(Chunk, sees) + AT(Chunk, tree) +
+           SIZE(Store) + AT(Store, keys) + AT(Store, values) + AT(Store, layers) + AT(Store, rows) +
+           AT(Store, slots) + AT(Store, lengths) +
+           SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
+           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) +
+           SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
+           AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, tokens) +
+           AT(Writing, scores) + AT(Writing, written) +
+           SIZE(Choices) + AT(Choices, limits) + AT(Choices, forced) + AT(Choices, drafted) +
+           AT(Choices, best) + AT(Choices, score) + AT(Choices, drafted_score) + AT(Choices, drafted_rank) +
+           AT(Choices, normalised) + AT(Choices, count) +
+           SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
+           AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
+           AT(Step, token_scores) + AT(Step, end_scores) +
+           SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
+           AT(Extended, word_scores);
+}
 
 }  // namespace
 
-// How many numbers the layout has; they are at `to`.
-API int paradec_layout(const int32_t** to) {
-    *to = LAYOUT;
-    return sizeof(LAYOUT) / sizeof(LAYOUT[0]);
+API const char* paradec_layout() {
+    static const std::string text = layout();
+    return text.c_str();
 }
 
 API int paradec_lanes() { return LANES; }

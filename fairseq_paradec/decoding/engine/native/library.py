@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class Extended(ctypes.Structure):
     ]  # fmt: skip
 
 
-#: The structures, in the order of csrc's ``LAYOUT``, and the version of the interface.
+#: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended)
 VERSION = 1
 
@@ -165,7 +165,7 @@ class Limit(enum.IntFlag):
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "paradec_layout": (c_int, [c_void_p]),
+    "paradec_layout": (c_char_p, []),
     "paradec_lanes": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
@@ -245,20 +245,18 @@ def _open(path: Path) -> Any:
     for function, (result, arguments) in _SIGNATURES.items():
         getattr(found, function).restype = result
         getattr(found, function).argtypes = arguments
-    numbers = ctypes.POINTER(ctypes.c_int32)()
-    count = found.paradec_layout(ctypes.byref(numbers))
-    if numbers[:count] != layout():
+    if found.paradec_layout().decode() != layout():
         raise OSError(f"{path.name} has another interface than this package")
     return found
 
 
-def layout() -> list[int]:
+def layout() -> str:
     """Return what a library must say of itself: version, and sizes and offsets of structures."""
-    found = [VERSION]
+    lines = [str(VERSION)]
     for one in STRUCTURES:
-        offsets = [getattr(one, name).offset for name, *_ in one._fields_]
-        found += [ctypes.sizeof(one), *offsets]
-    return found
+        fields = [f"{name}@{getattr(one, name).offset}" for name, *_ in one._fields_]
+        lines.append(" ".join((one.__name__, str(ctypes.sizeof(one)), *fields)))
+    return "\n".join(lines)
 
 
 def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
