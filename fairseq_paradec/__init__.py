@@ -8,15 +8,36 @@ runs, so that help and usage errors need neither torch nor fairseq.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .methods.build import build_decoder
+    from .methods.configure import configure
+    from .options import DecodingConfig
     from .translator import Translator
 
 __version__ = "0.1.0"
+__all__ = ["DecodingConfig", "Translator", "build_decoder", "configure", "load", "register"]
+
+# Public names, by module: imported when they are asked for.
+_PUBLIC = {
+    "DecodingConfig": "options",
+    "configure": "methods.configure",
+    "build_decoder": "methods.build",
+    "Translator": "translator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    register()
+    return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
 
 
 def register() -> None:

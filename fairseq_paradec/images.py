@@ -13,16 +13,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from .errors import UsageError, option_error
-
-if TYPE_CHECKING:  # fairseq takes seconds to load
-    from fairseq.data import Dictionary
 
 #: Bytes: height × width, or height × width × 3.
 Pixels = npt.NDArray[np.uint8]
@@ -221,18 +217,9 @@ def triple(low: Pixels, greedy: Pixels, other: Pixels, scale: int) -> Pixels:
     return np.concatenate(parts[1:], axis=1)
 
 
-def dictionary() -> Dictionary:
-    """Return the dictionary of intensities: fairseq's special symbols, then "0" to "255".
-
-    So the index of an intensity is the intensity plus ``nspecial``. The dictionary is not padded to
-    a round number of symbols.
-    """
-    from fairseq.data import Dictionary
-
-    symbols = Dictionary()
-    for intensity in range(PEAK + 1):
-        symbols.add_symbol(str(intensity))
-    return symbols
+def holds_images(folder: str) -> bool:
+    """Return whether a data folder holds images, from ``paradec data images``."""
+    return os.path.isfile(os.path.join(folder, SIZES))
 
 
 def read_sizes(folder: str) -> tuple[Size, Size]:

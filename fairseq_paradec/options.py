@@ -16,8 +16,9 @@ from typing import Any
 
 from .errors import option_error
 
-# Groups of options: read by methods that name them, by every method's engine, or by its reports.
-METHOD, ENGINE, REPORT = "method", "engine", "report"
+# Groups of options: read by methods that name them, by every method's engine, by its reports; and
+# those of fairseq's search, which are fairseq's own flags.
+METHOD, ENGINE, REPORT, SEARCH = "method", "engine", "report", "search"
 
 
 def flag(name: str) -> str:
@@ -34,7 +35,11 @@ def _option(default: Any, help_text: str, group: str = METHOD, **more: Any) -> A
 class DecodingConfig:
     """The options of decoding: the user's, or the defaults.
 
-    ``methods/configure.py`` makes one from a command's options, and checks it.
+    ``methods/configure.py`` makes one from a command's options or Python's keywords, checks it, and
+    gives it the method's own defaults.
+
+    Raises:
+        UsageError: a value has another type than its option, or is out of range.
     """
 
     decoding: str = _option("auto", "how to decode", group="")
@@ -193,6 +198,48 @@ class DecodingConfig:
         "verifier's tokens, their log-probabilities and the runners-up",
         REPORT,
     )
+    beam: int = _option(
+        5, "hypotheses of --decoding beam, or of a decoder that reads it", SEARCH, least=1
+    )
+    nbest: int = _option(1, "hypotheses in the output", SEARCH, least=1)
+    max_len_a: float = _option(
+        0.0, "an output has at most A * source tokens + B tokens", SEARCH
+    )
+    max_len_b: int = _option(200, "see --max-len-a", SEARCH)
+    min_len: int = _option(1, "tokens of an output, at least", SEARCH)
+    unnormalized: bool = _option(False, "rank by scores that no length divides", SEARCH)
+    lenpen: float = _option(1.0, "exponent of the length in a beam's scores", SEARCH)
+    unkpen: float = _option(0.0, "subtracted from the score of <unk>", SEARCH)
+    temperature: float = _option(1.0, "divisor of the logits", SEARCH, above=0.0)
+    sampling: bool = _option(False, "draw outputs instead of searching", SEARCH)
+    sampling_topk: int = _option(-1, "draw from this many tokens", SEARCH)
+    sampling_topp: float = _option(-1.0, "draw from tokens of this probability", SEARCH)
+    match_source_len: bool = _option(False, "outputs as long as sources", SEARCH)
+    no_repeat_ngram_size: int = _option(0, "n-grams that occur once at most", SEARCH)
+    diverse_beam_groups: int = _option(-1, "groups of a diverse beam", SEARCH)
+    diverse_beam_strength: float = _option(0.5, "strength of its diversity", SEARCH)
+    diversity_rate: float = _option(-1.0, "rate of diverse siblings", SEARCH)
+    constraints: Any = _option(None, "words that outputs must have", SEARCH)
+    print_alignment: Any = _option(None, "alignments", SEARCH)
+    replace_unk: Any = _option(None, "replacements of <unk>", SEARCH)
+    lm_path: Any = _option(None, "a language model", SEARCH)
+    retain_iter_history: bool = _option(False, "keep each pass's tokens", SEARCH)
+    retain_dropout: bool = _option(False, "dropout while decoding", SEARCH)
+    score_reference: bool = _option(False, "score references", SEARCH)
+    #: Which options the user gave; None: those with another value than the default.
+    given: frozenset[str] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, option in ALL.items():
+            value = getattr(self, name)
+            if value is not None and value != option.default:
+                option.check(value)
+
+    def is_given(self, name: str) -> bool:
+        """Return whether the user chose an option's value, rather than the defaults."""
+        if self.given is not None:
+            return name in self.given
+        return bool(getattr(self, name) != ALL[name].default)
 
 
 @dataclass(frozen=True)
@@ -201,10 +248,10 @@ class Option:
 
     Attributes:
         name: its Python name.
-        kind: ``int``, ``float``, ``str`` or ``bool``; a bool is a switch, False by default.
+        kind: ``int``, ``float``, ``str`` or ``bool``, a switch, False by default; ``object``: any.
         default: its default; None: see ``absent``.
         help: one or two lines for ``--help`` and the docs.
-        group: ``METHOD``, ``ENGINE`` or ``REPORT``.
+        group: ``METHOD``, ``ENGINE``, ``REPORT`` or ``SEARCH``.
         choices: the allowed values, if they are a list.
         least: the smallest allowed number.
         most: the largest allowed number.
@@ -230,19 +277,23 @@ class Option:
         """The allowed values, in words."""
         if self.choices:
             return ", ".join(self.choices)
+        if self.kind is bool:
+            return "True or False"
+        if self.kind is str:
+            return "a text"
         number = "a whole number" if self.kind is int else "a number"
         unit = f" ({self.unit})" if self.unit else ""
         if self.above is not None:
             return f"{number} above {self.above:g}{unit}"
         if self.most is not None:
             return f"{number} from {self.least:g} to {self.most:g}{unit}"
-        return f"{number} from {self.least:g} up{unit}" if self.least is not None else ""
+        return f"{number} from {self.least:g} up{unit}" if self.least is not None else number
 
     def check(self, value: Any) -> None:
         """Check a given value.
 
         Raises:
-            UsageError: the value is not among the choices, or out of range.
+            UsageError: the value is not among the choices, of another type, or out of range.
         """
         right = True
         if self.choices:
@@ -253,6 +304,8 @@ class Option:
             right = right and (self.least is None or value >= self.least)
             right = right and (self.most is None or value <= self.most)
             right = right and (self.above is None or value > self.above)
+        elif self.kind in (str, bool):
+            right = isinstance(value, self.kind)
         if not right:
             raise option_error(flag(self.name), value, self.allowed)
 
@@ -260,15 +313,21 @@ class Option:
 def _read_table() -> dict[str, Option]:
     """Return the options of ``DecodingConfig`` by name."""
     options = {}
-    for name, hint in typing.get_type_hints(DecodingConfig).items():
-        given = next(one for one in fields(DecodingConfig) if one.name == name)
-        kinds = [t for t in typing.get_args(hint) or (hint,) if t is not types.NoneType]
-        options[name] = Option(name, kinds[0], given.default, **given.metadata)
+    hints = typing.get_type_hints(DecodingConfig)
+    for one in fields(DecodingConfig):
+        if one.metadata:
+            hint = hints[one.name]
+            kinds = [t for t in typing.get_args(hint) or (hint,) if t is not types.NoneType]
+            kind = object if kinds[0] is Any else kinds[0]
+            options[one.name] = Option(one.name, kind, one.default, **one.metadata)
     return options
 
 
 #: Every option by name; ``decoding`` itself comes first.
-OPTIONS = _read_table()
+ALL = _read_table()
+#: The plugin's own options, and those that fairseq's search has too.
+OPTIONS = {name: one for name, one in ALL.items() if one.group != SEARCH}
+SEARCH_OPTIONS = tuple(name for name, one in ALL.items() if one.group == SEARCH)
 METHOD_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == METHOD)
 ENGINE_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == ENGINE)
 REPORT_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == REPORT)
@@ -285,7 +344,7 @@ def check_values(given: Mapping[str, Any]) -> None:
         UsageError: a value is wrong, contradicts another, or names a file that cannot be written.
     """
     for name, value in given.items():
-        OPTIONS[name].check(value)
+        ALL[name].check(value)
     if given.get("engine") == "native":
         for name, others in (("compile", (True,)), ("engine_dtype", ("fp16",))):
             if given.get(name) in others:

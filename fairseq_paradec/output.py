@@ -1,4 +1,4 @@
-"""Standard output and exit status of commands."""
+"""Standard output and exit status of commands, and texts that a terminal can show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+import unicodedata
 from collections.abc import Iterator
 
 from .errors import UsageError
@@ -44,3 +45,23 @@ def whole_lines() -> Iterator[None]:
 def discard_output() -> None:
     """Print nothing more, not even what is still kept back."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def printable(token: str) -> str:
+    r"""Return a token with controls of terminals and of text direction escaped, as ``\x1b``."""
+    return "".join(_escaped(c) if _is_control(c) else c for c in token)
+
+
+def _is_control(character: str) -> bool:
+    """Return whether a character is a control, a surrogate, a line's end, or sets the direction."""
+    turns = unicodedata.bidirectional(character) in (
+        *("LRE", "RLE", "PDF", "LRO", "RLO"),
+        *("LRI", "RLI", "FSI", "PDI"),
+    )
+    # non-characters such as U+FFFE, which XML forbids
+    never = ord(character) & 0xFFFE == 0xFFFE or "\ufdd0" <= character <= "\ufdef"
+    return turns or never or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -18,6 +18,7 @@ from . import model_folder
 from .compat.hub import refuse_unknown
 from .compat.loading import named
 from .errors import UsageError, option_error
+from .methods.configure import configure
 from .methods.registry import ANY, METHODS, check_models
 from .model_folder import ModelFolder
 from .options import OPTIONS
@@ -210,7 +211,8 @@ class Translator:
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:
                 options.setdefault("drafter_path", str(self.path / self.folder.drafter))
-            self._generators[key] = self.task.build_generator(self.models, Namespace(**options))
+            config = configure(Namespace(**options))
+            self._generators[key] = self.task.build_decoder(self.models, config)
         return self._generators[key]
 
     def usual(self, decoding: str) -> str:

@@ -56,6 +56,7 @@ GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
 SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
+RECORDS = "records.py"
 
 MUTANTS = [
     # corpora in parts
@@ -124,20 +125,21 @@ MUTANTS = [
     m("ring", CACHE, "last = torch.tensor(self.lengths, device=device)[:, None] - 1",
       "last = torch.tensor(self.lengths, device=device)[:, None] - 2", "test_local_scorer.py"),
     # <pad>, limits, prefixes, penalties
-    m("<pad>", RULES, "log_probs[:, :, self.pad] = -math.inf", "pass", "test_token_rules.py",
+    m("<pad>", RULES, "log_probs[:, :, rules.pad] = -math.inf", "pass", "test_token_rules.py",
       *TABLE),
     m("limit", RULES, "last = positions >= ends[:, None]", "last = positions > ends[:, None]"),
     m("limit", RULES, "if any(start + reach > row.limit for start, row",
       "if all(start + reach > row.limit for start, row"),
-    m("limit", RULES, "early = (positions < self.min_len)", "early = (positions <= self.min_len)"),
-    m("limit", RULES, "& (positions >= self.forced_len)", "& (positions > self.forced_len)"),
-    m("limit", RULES, "log_probs[:, :, self.unk] -= self.unk_penalty",
-      "log_probs[:, :, self.unk] += self.unk_penalty"),
+    m("limit", RULES, "early = (positions < rules.min_len)",
+      "early = (positions <= rules.min_len)"),
+    m("limit", RULES, "& (positions >= rules.forced_len)", "& (positions > rules.forced_len)"),
+    m("limit", RULES, "log_probs[:, :, rules.unk] -= rules.unk_penalty",
+      "log_probs[:, :, rules.unk] += rules.unk_penalty"),
     m("limit", RULES, "(r.prefix[: r.limit] + filler)", "(r.prefix + filler)"),
-    m("limit", RULES, "positions < self.forced_len if self.suppressed",
-      "positions <= self.forced_len if self.suppressed"),
-    m("limit", RULES, "tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]",
-      "tokens = tokens[: bisect.bisect_right(self.suppressed, log_probs.size(2))]",
+    m("limit", RULES, "positions < rules.forced_len if rules.suppressed",
+      "positions <= rules.forced_len if rules.suppressed"),
+    m("limit", RULES, "tokens = tokens[: bisect.bisect_left(suppressed, log_probs.size(2))]",
+      "tokens = tokens[: bisect.bisect_right(suppressed, log_probs.size(2))]",
       "test_token_rules.py", "test_shortlist.py"),
     # trees
     m("tree", GROWN, "starts = [base + 1 for base in self.mask.bases]",
@@ -252,7 +254,7 @@ MUTANTS = [
       "record = PassRecord(len(row.tokens) + 1, len(drafts[b]),"),
     m("record", TRACE, "other = 1 if top[0] == choice else 0", "other = 1", "test_reports.py",
       "test_audit_reference.py", "test_trace_view.py", "test_gad.py", "test_blockwise.py"),
-    m("record", TRACE, "if key not in _begun:", "if True:", "test_reports.py"),
+    m("record", RECORDS, "if key not in _begun:", "if True:", "test_reports.py"),
     m("record", REPORTS, '"mean_accepted": len(row.tokens) / len(row.passes)',
       '"mean_accepted": (len(row.tokens) - 1) / len(row.passes)', "test_reports.py"),
     m("record", REPORTS, "self.stats.seconds += seconds", "self.stats.seconds = seconds",

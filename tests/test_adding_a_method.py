@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from support.commands import DEMO, ROOT
@@ -128,3 +129,63 @@ def test_it_is_decoded_measured_and_shown(said, home):
     assert [one["beyond ties"] for one in rows if one["decoder"] == "echo"] == [0]
     assert re.search(r"\becho\b", said["flops"][1]) and "(echo)" in said["trace"][1]
     assert all("echo" in (runs / page).read_text() for page in ("t.html", "report.html"))
+
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "paradec-echo"
+version = "0"
+
+[project.entry-points."fairseq_paradec.methods"]
+echo = "paradec_echo.entry:METHOD"
+broken = "paradec_echo.entry:NOTHING"
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A folder in which a package of its own is installed, with the page's method."""
+    source, home = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("elsewhere")
+    package = source / "paradec_echo"
+    package.mkdir()
+    (source / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    (package / "__init__.py").touch()
+    code = BLOCKS[METHOD].replace("from ..", "from fairseq_paradec.")
+    code = code.replace("from .base", "from fairseq_paradec.methods.base")
+    (package / "echo.py").write_text(code, encoding="utf-8")
+    entry = textwrap.dedent(BLOCKS[REGISTRY]).rstrip().rstrip(",")
+    entry = entry.replace('".echo.', '"paradec_echo.echo.')
+    needed = "from fairseq_paradec.methods.registry import Method"
+    (package / "entry.py").write_text(f"{needed}\n\nMETHOD = {entry}\n", encoding="utf-8")
+    pip = "pip install --quiet --no-index --no-build-isolation --no-deps --target"
+    run(source, "-m", *pip.split(), home, source)
+    for name, path in (("fairseq_paradec", ROOT / "fairseq_paradec"), ("demo", DEMO)):
+        (home / name).symlink_to(path)
+    (home / "runs").mkdir()
+    return home
+
+
+def test_a_method_of_another_package_is_decoded_audited_traced_and_benchmarked(elsewhere):
+    data = "demo --path demo/model.pt"
+    traced = "--audit --trace-file runs/t.jsonl --max-sentences 3 --num-shards 16 --quiet"
+    echo = "--user-dir fairseq_paradec --cpu --decoding echo --block-size 3"
+    timed = "--sentences 4 --timed 2 --rounds 2 --batch-sizes 4 --busy"
+    commands = {
+        "generate": f"generate {data} {echo} {traced}",
+        "benchmark": f"paradec benchmark {data} {timed} --out runs/b.json --decoder echo",
+        "trace": "paradec trace runs/t.jsonl --limit 1",
+    }
+    said = json.loads(run(elsewhere, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
+    for status, printed in said.values():
+        assert not status, printed[-3000:]
+    lines = (elsewhere / "runs" / "t.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert records and all(one["audit"]["identical"] and one["lossless"] for one in records)
+    assert all(one["flags"] == {"block_size": 3} for one in records)
+    systems = json.loads((elsewhere / "runs" / "b.json").read_text())["systems"]
+    assert [one["promise"] for one in systems if one["label"] == "echo"] == ["exact"]
+    assert "(echo)" in said["trace"][1]

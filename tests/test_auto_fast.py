@@ -18,12 +18,12 @@ from support.trace_records import read
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods.auto_fast import AutoFastGenerator
+from fairseq_paradec.methods.auto_fast import AutoFastDecoder
 from fairseq_paradec.methods.auto_fast import choose as choosing
 from fairseq_paradec.methods.auto_fast.candidates import BEAM, LOSSLESS, RELAXED
 from fairseq_paradec.methods.auto_fast.choose import BATCHES
 from fairseq_paradec.methods.auto_fast.profile import Bin
-from fairseq_paradec.methods.gad import BlockDrafter, GadGenerator
+from fairseq_paradec.methods.gad import BlockDrafter, GadDecoder
 
 LIMITS = builders.Limits()
 HGJ = [f"hgj --block-size {size} --jacobi-window sliding" for size in (3, 5, "5 --adaptive-block")]
@@ -56,7 +56,7 @@ def build(task, models, costs=None, **flags):
     args = argparse.Namespace(**LIMITS.flags(), decoding="auto_fast", **flags)
     generator = task.build_generator(list(models), args)
     generator.of = task, list(models)
-    now, inner = [0.0], functools.partial(AutoFastGenerator._decode_by, generator)
+    now, inner = [0.0], functools.partial(AutoFastDecoder._decode_by, generator)
 
     def decode_by(label, net_input, rows, rules):
         hypos = inner(label, net_input, rows, rules)
@@ -168,14 +168,14 @@ def test_what_is_measured_is_the_mean_and_its_standard_error(monkeypatch):
 def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, monkeypatch):
     """With --compile the best two are also tried compiled, here by plain ones that play them."""
     times = {"greedy": 1.0, GAD[1]: 0.5, GAD[0]: 0.6, HGJ[0]: 0.64, f"{GAD[0]} --compile": 0.4}
-    ran, stats, original = [], tmp_path / "stats.jsonl", AutoFastGenerator._generator
+    ran, stats, original = [], tmp_path / "stats.jsonl", AutoFastDecoder._generator
 
     def costs(label, sentences):
         ran.append(label)
         return times.get(label, 0.9)
 
     plain = lambda self, name: original(self, name.removesuffix(" --compile"))  # noqa: E731
-    monkeypatch.setattr(AutoFastGenerator, "_generator", plain)
+    monkeypatch.setattr(AutoFastDecoder, "_generator", plain)
     generator = paired(costs, compile=True, audit=True, stats_file=str(stats))
     run(generator)
     best = f"{GAD[0]} --compile"
@@ -231,7 +231,7 @@ class Anything(ExactMatch):
 
 @pytest.mark.parametrize(("place", "name", "wrong", "said"), [
     (BlockDrafter, "propose", lambda *given: 1 / 0, "division by zero"),
-    (GadGenerator, "acceptance", lambda self: Anything(), "NOT a tie"),
+    (GadDecoder, "acceptance", lambda self: Anything(), "NOT a tie"),
 ])  # fmt: skip
 def test_who_breaks_the_promise_is_out(monkeypatch, caplog, place, name, wrong, said):
     """Though it would be the fastest."""

@@ -28,7 +28,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import benchmark, documents, judge, loading, machine, systems
 from fairseq_paradec.measure.journal import Journal
 from fairseq_paradec.measure.peers import numbers_of_threads
-from fairseq_paradec.measure.specs import split_label
+from fairseq_paradec.measure.specs import Spec, read, split_label
 from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.measure.timings import Benchmark, Plan
 from fairseq_paradec.measure.transformers_peer import converted, transformers_systems
@@ -51,7 +51,8 @@ def models():
 
 @pytest.fixture(scope="module")
 def always(models):
-    return [FairseqSystem(spec, models, MODEL, {}, n) for n, spec in benchmark.ALWAYS.items()]
+    specs = [Spec.of(options, label) for label, options in benchmark.ALWAYS.items()]
+    return [FairseqSystem(spec, models, MODEL, {}) for spec in specs]
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +235,8 @@ def test_the_sweep_ends_where_nobody_gains(clock):
 
 def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
     models = Models(str(DEMO), "test", "fp32", "cpu")
-    greedy = FairseqSystem("greedy --engine torch", models, MODEL, {}, "greedy")  # a call a token
+    a_call_a_token = read("greedy --engine torch")
+    greedy = FairseqSystem(a_call_a_token, models, MODEL, {}, "greedy")
     scorer = greedy.generator.scorer
 
     def slow_down(place, name, seconds):
@@ -313,7 +315,7 @@ def test_outputs_are_compared_when_they_are_timed_too(models, always, quiet):
 
 
 def test_transformers_says_the_same(models, always, document):
-    own = FairseqSystem(f"a=assisted --drafter-path {DEMO}/assistant.pt", models, MODEL, {})
+    own = FairseqSystem(read(f"a=assisted --drafter-path {DEMO}/assistant.pt"), models, MODEL, {})
     peers, left_out = transformers_systems([*always, own], models, MODEL, {})
     assert not left_out and [peer.label for peer in peers] == [
         f"transformers {name}, float32" for name in ("greedy", "beam 5", "assisted as a")
@@ -430,7 +432,7 @@ def test_a_wrong_decoder_is_named(models):
         "pgj 'x": "No closing quotation",
     }.items():
         with pytest.raises(UsageError) as caught:
-            FairseqSystem(spec, models, MODEL, {})
+            FairseqSystem(read(spec), models, MODEL, {})
         assert words in str(caught.value)
 
 
@@ -445,7 +447,7 @@ def test_labels_and_promises(models):
         f"gad_pp --drafter-path {DEMO}/drafter.pt --engine-dtype int8": "relaxed",
         f"greedy --path '{DEMO}/../{DEMO.name}/model.pt'": "exact",
     }.items():
-        assert FairseqSystem(spec, models, MODEL, {}).promise == promise
+        assert FairseqSystem(read(spec), models, MODEL, {}).promise == promise
 
 
 def test_a_busy_machine_is_not_timed(monkeypatch):

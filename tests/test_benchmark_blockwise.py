@@ -10,9 +10,10 @@ from support.commands import DEMO
 from support.losses import build
 from support.tables import run
 
-from fairseq_paradec.measure import loading
+from fairseq_paradec.measure.specs import read
 from fairseq_paradec.measure.systems import FairseqSystem, Models
 from fairseq_paradec.models.heads import heads_only
+from fairseq_paradec.tasks import loading
 
 MODEL, ARCH = str(DEMO / "model.pt"), "blockwise_transformer"
 
@@ -56,16 +57,16 @@ def test_promises(models, paths):
         ("blockwise --path {tuned}", "other model"), ("blockwise --path {first}", "other model"),
         ("greedy --path {tuned}", "other model"),
     ):  # fmt: skip
-        assert FairseqSystem(spec.format(**paths), models, MODEL, {}).promise == promise, spec
+        assert FairseqSystem(read(spec.format(**paths)), models, MODEL, {}).promise == promise, spec
     for name in ("whole", "tuned", "first"):
         for spec in ("blockwise", "greedy", "beam --beam 1"):
-            assert FairseqSystem(spec, models, paths[name], {}).promise == "exact"
+            assert FairseqSystem(read(spec), models, paths[name], {}).promise == "exact"
 
 
 def test_heads_are_files_and_parameters_of_the_system(models, paths):
-    alone = FairseqSystem("greedy", models, MODEL, {})
-    beside = FairseqSystem(f"blockwise --drafter-path {paths['heads']}", models, MODEL, {})
-    within = FairseqSystem(f"blockwise --path {paths['whole']}", models, MODEL, {})
+    alone = FairseqSystem(read("greedy"), models, MODEL, {})
+    beside = FairseqSystem(read(f"blockwise --drafter-path {paths['heads']}"), models, MODEL, {})
+    within = FairseqSystem(read(f"blockwise --path {paths['whole']}"), models, MODEL, {})
     weights = torch.load(paths["heads"], weights_only=False)["model"]
     heads = sum(w.numel() for name, w in weights.items() if "heads" in name)
     assert beside.parameters == within.parameters == alone.parameters + heads > alone.parameters

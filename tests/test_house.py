@@ -8,34 +8,36 @@ import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
-BASE = {"errors", "images", "target_order"}
+BASE = {"errors", "images", "records", "target_order"}
 
 #: room -> the rooms of the package that it may import, besides itself. A room is a folder or a
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "output": {"errors"},
+    "records": {"errors"},
     "target_order": {"errors"},
     "images": {"errors"},
     "model_folder": {"errors"},
     "corpus": {"errors"},
     "options": BASE,
     "compat": {"errors", "output"},
-    "encoders": {"errors"},
+    "encoders": {"errors", "images"},
     "importing": {"errors", "encoders", "models", "model_folder"},
-    "analysis": BASE,
+    "analysis": BASE | {"output"},
     "decoding": BASE | {"options"},
     "models": BASE | {"compat"},
     "criterions": BASE | {"models"},
-    "methods": BASE | {"options", "decoding", "analysis", "output"},
+    "methods": BASE | {"options", "decoding", "output"},
     "updates": {"errors"},
     "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"}
-    | {"updates"},
+    | {"encoders", "updates"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output", "translator", "importing", "corpus"},
-    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"},
+    | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"},
+    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"}
+    | {"methods", "options"},
     "__main__": {"cli"},
 }  # fmt: skip
 
@@ -68,6 +70,46 @@ def test_imports_go_one_way(room: str) -> None:
         if parts[0] in rooms
     }
     assert not {(file, to) for file, to in found if to not in MAY_IMPORT[room] | {room}}
+
+
+#: What measures, draws and runs experiments; docs/design.md draws the arrows.
+LAB = {"analysis", "measure"}
+#: The commands of the core, in cli/.
+CORE_COMMANDS = {
+    "__init__", "main", "arguments", "machines", "translate", "translate_corpus", "doctor", "pack",
+    "import",
+}  # fmt: skip
+
+
+def test_the_core_imports_nothing_of_the_lab() -> None:
+    core = [
+        path
+        for path in sorted(PLUGIN.rglob("*.py"))
+        if (room := path.relative_to(PLUGIN).parts[0]) not in LAB
+        and (room != "cli" or path.parent.name == "cli" and path.stem in CORE_COMMANDS)
+    ]
+    assert len(core) > 100
+    found = {(path.name, parts[:2]) for path in core for parts in imports(path, PLUGIN)}
+    assert not {one for one in found if one[1][0] in LAB}
+
+
+def test_the_search_and_the_engine_know_no_command() -> None:
+    for room in ("decoding", "methods"):
+        for path in sorted((PLUGIN / room).rglob("*.py")):
+            assert not {parts[0] for parts in imports(path, PLUGIN)} & {"cli", "tasks", *LAB}
+
+
+def test_the_engine_imports_nothing_of_the_search() -> None:
+    """But the rules of tokens, which lie below both."""
+    engine = PLUGIN / "decoding" / "engine"
+    inside = engine.relative_to(PLUGIN).parts
+    found = {
+        (path.name, ".".join(parts[:2]))
+        for path in sorted(engine.rglob("*.py"))
+        for parts in imports(path, PLUGIN)
+        if parts[:1] == ("decoding",) and parts[:2] != inside
+    }
+    assert found and {module for _, module in found} == {"decoding.token_rules"}
 
 
 def test_every_room_is_known() -> None:

@@ -12,9 +12,9 @@ from support.image_data import HIGH, LOW, image_folder, random_images
 from support.tables import refused, run
 
 from fairseq_paradec import images
-from fairseq_paradec.decoding.trace import SCHEMA
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Pixels, Size
+from fairseq_paradec.records import SCHEMA
 
 
 def noise(*shape: int) -> Pixels:

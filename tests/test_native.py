@@ -1,6 +1,7 @@
 """The native engine: products, passes and outputs beside torch's, fairseq's, and sanitizers."""
 
 import argparse
+import ctypes
 import os
 import random
 import subprocess
@@ -163,8 +164,8 @@ def test_random_chunks_of_many_tokens() -> None:
             tokens = torch.randint(4, size, (rows, width))
             given = [Row(b, [], wanted, tokens=[4] * n) for b, n in enumerate(written)]
             states = [scorer.step(tokens) for scorer in scorers]
-            scores = rules.choose(scorers[0].log_probs(states[0], 1.1), given, tokens)
-            found = scorers[1].choose(states[1], rules, given, tokens)
+            scores = rules.at(given).choose(scorers[0].log_probs(states[0], 1.1), tokens)
+            found = scorers[1].choose(states[1], rules.at(given), tokens)
             known = scores.draft_scores > -torch.inf
             assert torch.equal(known, found.draft_scores > -torch.inf)
             torch.testing.assert_close(found.scores, scores.scores, atol=2e-4, rtol=0)
@@ -375,3 +376,20 @@ def test_sanitizers_find_nothing(number: int, tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0 and "finite scores" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", ["VERSION", "STRUCTURES"])
+def test_a_library_with_another_interface_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of another version, or with other structures than Python's."""
+
+    class Chunk(ctypes.Structure):
+        _fields_ = [*native.Chunk._fields_[1::-1], *native.Chunk._fields_[2:]]
+
+    path = Path(native.library()._name)
+    assert native._open(path)
+    other = {"VERSION": native.VERSION + 1, "STRUCTURES": (Chunk, *native.STRUCTURES[1:])}
+    monkeypatch.setattr(native, name, other[name])
+    with pytest.raises(OSError, match="another interface"):
+        native._open(path)

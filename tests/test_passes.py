@@ -17,6 +17,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.measure import documents
 from fairseq_paradec.measure.passes import estimate
 from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces
+from fairseq_paradec.measure.specs import read
 
 #: The shortest run: random weights, one repetition in one round.
 QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
@@ -210,8 +211,8 @@ def test_acceptance_is_read_from_a_benchmark():
         "assisted --draft-tree 9": "its passes differ (--draft-tree)",
         "beam --beam 4": "not known",
     }.items():
-        assert said in estimate.what_passes_need(command, 10)
-    needed = estimate.what_passes_need("assisted --drafter-path d.pt", 10)
+        assert said in estimate.what_passes_need(read(command).options, 10)
+    needed = estimate.what_passes_need(read("assisted --drafter-path d.pt").options, 10)
     assert (needed["chunk"], needed["masks"], needed["steps"]) == (7, None, 6)
 
 

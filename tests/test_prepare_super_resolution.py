@@ -10,6 +10,7 @@ from PIL import Image
 
 from fairseq_paradec import images
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.encoders.intensities import dictionary
 from fairseq_paradec.images import Size
 
 PARTS = ("train", "valid", "test")
@@ -40,7 +41,7 @@ def pairs(data, part):
     """The pairs of a part as fairseq's translation task reads them, and their origins."""
     sizes = sizes_of(data)
     words, other = (Dictionary.load(str(data / f"dict.{side}.txt")) for side in ("lr", "hr"))
-    assert words == other == images.dictionary()
+    assert words == other == dictionary()
     dataset = load_langpair_dataset(
         str(data), part, "lr", words, "hr", words, False, None, 1, True, False, 5000, 5000
     )

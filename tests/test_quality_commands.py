@@ -16,8 +16,10 @@ from fairseq_paradec import images
 from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import acceptance, documents, loading
+from fairseq_paradec.measure import acceptance, documents
+from fairseq_paradec.measure.loading import by_length, evenly
 from fairseq_paradec.measure.text import plain_text
+from fairseq_paradec.tasks import loading
 
 #: Intensities of an image.
 COUNT = 64
@@ -64,9 +66,9 @@ def greedy_outputs(data):
     models, task = loading.load(str(data), str(data / "model.pt"))
     task.load_dataset("test")
     dataset = task.dataset("test")
-    search = loading.generator(task, models, decoding="greedy")
+    search = loading.decoder(task, models, decoding="greedy")
     found = []
-    for i in loading.evenly(loading.by_length(dataset), 4):
+    for i in evenly(by_length(dataset), 4):
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))
         found.append((hypo[0]["tokens"], dataset[i]["target"]))
     return found

@@ -19,11 +19,12 @@ from support.trace_records import read
 
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
-from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION, PassDetails, open_report
+from fairseq_paradec.decoding.trace import PassDetails
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
 from fairseq_paradec.methods.registry import METHODS
+from fairseq_paradec.records import SCHEMA, VERSION, open_report
 
 LENGTHS = [8, 5, 3]
 RULES = Rules(pad=1, unk=3, eos=2, max_len=Limits().max_len_b)
@@ -68,7 +69,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
     task, _, sample, hypos, stats, trace = run(tmp_path, decoding=decoding)
     words, sources = task.target_dictionary, source_rows(sample)
     assert len(stats) == len(trace) == len(LENGTHS)
-    assert list(stats[0]["flags"]) == list(METHODS[decoding].reads)
+    assert list(stats[0]["flags"]) == list(METHODS[decoding].own_flags)
     more = {"positions", "directions"} if METHODS[decoding].beam else set()
     for row, (hypo, short, long) in enumerate(zip(hypos, stats, trace, strict=True)):
         assert set(short) == BASE | ({"chosen"} if decoding == "auto_fast" else set())
@@ -76,7 +77,7 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert all(set(p) - {"draft_confidences"} == PASS | more for p in long["trace"])
         count = len(hypo["tokens"])
         wanted = {
-            "schema": SCHEMA, "version": SCHEMA_VERSION, "audit": None, "num_tokens": count,
+            "schema": SCHEMA, "version": VERSION, "audit": None, "num_tokens": count,
             "output": [words[t] for t in hypo["tokens"]], "id": sample["id"][row],
             "source": [words[t] for t in sources[row]], "batch_size": len(LENGTHS),
             "decoder_passes": hypo["steps"], "score": pytest.approx(float(hypo["score"])),
@@ -344,7 +345,7 @@ def test_seconds_add_up(tmp_path):
 def test_a_report_has_one_process(tmp_path):
     path = tmp_path / "stats.jsonl"
     path.write_text('{"schema": "fairseq_paradec.decoding"}\nkept\n')
-    code = "import sys; from fairseq_paradec.decoding.trace import open_report; "
+    code = "import sys; from fairseq_paradec.records import open_report; "
     code += "file = open_report('--stats-file', sys.argv[1]); print('open', flush=True); input()"
     command, root = [sys.executable, "-c", code, path], Path(__file__).parent.parent
     other = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=root)

@@ -75,10 +75,10 @@ def test_suppressed_tokens_by_position():
     """By hand: two positions have prefixes, then they hold; the row has none of its own."""
     row = Row(0, [4, 2], limit=4)
     log_probs = torch.zeros(1, 5, 10)
-    rules(forced_len=2).restrict(log_probs, [row], [0])
+    rules(forced_len=2).at([row], [0]).restrict(log_probs)
     ends = [0, 1, 3, 4, 5, 6, 7, 8, 9]
     assert forbidden(log_probs) == [[1], [1], [1, 5, 8], [1, 5, 8], ends]
     for size, want in ((10, [1, 5, 8]), (8, [1, 5]), (5, [1])):  # a shortlist may end before
         log_probs = torch.zeros(1, 2, size)
-        rules().restrict(log_probs, [row], [1])
+        rules().at([row], [1]).restrict(log_probs)
         assert forbidden(log_probs) == [want, want]

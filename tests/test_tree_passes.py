@@ -150,12 +150,12 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     want = scorer.log_probs(hidden, 1.1)[..., :short]
     want = want.log_softmax(dim=-1) if short else want
     part = draws.part(scorer.projection, rules)
-    chosen = part.choose(hidden, rules, rows, None, starts, depths)
-    tokens, scores = draws.candidates(*given, rules, rows, count, starts, depths)
+    chosen = part.choose(hidden, rules.at(rows, starts, depths))
+    tokens, scores = draws.candidates(*given, rules.at(rows, starts, depths), count)
     for b, row in enumerate(rows):
         for j in range(24):
             one = want[b : b + 1, j : j + 1]
-            rules.restrict(one, [row], [starts[b] + int(depths[b, j])])
+            rules.at([row], [starts[b] + int(depths[b, j])]).restrict(one)
     best, order = want.sort(dim=-1, descending=True, stable=True)
     assert torch.equal(chosen.tokens, order[..., 0])
     torch.testing.assert_close(scores, best[..., :count], atol=1e-5, rtol=0)

@@ -15,7 +15,7 @@ from fairseq_paradec.analysis.ddg import from_record
 from fairseq_paradec.analysis.trace_records import read_sentence
 from fairseq_paradec.analysis.trace_view import ORIGINS
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.measure import loading
+from fairseq_paradec.tasks import loading
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,16 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
 
 from ..errors import UsageError
-from .symbols import printable, typed
+from ..output import printable
+from ..records import Record
+from .symbols import typed
 from .trace_records import LARGEST, read_sentence
 
 #: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.
@@ -159,7 +161,7 @@ class DependencyGraph:
 # ---- records -> graphs -------------------------------------------------------------------------
 
 
-def method(record: dict[str, Any]) -> str:
+def method(record: Record) -> str:
     """Return the method that decoded a sentence; for ``auto_fast``, the chosen one."""
     name = str(record.get("decoding", ""))
     if name != "auto_fast":
@@ -167,7 +169,7 @@ def method(record: dict[str, Any]) -> str:
     return str(record.get("chosen") or "greedy").split()[0]
 
 
-def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
+def from_record(record: Record, name: str) -> DependencyGraph:
     """Make a graph of a sentence's record.
 
     Args:
@@ -220,7 +222,7 @@ def from_record(record: dict[str, Any], name: str) -> DependencyGraph:
     )
 
 
-def _predictions(entry: dict[str, Any], length: int, where: str) -> list[Prediction | None]:
+def _predictions(entry: Mapping[str, Any], length: int, where: str) -> list[Prediction | None]:
     """Return what a pass predicted at each position of an output of ``length`` tokens."""
     row: list[Prediction | None] = [None] * length
     count = len(entry["verifier"])
@@ -252,7 +254,7 @@ _COLUMNS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _column(entry: dict[str, Any], key: str, count: int, where: str) -> list[Any]:
+def _column(entry: Mapping[str, Any], key: str, count: int, where: str) -> list[Any]:
     """Return one of these fields, checked."""
     values = entry.get(key)
     if type(values) is not list or len(values) != count:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib import font_manager
 
-from .symbols import printable
+from ..output import printable
 
 #: matplotlib's own font, which comes with it.
 USUAL = "DejaVu Sans"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .symbols import printable
+from ..output import printable
 
 #: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."

@@ -20,9 +20,9 @@ from matplotlib.ticker import MaxNLocator
 
 from ..errors import UsageError, option_error
 from ..images import PEAK, Pixels, Size, image
+from ..output import printable
 from . import fonts
 from .sheet import DPI
-from .symbols import printable
 from .trace_view import EOS, Sentence
 
 #: Inches: side of a panel, space around it, height of a row's title.

@@ -18,7 +18,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
-from .symbols import is_rtl, printable
+from ..output import printable
+from .symbols import is_rtl
 
 #: Points in an inch; fonts are measured in points.
 POINTS = 72

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
+from ..records import Record, count, counts
 from .acceptance_by_position import Position
 from .promises import OTHER_DTYPE, promise_of
 from .symbols import typed
@@ -52,7 +53,7 @@ class Tally:
         """Return a key of ``KINDS``."""
         return "trace" if self.has_passes else "statistics"
 
-    def add(self, record: dict[str, Any], sentence: Sentence | None) -> None:
+    def add(self, record: Record, sentence: Sentence | None) -> None:
         """Count one sentence.
 
         Args:
@@ -62,8 +63,8 @@ class Tally:
         Raises:
             UsageError: it lacks a count.
         """
-        for name, count in COUNTS.items():
-            self.counts.setdefault(name, []).append(count(record))
+        for name, number in COUNTS.items():
+            self.counts.setdefault(name, []).append(number(record))
         if sentence is not None:
             self.counts.setdefault(RESCUED, []).append(sentence.rescued)
         self.methods[method(record)] += 1
@@ -79,40 +80,16 @@ class Tally:
             self.audits[verdict] += 1
 
 
-def _number(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return a function that reads a count of a record."""
-
-    def read(record: dict[str, Any]) -> int:
-        value = record.get(name)
-        if type(value) is not int or value < 0:
-            raise UsageError(f"{name!r} is missing or no count")
-        return value
-
-    return read
-
-
-def _sum(name: str) -> Callable[[dict[str, Any]], int]:
-    """Return a function that sums a record's counts per pass."""
-
-    def read(record: dict[str, Any]) -> int:
-        values = record.get(name)
-        if not isinstance(values, list) or any(type(v) is not int or v < 0 for v in values):
-            raise UsageError(f"{name!r} is missing or no list of counts")
-        return sum(values)
-
-    return read
-
-
 #: The counts of a sentence.
-COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
-    "tokens": _number("num_tokens"),
-    "passes": _number("decoder_passes"),
-    "drafted": _sum("num_drafted"),
-    "accepted": _sum("num_accepted"),
+COUNTS: dict[str, Callable[[Record], int]] = {
+    "tokens": lambda record: count(record, "num_tokens"),
+    "passes": lambda record: count(record, "decoder_passes"),
+    "drafted": lambda record: sum(counts(record, "num_drafted")),
+    "accepted": lambda record: sum(counts(record, "num_accepted")),
 }
 
 
-def method(record: dict[str, Any]) -> tuple[str, str]:
+def method(record: Record) -> tuple[str, str]:
     """Return a record's decoding and its flags as typed, without those that are off.
 
     Raises:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..output import printable
 from . import fonts
 from .sheet import (
     FAINT,
@@ -24,7 +25,7 @@ from .sheet import (
     text_width,
     wrap,
 )
-from .symbols import printable, typed
+from .symbols import typed
 from .trace_view import (
     ACCEPTED,
     BIFURCATION,

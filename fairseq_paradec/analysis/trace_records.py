@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..records import Record, field, known, words
 from .trace_view import (
     ACCEPTED,
     BIFURCATION,
@@ -27,7 +28,7 @@ from .trace_view import (
 LARGEST = 1e9
 
 
-def read_sentence(record: dict[str, Any], name: str) -> Sentence:
+def read_sentence(record: Record, name: str) -> Sentence:
     """Make a sentence of its record.
 
     Args:
@@ -37,11 +38,11 @@ def read_sentence(record: dict[str, Any], name: str) -> Sentence:
     Raises:
         UsageError: a field is missing or malformed, or the passes do not give the output.
     """
-    source = None if record.get("source") is None else _tokens(record, "source", name)
-    output = _tokens(record, "output", name)
+    source = None if record.get("source") is None else words(record, "source", name)
+    output = words(record, "output", name)
     done: list[str] = []
     passes: list[Pass] = []
-    entries = _field(record, "trace", list, name)
+    entries = field(record, "trace", list, name)
     if any(type(entry) is dict and "positions" in entry for entry in entries):
         passes, done = _read_reordered(entries, name)
     else:
@@ -107,7 +108,7 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
         where = f"{name}, pass {number}"
         if type(entry) is not dict:
             raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
-        tokens, places = _tokens(entry, "verifier", where), _field(entry, "positions", list, where)
+        tokens, places = words(entry, "verifier", where), field(entry, "positions", list, where)
         new = dict(zip(places, tokens)) if all(type(at) is int for at in places) else {}
         if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
             raise UsageError(f"{where}: got positions {places!r}; allowed: a new one per token")
@@ -146,13 +147,13 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
     """
     if type(entry) is not dict:
         raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
-    draft, verifier = _tokens(entry, "draft", where), _tokens(entry, "verifier", where)
-    start, accepted = _field(entry, "start", int, where), _field(entry, "num_accepted", int, where)
+    draft, verifier = words(entry, "draft", where), words(entry, "verifier", where)
+    start, accepted = field(entry, "start", int, where), field(entry, "num_accepted", int, where)
     if start != len(done):
         raise UsageError(f"{where} starts at {start}, after {len(done)} committed tokens")
     if not 0 <= accepted <= len(draft):
         raise UsageError(f"{where} accepts {accepted} of {len(draft)} drafted tokens")
-    committed = _committed(draft, verifier, accepted, _field(entry, "num_committed", int, where))
+    committed = _committed(draft, verifier, accepted, field(entry, "num_committed", int, where))
     if committed is None:
         raise UsageError(f"{where} commits {entry['num_committed']} tokens, which it does not have")
     if EOS in committed:
@@ -185,7 +186,7 @@ def _committed(
 
 
 def _draft_cells(
-    entry: dict[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+    entry: Mapping[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
 ) -> list[Cell]:
     """Judge the drafted tokens; ``count`` positions of the pass were committed."""
     cells = []
@@ -202,7 +203,7 @@ def _draft_cells(
                 state,
                 entry["start"] + i,
                 _log_prob(entry, "draft_log_probs", i),
-                _known(entry, "draft_ranks", i, int),
+                known(entry, "draft_ranks", i, int),
                 confidence=_share(entry, "draft_confidences", i),
             )
         )
@@ -210,7 +211,7 @@ def _draft_cells(
 
 
 def _verifier_cells(
-    entry: dict[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+    entry: Mapping[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
 ) -> list[Cell]:
     """Judge the verifier's tokens; ``count`` positions of the pass were committed."""
     cells = []
@@ -231,9 +232,9 @@ def _up_to_end(line: list[str], first: int) -> list[str]:
     return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
 
 
-def _own(entry: dict[str, Any], i: int, token: str, state: str, position: int) -> Cell:
+def _own(entry: Mapping[str, Any], i: int, token: str, state: str, position: int) -> Cell:
     """Return the verifier's token i of a pass, which stands at ``position``."""
-    other = _known(entry, "runner_up", i, str)
+    other = known(entry, "runner_up", i, str)
     return Cell(
         token,
         state,
@@ -242,44 +243,20 @@ def _own(entry: dict[str, Any], i: int, token: str, state: str, position: int) -
         None,
         other,
         None if other is None else _log_prob(entry, "runner_up_log_probs", i),
-        _known(entry, "directions", i, str),
+        known(entry, "directions", i, str),
     )
 
 
-def _log_prob(entry: dict[str, Any], key: str, i: int) -> float | None:
+def _log_prob(entry: Mapping[str, Any], key: str, i: int) -> float | None:
     """Return a log-probability, -inf for null; None if it is missing or no number."""
     values = entry.get(key)
     if isinstance(values, list) and i < len(values) and values[i] is None:
         return -math.inf
-    value = _known(entry, key, i, (int, float))
+    value = known(entry, key, i, (int, float))
     return float(value) if value is not None and abs(value) < LARGEST else None
 
 
-def _share(entry: dict[str, Any], key: str, i: int) -> float | None:
+def _share(entry: Mapping[str, Any], key: str, i: int) -> float | None:
     """Return a probability; None if it is missing or none."""
-    value = _known(entry, key, i, (int, float))
+    value = known(entry, key, i, (int, float))
     return float(value) if value is not None and 0 <= value <= 1 else None
-
-
-def _known(entry: dict[str, Any], key: str, i: int, kind: Any) -> Any:
-    """Return entry i of a list; None if the list is missing or short, or the kind is wrong."""
-    values = entry.get(key)
-    if not isinstance(values, list) or i >= len(values):
-        return None
-    value = values[i]
-    return value if isinstance(value, kind) and not isinstance(value, bool) else None
-
-
-def _field(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
-    """Return a required field."""
-    if type(entry.get(key)) is not kind:
-        raise UsageError(f"{where}: {key!r} is missing or no {kind.__name__}")
-    return entry[key]
-
-
-def _tokens(entry: dict[str, Any], key: str, where: str) -> list[str]:
-    """Return a required list of tokens."""
-    tokens: list[str] = _field(entry, key, list, where)
-    if not all(isinstance(token, str) for token in tokens):
-        raise UsageError(f"{where}: {key!r} holds other things than tokens")
-    return tokens

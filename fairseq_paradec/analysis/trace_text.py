@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .symbols import display_width, printable
+from ..output import printable
+from .symbols import display_width
 from .trace_view import (
     ACCEPTED,
     BIFURCATION,

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..output import printable
+from ..records import Record
 from . import ddg, page
 from .promises import engine_of, promise_of
-from .symbols import is_rtl, printable, typed
+from .symbols import is_rtl, typed
 from .trace_text import MARKS
 from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
 
@@ -70,7 +72,7 @@ def opening(view: str = "output") -> str:
 
 def sentence(
     sentences: Sequence[Sentence],
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Record],
     files: Sequence[str] = (),
     missing: Sequence[str] = (),
 ) -> str:
@@ -119,7 +121,7 @@ class Words:
         return self._places[token]
 
 
-def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
+def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
     """Return the data of a sentence decoded by one method."""
     return {
         "decoding": printable(one.decoding),
@@ -145,7 +147,7 @@ def _panel(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any
     }
 
 
-def _is_reordered(record: dict[str, Any]) -> bool:
+def _is_reordered(record: Record) -> bool:
     """Return whether the passes have positions in the output."""
     return any("positions" in entry for entry in record["trace"])
 
@@ -223,7 +225,7 @@ def _steps(one: Sentence) -> list[dict[str, Any]]:
     ]
 
 
-def _graph(one: Sentence, record: dict[str, Any], words: Words) -> dict[str, Any]:
+def _graph(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
     """Return the dependency graph, or the reason for its absence."""
     if ddg.method(record) not in ddg.DECODINGS:
         return {"graph": None, "no_graph": ""}

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..analysis.symbols import printable
 from ..analysis.text_table import table
 from ..measure import documents
+from ..output import printable
 from . import analyse_flops, analyse_speed, analyse_texts
 
 

@@ -16,6 +16,7 @@ from ..analysis.flops import Count, Heads, Shape
 from ..analysis.timing import Spread, speed_up
 from ..analysis.training_flops import Update
 from ..errors import UsageError, option_error
+from ..measure.traits import traits
 from ..methods import registry
 from ..methods.registry import METHODS
 from . import arguments
@@ -123,22 +124,22 @@ class Models:
     beam: int | None
 
     def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments of ``Method.flops`` for a record, after the record itself.
+        """Return the arguments of ``Traits.flops`` for a record, after the record itself.
 
         Raises:
             UsageError: other models made it, or its method is not counted.
         """
         name, shape = record["decoding"], self.base.shape
-        counted = [one.name for one in METHODS.values() if one.flops is not None]
+        counted = [name for name in METHODS if traits(name).flops is not None]
         if name not in counted:
             raise option_error("TRACE", f"{path} by {name}", ", ".join(counted))
         method = METHODS[name]
         if record.get("source") is None:
             raise option_error("TRACE", path, f"{TRACED}, with sources")
-        if name == "assisted" and record["flags"].get("draft_tree") is not None:
-            raise option_error("TRACE", f"{path} with --draft-tree", "assisted without it")
+        if record["flags"].get("draft_tree") is not None and not traits(name).counts_trees:
+            raise option_error("TRACE", f"{path} with --draft-tree", f"{name} without it")
         made_by = f"for {path} by {name}"
-        drafts = method.model == registry.BLOCK_NAT
+        drafts = method.drafts_alone
         if shape is None or (self.base.kind == BLOCK_NAT) != drafts:
             wanted = BLOCK_NAT if drafts else TRANSFORMER
             raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
@@ -232,10 +233,11 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         for record in read_records(path):
             needed = models.needs(record, path)
             method, length = record["decoding"], len(record["output"])
-            count = METHODS[method].flops
+            source = record["source"] or ()  # ``needs`` refuses a record without
+            count = traits(method).flops
             assert count is not None  # ``needs`` raises an error otherwise
             total += count(record, **needed)
-            plain += flops.greedy(needed["shape"], len(record["source"]), length)
+            plain += flops.greedy(needed["shape"], len(source), length)
             sentences, tokens = sentences + 1, tokens + length
             oracle |= record["flags"].get("jacobi_length") == "oracle"
         row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)

@@ -13,10 +13,11 @@ from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, bl
 from ..analysis.trace_records import read_sentence
 from ..errors import UsageError, option_error
 from ..measure.documents import BENCHMARK, check
+from ..records import Record
+from ..records import read as read_lines
 from .analyse_texts import Row
 from .pages import check_picture
 from .text_files import named, read
-from .trace import records
 
 MEASURED = "what paradec benchmark wrote"
 TRACED = "what --trace-file wrote"
@@ -39,13 +40,13 @@ def read_benchmark(path: str) -> dict[str, Any]:
     return document
 
 
-def read_records(path: str) -> Iterator[dict[str, Any]]:
+def read_records(path: str) -> Iterator[Record]:
     """Yield the sentences of a trace, each checked.
 
     Raises:
         UsageError: the file is no trace, or a sentence contradicts itself; the line is named.
     """
-    for number, record in records(path):
+    for number, record in read_lines(path):
         try:
             read_sentence(record, "the sentence")
         except UsageError as error:

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ..analysis.symbols import printable
 from ..errors import UsageError
-from ..output import whole_lines
+from ..output import printable, whole_lines
 
 
 def whole_number(text: str) -> int:

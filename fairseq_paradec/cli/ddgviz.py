@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import ddg, page, viewer
-from ..decoding.trace import is_report
 from ..errors import UsageError, option_error
+from ..records import TRACE, is_report, written_by
 from . import arguments, pages, trace
 
 EXAMPLE = """\
@@ -52,7 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add, number = parser.add_argument, arguments.whole_number
-    add("given", metavar="FILE|DATA", help=f"{trace.WRITTEN_BY}; or a fairseq data folder")
+    add("given", metavar="FILE|DATA", help=f"{written_by(TRACE)}; or a fairseq data folder")
     show = parser.add_argument_group("what to show").add_argument
     show("--sentence", metavar="ID", nargs="+", help="of FILE: these numbers (default: the first)")
     show("--out", metavar="PICTURE", help="draw it: .png or .svg; several get -ID in their names")
@@ -175,7 +175,7 @@ def _check_data(args: argparse.Namespace) -> None:
         args.path = os.path.join(args.given, MODEL)
         if not os.path.isfile(args.path):
             raise UsageError(f"DATA: {args.given} has no {MODEL}; allowed: --path MODEL")
-    from ..measure import loading
+    from ..tasks import loading
 
     loading.check_inputs(args.given, args.path)
     if args.trace is not None:
@@ -195,7 +195,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
     Raises:
         UsageError: a flag or a sentence is wrong, or no sentence could be decoded.
     """
-    from ..measure import loading
+    from ..tasks import loading
 
     by_number = args.ids is not None
     lines, encoding = ([], {}) if by_number else (_lines(args), _encoding(args))
@@ -211,7 +211,7 @@ def _decode(args: argparse.Namespace, path: str) -> None:
         options["jacobi_length"] = args.jacobi_length
     if args.block_size is not None:
         options["block_size"] = args.block_size
-    generator = loading.generator(task, models, **options)
+    generator = loading.decoder(task, models, **options)
     for number in numbers:
         task.inference_step(generator, models, dataset.collater([dataset[number]]))
     if not os.path.exists(path):

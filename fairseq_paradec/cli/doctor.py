@@ -48,7 +48,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from ..measure.loading import check_inputs, load
+    from ..tasks.loading import check_inputs, load
     from ..translator import Translator
 
     with arguments.quiet():
@@ -141,7 +141,7 @@ def decoders(
         more = {"drafter_path": str(drafter)} if drafter and "drafter_path" in method.reads else {}
         problem = refusal(models, task, name, engine="torch", **more)
         if problem is None:
-            yield name, f"fits; greedy's output: {method.exact_words}"
+            yield name, f"fits; greedy's output: {method.exact.words}"
         elif drafter is None and (recipe := recipes.get(str(method.drafter))):
             yield name, f"needs {recipe}" if wrong is None else f"no: {wrong}"
         else:
@@ -154,8 +154,10 @@ def decoders(
 
 def refusal(models: Sequence[Any], task: Any, name: str, **options: str) -> str | None:
     """Return why a decoder with these options refuses the models; None: it does not."""
+    from ..methods.configure import configure
+
     try:
-        task.build_generator(models, argparse.Namespace(decoding=name, **options))
+        task.build_decoder(models, configure(decoding=name, **options))
     except UsageError as error:
         return str(error)
     return None

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, option_error
+from ..records import Record, read
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -208,8 +209,8 @@ def decode(name: str, folder: Path) -> dict[str, Any]:
     """
     path = folder / f"{name}.jsonl"
     execute(f"{GENERATE}{TRACES[name]} --batch-size 1 --trace-file {shlex.quote(str(path))}")
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    records.sort(key=lambda record: record["id"])
+    records = [record for _, record in read(str(path))]
+    records.sort(key=lambda record: record["id"] or 0)
     return {
         "sentences": len(records),
         "tokens": sum(record["num_tokens"] for record in records),
@@ -218,7 +219,7 @@ def decode(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def digest(records: Sequence[dict[str, Any]]) -> str:
+def digest(records: Sequence[Record]) -> str:
     """Return a checksum of all outputs and pass counts, and of the drafts that pictures show.
 
     Probabilities are left out: another processor rounds them differently.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import images
+from .. import images, records
 from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
-from ..decoding.trace import SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Pixels, Size
 from .text_files import printed, read
@@ -43,8 +41,10 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     Raises:
         UsageError: there is no such folder or subset, or its images contradict ``sizes.json``.
     """
+    from ..encoders.intensities import dictionary  # takes seconds to load
+
     sizes = images.read_sizes(data)
-    special = images.dictionary().nspecial
+    special = dictionary().nspecial
     sides = []
     for language, size in zip(images.LANGUAGES, sizes, strict=True):
         stem = Path(data) / f"{subset}.{'-'.join(images.LANGUAGES)}.{language}"
@@ -126,16 +126,14 @@ def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
     """
     seen: set[int] = set()
     passes, blocks = 0, []
-    for at, line in enumerate(read("--stats", path).splitlines(), start=1):
+    for at, record in records.read(path, records.STATS, "--stats"):
         try:
-            record = json.loads(line)
-            number, decoding = record["id"], record["decoding"]
-            accepted, count = record["num_accepted"], record["num_tokens"]
-            whole = all(type(one) is int and one >= 0 for one in (number, count, *accepted))
-            if record["schema"] != SCHEMA or not whole or not accepted:
-                raise ValueError("another schema")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UsageError(f"{path}, line {at}: allowed: what --stats-file wrote") from error
+            number, count = records.count(record, "id"), records.count(record, "num_tokens")
+            accepted = records.counts(record, "num_accepted")
+            if not accepted:
+                raise UsageError("'num_accepted' is empty")
+        except UsageError as error:
+            raise UsageError(f"{path}, line {at}: {error}") from error
         if count != size.num_tokens + 1 or sum(accepted) > count:
             raise UsageError(
                 f"{path}, line {at}: got {count} tokens, {sum(accepted)} of them accepted; "
@@ -146,7 +144,7 @@ def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
             raise option_error(f"{path}, line {at}", f"image {number!r}", allowed)
         seen.add(number)
         passes += len(accepted)
-        if decoding in (METHOD, SINGLE_TOKENS):
+        if record.get("decoding") in (METHOD, SINGLE_TOKENS):
             blocks += block_sizes(accepted, count)
     if len(seen) < len(numbers):
         missing = next(number for number in numbers if number not in seen)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from ..analysis import (
     acceptance_by_position,
@@ -29,11 +29,11 @@ from ..analysis import (
     viewer,
 )
 from ..analysis.benchmark_tables import tables
-from ..analysis.symbols import printable
 from ..analysis.tally import Tally
-from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..measure import documents
+from ..output import printable
+from ..records import Record, parse, parse_any
 from . import arguments, pages, trace
 
 ALLOWED = (
@@ -55,7 +55,7 @@ class Lines:
         self.places: dict[trace.Key, tuple[int, int, int]] = {}
         self._keys = trace.Keys()
 
-    def add(self, record: dict[str, Any], number: int, offset: int) -> None:
+    def add(self, record: Record, number: int, offset: int) -> None:
         """Note where a sentence stands.
 
         Args:
@@ -66,12 +66,12 @@ class Lines:
         source = hash(tuple(record.get("source") or ()))
         self.places[self._keys.of(record, number)] = number, offset, source
 
-    def read(self, key: trace.Key) -> tuple[trace_view.Sentence, dict[str, Any]]:
+    def read(self, key: trace.Key) -> tuple[trace_view.Sentence, Record]:
         """Read a sentence again; return it with its record."""
         number, offset, _ = self.places[key]
         with open(self.path, "rb") as file:
             file.seek(offset)
-            record = trace.parse(file.readline(), f"{self.path}, line {number}")
+            record = parse(file.readline(), f"{self.path}, line {number}")
         return trace_records.read_sentence(record, key[0]), record
 
 
@@ -173,7 +173,7 @@ def read_lines(path: Path, found: Folder) -> None:
             itself.
     """
     with open(path, "rb") as file:
-        first = parse(file.readline(), f"{path}, line 1")
+        first = parse_any(file.readline(), f"{path}, line 1")
         if first is None:
             found.skipped[path.name] = "JSON lines of another kind"
             return
@@ -196,7 +196,7 @@ def read_lines(path: Path, found: Folder) -> None:
     found.tallies.append(tally)
 
 
-def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[dict[str, Any]]:
+def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[Record]:
     """Yield a file's records, checked and counted, one line in memory at a time.
 
     Args:
@@ -210,7 +210,7 @@ def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[dict[str, An
     offset = 0
     for number, line in enumerate(file, start=1):
         where = f"{lines.path}, line {number}"
-        record = parse(line, where)
+        record = parse_any(line, where)
         if record is None or ("trace" in record) != tally.has_passes:
             raise UsageError(f"{where}: got a line of another kind than the first one")
         try:
@@ -223,25 +223,6 @@ def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[dict[str, An
         lines.add(record, number, offset)
         offset += len(line)
         yield record
-
-
-def parse(line: bytes, where: str) -> dict[str, Any] | None:
-    """Read a line of a trace or of statistics; return None if it is of neither.
-
-    Args:
-        line: as in the file.
-        where: file and number of the line, for errors.
-
-    Raises:
-        UsageError: it is no JSON, or of another version.
-    """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return trace.parse(line, where)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        return None
-    return record if record.get("version") in READABLE_VERSIONS else trace.parse(line, where)
 
 
 def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..decoding.trace import SCHEMA
+from .. import records
 from ..errors import UsageError, option_error
 
 # Line types of fairseq-generate by kind of text; the first that is there counts.
@@ -169,13 +168,7 @@ def seconds_of(path: str, count: int) -> list[float]:
         UsageError: it is another file, or a sentence has no time of its own.
     """
     times: dict[int, float] = {}
-    for number, line in enumerate(read("--stats", path).splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-            raise UsageError(f"{path}, line {number}: allowed: a file that --stats-file wrote")
+    for number, record in records.read(path, records.STATS, "--stats"):
         if record.get("batch_size") != 1:
             raise UsageError(
                 f"{path}, line {number}: got a batch of {record.get('batch_size')}; allowed: "

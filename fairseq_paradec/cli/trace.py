@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import re
 import shutil
@@ -18,95 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TextIO
 
 from ..analysis import page, trace_records, trace_text, trace_view, viewer
-from ..analysis.symbols import printable
-from ..decoding.trace import READABLE_VERSIONS, SCHEMA
 from ..errors import UsageError, option_error
 from ..images import Size
-from ..output import discard_output
+from ..output import discard_output, printable
+from ..records import TRACE, Record, lines_of, open_records, parse, read, written_by
 from . import arguments, pages
-
-WRITTEN_BY = "a file that --trace-file wrote"
-
-
-def parse(line: bytes, where: str) -> dict[str, Any]:
-    """Read one line of a trace.
-
-    Args:
-        line: as in the file.
-        where: file and number of the line, for errors.
-
-    Raises:
-        UsageError: it is no sentence of a trace.
-    """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        if line.startswith(b"{") and not line.endswith(b"\n"):
-            raise UsageError(
-                f"{where}: the file is cut off in the middle of this line, as after a crash; "
-                "allowed: whole lines only"
-            ) from error
-        raise UsageError(
-            f"{where}: got no JSON, or a part of it ({error}); allowed: {WRITTEN_BY}"
-        ) from error
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise UsageError(f"{where}: got no record of a decoder; allowed: {WRITTEN_BY}")
-    if record.get("version") not in READABLE_VERSIONS:
-        allowed = " or ".join(map(str, READABLE_VERSIONS))
-        raise UsageError(
-            f"{where}: got version {record.get('version')!r}; allowed: version {allowed}"
-        )
-    if "trace" not in record:
-        raise UsageError(f"{where}: got statistics without passes; allowed: {WRITTEN_BY}")
-    return record
-
-
-def opened(path: str) -> BinaryIO:
-    """Open a trace.
-
-    Args:
-        path: the file.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise option_error("FILE", path, f"{WRITTEN_BY} ({error.strerror})") from error
-
-
-def parsed(path: str, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the sentences of an open trace with their lines' numbers, one line in memory at a time.
-
-    Args:
-        path: the file's name, for errors.
-        file: open, at its beginning.
-
-    Raises:
-        UsageError: it is empty, or has a line that is no sentence of a trace.
-    """
-    number = 0
-    for number, line in enumerate(iter(file.readline, b""), start=1):
-        yield number, parse(line, f"{path}, line {number}")
-    if number == 0:
-        raise option_error("FILE", path, f"{WRITTEN_BY}; this one is empty")
-
-
-def records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the sentences of a trace with their lines' numbers, one line in memory at a time.
-
-    Args:
-        path: the file.
-
-    Raises:
-        UsageError: it cannot be read, is empty, or has a line that is no sentence of a trace.
-    """
-    with opened(path) as file:
-        yield from parsed(path, file)
 
 
 @dataclass(frozen=True)
@@ -122,7 +40,7 @@ class Entry:
 
     file: int
     number: int
-    record: dict[str, Any]
+    record: Record
     sentence: trace_view.Sentence
 
 
@@ -137,7 +55,7 @@ class Keys:
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
 
-    def of(self, record: dict[str, Any], number: int) -> Key:
+    def of(self, record: Record, number: int) -> Key:
         """Return the key of the next line.
 
         Args:
@@ -158,16 +76,16 @@ class Indexed:
         path: the file.
 
     Raises:
-        UsageError: as ``records``, for any line; or the file is a pipe.
+        UsageError: as ``records.read``, for any line; or the file is a pipe.
     """
 
     def __init__(self, path: str) -> None:
         self.places: dict[Key, tuple[int, int]] = {}  # offset, number of the line
-        self._path, self._file = path, opened(path)
+        self._path, self._file = path, open_records(path)
         if not self._file.seekable():
             raise option_error("FILE", path, "no pipe, but as the first of several files")
         keys, offset = Keys(), 0
-        for number, record in parsed(path, self._file):
+        for number, record in lines_of(path, self._file):
             self.places[keys.of(record, number)] = offset, number
             offset = self._file.tell()
 
@@ -175,7 +93,7 @@ class Indexed:
         """Close the file."""
         self._file.close()
 
-    def find(self, key: Key) -> tuple[int, dict[str, Any]] | None:
+    def find(self, key: Key) -> tuple[int, Record] | None:
         """Return the number and the record of a sentence's line; None if it is not there."""
         if key not in self.places:
             return None
@@ -219,13 +137,13 @@ def groups(
 
 
 #: A line of one file: which file, the line's number, the record.
-Line = tuple[int, int, dict[str, Any]]
+Line = tuple[int, int, Record]
 
 
 def _found(first: str, others: Sequence[Indexed]) -> Iterator[tuple[str, list[Line]]]:
     """Yield every sentence's name and lines."""
     keys, seen = Keys(), set()
-    for number, record in records(first):
+    for number, record in read(first):
         key = keys.of(record, number)
         if others:
             seen.add(key)
@@ -306,7 +224,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.set_defaults(plugin=False)
     add = parser.add_argument
-    add("file", metavar="FILE", nargs="+", help=f"{WRITTEN_BY}; several are shown side by side")
+    add("file", metavar="FILE", nargs="+", help=f"{written_by(TRACE)}; or several, side by side")
     add("--html", metavar="PAGE", help="also write a page that needs no other file")
     add("--picture", metavar="OUT", help="also draw the first sentence, .png or .svg")
     add(

@@ -11,26 +11,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import option_error
 from ..methods.describe import flag_help
-from ..options import OPTIONS, flag
+from ..options import ALL, OPTIONS, flag
 from ..output import FAILED
 from . import arguments, machines, translate_corpus
 
-#: Flags of fairseq's search, with their types and helps.
-SEARCH: dict[str, tuple[Callable[[str], Any], str]] = {
-    "beam": (
-        arguments.whole_number,
-        "for --decoding beam, or a decoder that reads it (default: 5)",
-    ),
-    "lenpen": (float, "exponent of the length in a beam's scores (default: 1)"),
-    "max_len_a": (float, "an output has at most A * source tokens + B tokens (default: 0)"),
-    "max_len_b": (arguments.whole_number, "see --max-len-a (default: 200)"),
-}
+#: Flags of fairseq's search that this command has.
+SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +55,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     corpus.add_argument("--column", help="of parquet files (default: text)")
     machines.declare(corpus)
     search = parser.add_argument_group("fairseq's flags of the search").add_argument
-    for name, (kind, text) in SEARCH.items():
-        search(flag(name), type=kind, help=text)
+    for name in SEARCH:
+        option = ALL[name]
+        search(flag(name), type=option.kind, help=f"{option.help} (default: {option.default:g})")
     decode = parser.add_argument_group("flags of decoding").add_argument
     for name, option in OPTIONS.items():
         text = flag_help(name).replace("%", "%%")

@@ -2,7 +2,9 @@
 //
 // The library needs no header of torch or Python, so it fits every release of them. It is built once
 // for each instruction set; Python loads the processor's.
+#include <cstddef>
 #include <new>
+#include <string>
 
 #include "beam.h"
 #include "write.h"
@@ -39,7 +41,48 @@ Memory<float> make_table(const float* vectors, int count, int size) {
     return table;
 }
 
+// The version of this interface: it goes up when a function or the meaning of a number changes.
+constexpr int32_t VERSION = 1;
+
+// The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
+// paradec_stack_norm number them.
+enum MapOf : int { QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT };
+enum NormOf : int { SELF_NORM, CROSS_NORM, FEED_NORM };
+enum NormOfStack : int { EMBEDDING_NORM, FINAL_NORM };
+
+#define AT(type, field) " " #field "@" + std::to_string(offsetof(type, field))
+#define SIZE(type) "\n" #type " " + std::to_string(sizeof(type))
+
+// What Python mirrors: the version; then of each structure its size, and its fields with their offsets.
+std::string layout() {
+    return std::to_string(VERSION) +
+           SIZE(Chunk) + AT(Chunk, rows) + AT(Chunk, width) + AT(Chunk, tokens) + AT(Chunk, begins) +
+           AT(Chunk, counts) + AT(Chunk, starts) + AT(Chunk, own_rows) + AT(Chunk, source_rows) +
+           AT(Chunk, seen) + AT(Chunk, seen_rows) + AT(Chunk, mask) + AT(Chunk, slots) + AT(Chunk, bases) +
+           AT(Chunk, depths) + AT(Chunk, sees) + AT(Chunk, tree) +
+           SIZE(Store) + AT(Store, keys) + AT(Store, values) + AT(Store, layers) + AT(Store, rows) +
+           AT(Store, slots) + AT(Store, lengths) +
+           SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
+           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) +
+           SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
+           AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, tokens) +
+           AT(Writing, scores) + AT(Writing, written) +
+           SIZE(Choices) + AT(Choices, limits) + AT(Choices, forced) + AT(Choices, drafted) +
+           AT(Choices, best) + AT(Choices, score) + AT(Choices, drafted_score) + AT(Choices, drafted_rank) +
+           AT(Choices, normalised) + AT(Choices, count) +
+           SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
+           AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
+           AT(Step, token_scores) + AT(Step, end_scores) +
+           SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
+           AT(Extended, word_scores);
+}
+
 }  // namespace
+
+API const char* paradec_layout() {
+    static const std::string text = layout();
+    return text.c_str();
+}
 
 API int paradec_lanes() { return LANES; }
 
@@ -82,7 +125,13 @@ API void paradec_stack_layer(Stack* stack, int layer, int pre_norm, int activati
 API int paradec_stack_map(Stack* stack, int layer, int which, const float* weight, const float* bias,
                           int outputs, int inputs, int form) try {
     Layer& own = stack->layers[layer];
-    Linear* maps[] = {&own.qkv, &own.self_out, &own.cross_query, &own.cross_out, &own.feed_in, &own.feed_out};
+    Linear* maps[FEED_OUT + 1];
+    maps[QKV] = &own.qkv;
+    maps[SELF_OUT] = &own.self_out;
+    maps[CROSS_QUERY] = &own.cross_query;
+    maps[CROSS_OUT] = &own.cross_out;
+    maps[FEED_IN] = &own.feed_in;
+    maps[FEED_OUT] = &own.feed_out;
     *maps[which] = pack(weight, bias, outputs, inputs, (Form)form);
     return 0;
 } catch (const std::bad_alloc&) {
@@ -92,11 +141,10 @@ API int paradec_stack_map(Stack* stack, int layer, int which, const float* weigh
 API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weight, const float* bias, float epsilon) try {
     Norm norm = make_norm(weight, bias, stack->dim, epsilon);
     if (layer < 0) {
-        (which == 0 ? stack->embedding_norm : stack->final_norm) = std::move(norm);
+        (which == EMBEDDING_NORM ? stack->embedding_norm : stack->final_norm) = std::move(norm);
     } else {
         Layer& own = stack->layers[layer];
-        Norm* norms[] = {&own.self_norm, &own.cross_norm, &own.feed_norm};
-        *norms[which] = std::move(norm);
+        (which == SELF_NORM ? own.self_norm : which == CROSS_NORM ? own.cross_norm : own.feed_norm) = std::move(norm);
     }
     return 0;
 } catch (const std::bad_alloc&) {

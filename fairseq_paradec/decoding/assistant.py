@@ -126,8 +126,9 @@ class TreeAssistant(AssistantDrafter):
         level = 0
         while True:
             depths = torch.full(hidden.shape[:2], level, dtype=torch.int32, device=device)
+            at = self.rules.at(rows, starts, depths)
             tokens, log_probs = self.projection.candidates(
-                self.scorer.projection, hidden, self.rules, rows, CHOICES, starts, depths
+                self.scorer.projection, hidden, at, CHOICES
             )
             if bool(torch.isnan(log_probs).any()):
                 raise nan_error(self.flag, [self.scorer.model])

@@ -10,6 +10,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from ..options import DecodingConfig
 from .samples import select_rows
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,22 @@ class Audit:
         self.sentences = 0
         self.identical = 0
         self.ties = 0
+
+    @classmethod
+    def of(cls, models: list[Any], config: DecodingConfig, context: Any) -> Audit:
+        """Return the judge of a decoder: see ``methods/base.py``'s Decoder for the arguments."""
+        return cls(
+            models,
+            context.words,
+            max_len_a=config.max_len_a,
+            max_len_b=config.max_len_b,
+            min_len=config.min_len,
+            normalize_scores=not config.unnormalized,
+            len_penalty=config.lenpen,
+            unk_penalty=config.unkpen,
+            temperature=config.temperature,
+            tokens_to_suppress=tuple(context.tokens_to_suppress),
+        )
 
     @torch.no_grad()
     def compare(

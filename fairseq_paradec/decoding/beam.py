@@ -117,8 +117,8 @@ class BeamSearch:
             width = scores.size(1)
             hidden = self.scorer.step(inputs, mask=self._mask(written, device))
             repeated = [row for row in live for _ in range(width)]
-            starts = [written] * len(repeated)
-            found = self.scorer.best(hidden, rules, repeated, self.count, starts)  # (S·W)×z×N
+            at = rules.at(repeated, [written] * len(repeated))
+            found = self.scorer.best(hidden, at, self.count)  # (S·W)×z×N
             best = Best(*(part.unflatten(0, (len(live), width)) for part in found))
             step = self.extend(best, scores.to(best.scores.dtype))
             written += z

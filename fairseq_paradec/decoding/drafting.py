@@ -102,7 +102,7 @@ class ModelDrafter(Drafter):
         if self.most_nodes is not None:
             return self._trees(hidden, rows, counts, self.most_nodes)
         scored = self.projection.choose(
-            self.scorer.projection, hidden, self.rules, rows, normalised=self.traced
+            self.scorer.projection, hidden, self.rules.at(rows), self.traced
         )
         if bool(torch.isnan(scored.scores).any()):
             raise self.nan_error()
@@ -120,7 +120,7 @@ class ModelDrafter(Drafter):
     def _trees(self, hidden: Tensor, rows: Sequence[Row], counts: list[int], most: int) -> Proposal:
         """Draft the likeliest paths of each row, as trees of at most ``most`` nodes."""
         tokens, log_probs = self.projection.candidates(
-            self.scorer.projection, hidden, self.rules, rows, CHOICES
+            self.scorer.projection, hidden, self.rules.at(rows), CHOICES
         )
         if bool(torch.isnan(log_probs).any()):
             raise self.nan_error()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from ..records import PassRecord
 from .acceptance import ExactMatch
 from .row import Row
 from .sampling import Sampling
-from .token_rules import Scored, TokenRules, starts_of
-from .trace import PassDetails, PassRecord
+from .token_rules import Positions, Scored, TokenRules, starts_of
+from .trace import PassDetails
 from .trees import Nodes, Trees, branches, pick, plant
 
 if TYPE_CHECKING:
@@ -93,16 +94,8 @@ class Verifier(Protocol):
         """Return B×R×V log-probabilities for the output of ``step``."""
         ...
 
-    def choose(
-        self,
-        hidden: Any,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
-        """Choose at every position for the output of ``step``; see TokenRules.choose."""
+    def choose(self, hidden: Any, at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose at every position for the output of ``step``; see Positions.choose."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -252,12 +245,12 @@ def _score(
     draft = _rectangle(drafts, rules.pad, rules.device) if whole else None  # B×K
     if log_probs is not None:
         wanted = None if sampling is not None and not record_tokens else draft
-        scored = rules.choose(log_probs, rows, wanted)
+        scored = rules.at(rows).choose(log_probs, wanted)
         if sampling is not None:
             assert draft is not None
             scored = sampling.choose(log_probs, scored, draft, drawn_from)
     elif scored is None:
-        scored = scorer.choose(hidden, rules, rows, draft)
+        scored = scorer.choose(hidden, rules.at(rows), draft)
     details = None
     if record_tokens:
         assert log_probs is not None

@@ -7,7 +7,6 @@ import hashlib
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import fairseq
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..records import Record
 from .engine.watch import Watch
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
@@ -31,7 +31,7 @@ def provenance(
     compiled: bool,
     models: Sequence[nn.Module],
     drafter: nn.Module | None = None,
-) -> dict[str, Any]:
+) -> Record:
     """Return a record's fields of provenance; see docs/trace.md.
 
     Args:

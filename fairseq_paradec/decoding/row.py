@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .trace import PassRecord
+from ..records import PassRecord
 
 
 @dataclass

@@ -102,26 +102,43 @@ class TokenRules:
     device: torch.device
     suppressed: tuple[int, ...] = ()
 
-    def choose(
-        self,
-        scores: Tensor,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
-        """Apply the rules and choose greedily at every position of a chunk.
+    def at(
+        self, rows: Sequence[Row], starts: list[int] | None = None, depths: Tensor | None = None
+    ) -> Positions:
+        """Return the positions of a chunk under these rules; see Positions."""
+        return Positions(self, rows, starts_of(rows) if starts is None else starts, depths)
+
+    @functools.cached_property
+    def suppressed_tokens(self) -> Tensor:
+        """``suppressed`` on the device."""
+        return torch.tensor(self.suppressed, dtype=torch.long, device=self.device)
+
+
+class Positions(NamedTuple):
+    """The positions that a chunk predicts, and what is allowed there; ``TokenRules.at`` makes it.
+
+    Attributes:
+        rules: which tokens are allowed.
+        rows: B rows, for their limits and prefixes.
+        starts: B; chunk position j of row b predicts position ``starts[b] + j``. By default the
+            first follows the row's tokens.
+        depths: B×R; of a tree, chunk position j of row b predicts position
+            ``starts[b] + depths[b, j]``. None: the chunk is no tree.
+    """
+
+    rules: TokenRules
+    rows: Sequence[Row]
+    starts: list[int]
+    depths: Tensor | None
+
+    def choose(self, scores: Tensor, draft: Tensor | None = None) -> Scored:
+        """Apply the rules and choose greedily at every position.
 
         Args:
             scores: B×R×V; written to: forbidden tokens become -inf.
-            rows: B rows, for their limits and prefixes.
             draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
-            starts: B; chunk position j of row b predicts position ``starts[b] + j``. None: the
-                first follows the row's tokens.
-            depths: B×R; of a tree, chunk position j of row b predicts position
-                ``starts[b] + depths[b, j]``.
         """
-        self.restrict(scores, rows, starts_of(rows) if starts is None else starts, depths)
+        self.restrict(scores)
         best, choices = scores.max(dim=-1)
         if draft is None:
             return Scored(choices, best)
@@ -129,28 +146,18 @@ class TokenRules:
         drafted = part.gather(2, draft[:, :, None])  # B×K×1
         return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(dim=2))
 
-    def candidates(
-        self,
-        scores: Tensor,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Apply the rules and return the best tokens at every position of a chunk.
+    def candidates(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Apply the rules and return the best tokens at every position.
 
         Args:
             scores: B×R×V; see ``choose``.
-            rows: see ``choose``.
             count: N, at most V.
-            starts: see ``choose``.
-            depths: see ``choose``.
 
         Returns:
             B×R×N tokens and their scores, the best first; of equal ones the token with the lower
             number. Where fewer tokens are allowed, the last scores are -inf.
         """
-        self.restrict(scores, rows, starts_of(rows) if starts is None else starts, depths)
+        self.restrict(scores)
         best, tokens = scores.topk(min(count + 1, scores.size(-1)), dim=-1)
         # Of equal scores topk returns any: this is rare, and a sort takes far longer.
         equal = best[..., 1:].eq(best[..., :-1]) & best[..., 1:].isfinite()
@@ -158,54 +165,38 @@ class TokenRules:
             best, tokens = scores.sort(dim=-1, descending=True, stable=True)
         return tokens[..., :count], best[..., :count]
 
-    def best(self, scores: Tensor, rows: Sequence[Row], count: int, starts: list[int]) -> Best:
+    def best(self, scores: Tensor, count: int) -> Best:
         """Apply the rules and return the best tokens at every position, and ``</s>``.
 
         Args:
             scores: B×R×V; see ``choose``.
-            rows: see ``choose``.
             count: N, at most V.
-            starts: see ``choose``.
         """
-        self.restrict(scores, rows, starts)
+        self.restrict(scores)
         best, tokens = scores.topk(count, dim=-1)
-        return Best(tokens, best, scores[:, :, self.eos])
+        return Best(tokens, best, scores[:, :, self.rules.eos])
 
-    def limits(
-        self, rows: Sequence[Row], starts: list[int], width: int, depths: Tensor | None = None
-    ) -> Limits:
-        """Return the limits at the positions of a chunk.
-
-        Args:
-            rows: B rows, for their limits and prefixes.
-            starts: B; chunk position j of row b predicts position ``starts[b] + j``.
-            width: R.
-            depths: B×R; see ``choose``.
-        """
+    def limits(self, width: int) -> Limits:
+        """Return the limits at the positions of a chunk of R = ``width``."""
+        rules, rows, starts, depths = self
         early = last = forced = free = None
         positions = None
         reach = width if depths is None else int(depths.max()) + 1
-        if min(starts) < max(self.min_len, self.forced_len):
-            positions = self._positions(starts, width, depths)
-            if self.min_len > 0:
-                early = (positions < self.min_len) & (positions >= self.forced_len)
-            if self.forced_len > 0:
-                forced = self._forced(positions, rows)
-                free = positions < self.forced_len if self.suppressed else None
+        if min(starts) < max(rules.min_len, rules.forced_len):
+            positions = self._numbers(width)
+            if rules.min_len > 0:
+                early = (positions < rules.min_len) & (positions >= rules.forced_len)
+            if rules.forced_len > 0:
+                forced = self._forced(positions)
+                free = positions < rules.forced_len if rules.suppressed else None
         if any(start + reach > row.limit for start, row in zip(starts, rows, strict=True)):
             if positions is None:
-                positions = self._positions(starts, width, depths)
-            ends = torch.tensor([row.limit for row in rows], device=self.device)
+                positions = self._numbers(width)
+            ends = torch.tensor([row.limit for row in rows], device=rules.device)
             last = positions >= ends[:, None]
         return Limits(early, last, forced, free)
 
-    def restrict(
-        self,
-        log_probs: Tensor,
-        rows: Sequence[Row],
-        starts: list[int],
-        depths: Tensor | None = None,
-    ) -> None:
+    def restrict(self, log_probs: Tensor) -> None:
         """Apply the rules at every position of a chunk.
 
         As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
@@ -214,53 +205,49 @@ class TokenRules:
         Args:
             log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary; written to:
                 forbidden tokens become -inf.
-            rows: see ``limits``.
-            starts: see ``limits``.
-            depths: see ``limits``.
         """
-        early, last, forced, free = self.limits(rows, starts, log_probs.size(1), depths)
-        log_probs[:, :, self.pad] = -math.inf
-        if self.unk_penalty != 0:
-            log_probs[:, :, self.unk] -= self.unk_penalty
+        rules = self.rules
+        early, last, forced, free = self.limits(log_probs.size(1))
+        log_probs[:, :, rules.pad] = -math.inf
+        if rules.unk_penalty != 0:
+            log_probs[:, :, rules.unk] -= rules.unk_penalty
         if early is not None:
-            log_probs[:, :, self.eos].masked_fill_(early, -math.inf)
+            log_probs[:, :, rules.eos].masked_fill_(early, -math.inf)
         if forced is not None:
             kept = log_probs.gather(2, forced[:, :, None])
-            log_probs.masked_fill_(forced.ne(self.pad)[:, :, None], -math.inf)
+            log_probs.masked_fill_(forced.ne(rules.pad)[:, :, None], -math.inf)
             log_probs.scatter_(2, forced[:, :, None], kept)
         if last is not None:
-            end_scores = log_probs[:, :, self.eos].clone()
+            end_scores = log_probs[:, :, rules.eos].clone()
             log_probs.masked_fill_(last[:, :, None], -math.inf)
-            log_probs[:, :, self.eos] = end_scores
-        if self.suppressed:
+            log_probs[:, :, rules.eos] = end_scores
+        if rules.suppressed:
             self._suppress(log_probs, free)
 
-    def _positions(self, starts: list[int], width: int, depths: Tensor | None) -> Tensor:
+    def _numbers(self, width: int) -> Tensor:
         """Return the target position that each chunk position predicts, B×R."""
-        first = torch.tensor(starts, device=self.device)
-        steps = torch.arange(width, device=self.device) if depths is None else depths
+        first = torch.tensor(self.starts, device=self.rules.device)
+        steps = self.depths
+        if steps is None:
+            steps = torch.arange(width, device=self.rules.device)
         return first[:, None] + steps
 
-    def _forced(self, positions: Tensor, rows: Sequence[Row]) -> Tensor:
+    def _forced(self, positions: Tensor) -> Tensor:
         """Return each position's prefix token, or ``<pad>`` where a row has none, B×R."""
-        filler = [self.pad] * self.forced_len
-        table = torch.tensor([(r.prefix[: r.limit] + filler)[: self.forced_len] for r in rows])
-        where = positions.clamp(max=self.forced_len - 1)
-        forced = table.to(self.device).gather(1, where)
-        return forced.masked_fill(positions >= self.forced_len, self.pad)
+        pad, width = self.rules.pad, self.rules.forced_len
+        filler = [pad] * width
+        table = torch.tensor([(r.prefix[: r.limit] + filler)[:width] for r in self.rows])
+        where = positions.clamp(max=width - 1)
+        forced = table.to(self.rules.device).gather(1, where)
+        return forced.masked_fill(positions >= width, pad)
 
     def _suppress(self, log_probs: Tensor, free: Tensor | None) -> None:
         """Forbid the suppressed tokens, but where they are free."""
-        tokens = self.suppressed_tokens
-        if log_probs.size(2) <= self.suppressed[-1]:  # over a shortlist
-            tokens = tokens[: bisect.bisect_left(self.suppressed, log_probs.size(2))]
+        tokens, suppressed = self.rules.suppressed_tokens, self.rules.suppressed
+        if log_probs.size(2) <= suppressed[-1]:  # over a shortlist
+            tokens = tokens[: bisect.bisect_left(suppressed, log_probs.size(2))]
         if free is None:
             log_probs.index_fill_(2, tokens, -math.inf)
             return
         kept = log_probs.index_select(2, tokens).masked_fill_(~free[:, :, None], -math.inf)
         log_probs.index_copy_(2, tokens, kept)
-
-    @functools.cached_property
-    def suppressed_tokens(self) -> Tensor:
-        """``suppressed`` on the device."""
-        return torch.tensor(self.suppressed, dtype=torch.long, device=self.device)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .acceptance import ExactMatch
 from .engine.masks import Tree
-from .token_rules import Scored, TokenRules, starts_of
+from .token_rules import Scored, TokenRules
 
 if TYPE_CHECKING:
     from .row import Row
@@ -226,15 +226,15 @@ def branches(
         acceptance: the rule.
         whole: whether log-probabilities are wanted.
     """
-    depths, starts = trees.mask.depths, starts_of(rows)
+    at = rules.at(rows, depths=trees.mask.depths)
     scored, log_probs = None, None
     if whole:
         log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
         ruled = log_probs.clone()
-        chosen = rules.choose(ruled, rows, None, starts, depths)
+        chosen = at.choose(ruled)
         passes, scores = _judge(acceptance, trees, chosen, ruled, rules.pad)
     else:
-        scored = chosen = scorer.choose(hidden, rules, rows, None, starts, depths)
+        scored = chosen = scorer.choose(hidden, at)
         passes = [
             [tokens[i] == choices[parent + 1] for i, parent in enumerate(parents)]
             for (tokens, parents, _), choices in zip(

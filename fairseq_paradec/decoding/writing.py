@@ -13,7 +13,7 @@ from .engine.chunk import ChunkScorer
 from .engine.projection import Projection
 from .row import Row
 from .sampling import Sampling, draw
-from .token_rules import Scored, TokenRules, starts_of
+from .token_rules import Positions, Scored, TokenRules, starts_of
 
 
 class Text(NamedTuple):
@@ -79,7 +79,7 @@ def write(
     """
     if sampling is None and scorer.writes(projection):
         new = unread(scorer, rows, rules)
-        return Text(*scorer.write(new, counts, projection, rules, rows, least, normalised))
+        return Text(*scorer.write(new, counts, projection, rules.at(rows), least, normalised))
     hidden = read(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
@@ -88,9 +88,9 @@ def write(
     live = [b for b, count in enumerate(counts) if count > 0]
     while True:
         if sampling is None:
-            scored = projection.draft(hidden, rules, rows, starts, normalised)
+            scored = projection.draft(hidden, rules.at(rows, starts), normalised)
         else:
-            scored, probs = _sample(hidden, projection, rules, rows, starts, sampling)
+            scored, probs = _sample(hidden, projection, rules.at(rows, starts), sampling)
             drawn_from.append(torch.zeros_like(probs))
             drawn_from[-1][live] = probs[live]
         for b in live:
@@ -114,16 +114,11 @@ def write(
 
 
 def _sample(
-    hidden: Tensor,
-    projection: Projection,
-    rules: TokenRules,
-    rows: Sequence[Row],
-    starts: list[int],
-    sampling: Sampling,
+    hidden: Tensor, projection: Projection, at: Positions, sampling: Sampling
 ) -> tuple[Scored, Tensor]:
     """Draw the next token for each row; return it and the distribution, B×1×N."""
-    log_probs = projection.log_probs(hidden, rules.temperature)
-    rules.restrict(log_probs, rows, starts)
+    log_probs = projection.log_probs(hidden, at.rules.temperature)
+    at.restrict(log_probs)
     probs = sampling.probs(log_probs)
     tokens = draw(probs)
     return Scored(tokens, probs.gather(2, tokens[:, :, None]).squeeze(2).log()), probs

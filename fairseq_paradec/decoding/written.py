@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from ..records import PassRecord, PassTokens
 from ..target_order import TargetOrder
 from .hypotheses import without_repetitions
 from .row import Row
-from .trace import PassRecord, PassTokens
 
 
 @dataclass

@@ -22,13 +22,15 @@ from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.quality import Quality
 from ..analysis.text_table import table
 from ..errors import option_error
+from ..images import holds_images
 from ..methods.registry import HEADS, METHODS
+from ..tasks.loading import check_inputs
 from . import SMOKE_SENTENCES, documents
 from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
-from .loading import check_inputs, choose
+from .loading import choose
 from .rounds import check_device
-from .specs import spell
+from .specs import Spec
 from .systems import (
     EXACT,
     OTHER_MODEL,
@@ -39,7 +41,7 @@ from .systems import (
     decode,
     same_greedy,
 )
-from .text import holds_images, quality_of
+from .text import quality_of
 
 # The flags whose values are combined.
 SWEPT = (
@@ -82,7 +84,7 @@ class Test(NamedTuple):
         """Return the decoder of a setting."""
         if _drafts_alone(options["decoding"]):
             options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
-        return FairseqSystem(spell(options), self.models, self.path, self.limits | more)
+        return FairseqSystem(Spec.of(options), self.models, self.path, self.limits | more)
 
 
 class Setting(NamedTuple):

@@ -21,19 +21,25 @@ from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..errors import option_error
+from ..images import holds_images
+from ..tasks.loading import check_inputs
 from . import CTRANSLATE2, DEFAULT_DECODERS, TRANSFORMERS, documents, machine, rounds
 from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
-from .loading import check_inputs, choose, evenly
+from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
-from .specs import COMMON
+from .specs import COMMON, Spec, read
 from .systems import PEER, FairseqSystem, Models, System
-from .text import holds_images, quality_of
+from .text import quality_of
 from .timings import Benchmark, Plan
 from .transformers_peer import transformers_systems
 
-ALWAYS = {BEAM: "beam --beam 5", GREEDY: "beam --beam 1", OWN_GREEDY: "greedy"}
+ALWAYS: dict[str, dict[str, Any]] = {
+    BEAM: {"decoding": "beam", "beam": 5},
+    GREEDY: {"decoding": "beam", "beam": 1},
+    OWN_GREEDY: {"decoding": "greedy"},
+}
 
 
 def benchmark(args: argparse.Namespace) -> int:
@@ -118,9 +124,8 @@ def make_systems(
     models = Models(args.data, args.subset, args.dtype, args.device)
     chosen = args.decoder or DEFAULT_DECODERS
     systems: list[System] = []
-    for label, spec in ALWAYS.items():
-        systems.append(FairseqSystem(spec, models, args.path, common, label))
-    systems += [FairseqSystem(spec, models, args.path, common) for spec in chosen]
+    specs = [*(Spec.of(one, label) for label, one in ALWAYS.items()), *map(read, chosen)]
+    systems += [FairseqSystem(spec, models, args.path, common) for spec in specs]
     left_out: list[str] = []
     if CTRANSLATE2 in args.peers:
         systems += [
@@ -230,6 +235,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
             {
                 "label": name,
                 "command": system.command,
+                **({"options": system.options} if isinstance(system, FairseqSystem) else {}),
                 "promise": system.promise,
                 **{name: found["1"]["provenance"][name] for name in PROVENANCE},
                 "parameters": system.parameters,

@@ -17,7 +17,10 @@ from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..errors import option_error
 from ..methods.registry import METHODS
-from . import documents, loading, rounds
+from ..methods.variants import Offer
+from ..tasks.loading import decoder as build
+from . import documents, rounds
+from .loading import choose
 from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
 from .told import tell, with_errors
 
@@ -133,24 +136,26 @@ def make_ways(
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
         common |= {"compile": engine.compile} | limits
-        greedy = loading.generator(pair.task, [pair.model], decoding=GREEDY, **common)
+        greedy = build(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
         drafting = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
-            if not method.offered(engine.dtype, pair.model):
+            words = len(pair.task.target_dictionary)
+            offer = Offer(block_size, words, engine.dtype, pair.model)
+            if method.candidates is None or not method.candidates(offer):
                 continue
             own = {name: value for name, value in drafting.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
             own |= {"block_size": block_size}
-            generator = loading.generator(pair.task, [pair.model], **common | own)
-            generator.join(scorers, False)
-            told = tell(generator)
+            built = build(pair.task, [pair.model], **common | own)
+            built.join(scorers, False)
+            told = tell(built)
             own_drafts = [] if args.path is None else [None]  # those of random weights are wrong
             for rate in [*own_drafts, *sorted({*args.rates})]:
-                ways.append(Way(name, decoder, block_size, rate, generator, told))
+                ways.append(Way(name, decoder, block_size, rate, built, told))
     if all(way.decoder == GREEDY for way in ways):
         raise option_error("--engines", args.engines, "also others than int8, with self_draft")
     return ways
@@ -187,7 +192,7 @@ def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
     if args.arch_size is None:
         pair.task.load_dataset(args.subset)
         dataset = pair.task.dataset(args.subset)
-        numbers = loading.choose(pair.task, args.subset, [pair.model], args.sentences)
+        numbers = choose(pair.task, args.subset, [pair.model], args.sentences)
         return [dataset.collater([dataset[i]]) for i in numbers]
     words = pair.task.source_dictionary
     chance = torch.Generator().manual_seed(1)

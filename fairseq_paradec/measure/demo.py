@@ -8,10 +8,10 @@ which the decoders alternate sentence by sentence.
 from __future__ import annotations
 
 import argparse
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,10 +19,12 @@ from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.text_table import aligned
 from ..analysis.timing import speed_up, total
 from ..errors import option_error
+from ..tasks.loading import check_inputs
 from .benchmark import ALWAYS
 from .journal import Journal
 from .judge import agreement, references
-from .loading import by_length, check_inputs, evenly
+from .loading import by_length, evenly
+from .specs import Spec
 from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 from .text import plain_text, text_language
 from .timings import Benchmark, Plan
@@ -37,8 +39,8 @@ def decoders(
     reordered: Mapping[str, str] | None = None,
     heads: str | None = None,
     assistant: str | None = None,
-) -> dict[str, str]:
-    """Return the rows of the table, each with its flags of fairseq-generate.
+) -> dict[str, dict[str, Any]]:
+    """Return the rows of the table, each with its options by name.
 
     Args:
         block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
@@ -47,31 +49,25 @@ def decoders(
         heads: the heads' checkpoint for ``blockwise``; None: it has no row.
         assistant: the drafter's checkpoint for ``assisted``; None: it has no row.
     """
-    size = f"--block-size {block_size}"
-    drafted = {}
-    if drafter is not None:
-        path = f"--drafter-path {shlex.quote(drafter)}"
-        drafted = {"gad": f"gad {path}", "gad_pp top-3, 1.0": f"gad_pp {path}"}
-    if assistant is not None:
-        drafted["assisted"] = f"assisted --drafter-path {shlex.quote(assistant)}"
-    if heads is not None:
-        drafted["blockwise"] = f"blockwise --drafter-path {shlex.quote(heads)}"
-    search = "multiword_beam --beam 5"
-    several = {
-        f"{label} beam 5": f"{search} --path {shlex.quote(path)}"
-        for label, path in (reordered or {}).items()
+    size = {"block_size": block_size}
+    rows: dict[str, dict[str, Any]] = {
+        **ALWAYS,
+        "self_draft": {"decoding": "self_draft"},
+        "pj": {"decoding": "pj"},
+        f"pgj block {block_size}": {"decoding": "pgj", **size},
+        f"hgj block {block_size}": {"decoding": "hgj", **size},
+        f"hgj sliding {block_size}": {"decoding": "hgj", **size, "jacobi_window": "sliding"},
     }
-    own_beam = {"own beam 5": search} if several else {}
-    return ALWAYS | {
-        "self_draft": "self_draft",
-        "pj": "pj",
-        f"pgj block {block_size}": f"pgj {size}",
-        f"hgj block {block_size}": f"hgj {size}",
-        f"hgj sliding {block_size}": f"hgj {size} --jacobi-window sliding",
-        **drafted,
-        **own_beam,
-        **several,
-    }
+    helpers = {"gad": drafter, "gad_pp top-3, 1.0": drafter, "assisted": assistant}
+    for label, path in (helpers | {"blockwise": heads}).items():
+        if path is not None:
+            rows[label] = {"decoding": label.split()[0], "drafter_path": path}
+    search = {"decoding": "multiword_beam", "beam": 5}
+    if reordered:
+        rows["own beam 5"] = search
+    for label, path in (reordered or {}).items():
+        rows[f"{label} beam 5"] = {**search, "path": path}
+    return rows
 
 
 def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
@@ -173,7 +169,7 @@ def demo(args: argparse.Namespace) -> int:
         heads,
         assistant,
     )
-    systems = [FairseqSystem(spec, models, path, {}, label) for label, spec in rows.items()]
+    systems = [FairseqSystem(Spec.of(one, label), models, path, {}) for label, one in rows.items()]
     task = systems[0].task
     sentences = evenly(by_length(task.dataset("test")), args.sentences)
     plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)

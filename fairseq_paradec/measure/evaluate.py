@@ -19,11 +19,12 @@ from tqdm import tqdm
 
 from ..analysis.quality import Quality
 from ..errors import UsageError, option_error
+from ..images import holds_images
+from ..tasks.loading import IMAGE_TASK, check_inputs
 from . import documents
 from .journal import checksum, origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
-from .loading import IMAGE_TASK, check_inputs
-from .text import holds_images, plain_text, quality_of, text_language
+from .text import plain_text, quality_of, text_language
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..methods.registry import METHODS
+from .traits import traits
 
 # The methods without drafts in a dtype of their own, as one kind.
 UNTRAINED = "jacobi"
@@ -12,7 +13,7 @@ UNTRAINED = "jacobi"
 
 def kinds() -> dict[str, list[str]]:
     """Return the methods of each ``--decoding`` of this command."""
-    measured = [one for one in METHODS.values() if one.exact_variants is not None]
+    measured = [one for one in METHODS.values() if traits(one.name).exact is not None]
     drafting = [one.name for one in measured if "drafter_dtype" in one.reads]
     plain = [one.name for one in measured if one.name not in drafting]
     return {UNTRAINED: plain} | {name: [name] for name in drafting}
@@ -32,6 +33,6 @@ def variants(
     common = {} if drafter is None else {"drafter_path": drafter}
     return [
         {"decoding": name, **common, **options}
-        for name, settings in ((name, METHODS[name].exact_variants) for name in kinds()[kind])
+        for name, settings in ((name, traits(name).exact) for name in kinds()[kind])
         for options in (settings(joined, block) if settings else [])
     ]

@@ -12,11 +12,12 @@ from tqdm import tqdm
 from ..analysis.promises import PROVENANCE
 from ..errors import option_error
 from ..methods.registry import METHODS
+from ..tasks.loading import check_inputs
 from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
-from .loading import check_inputs, choose
-from .specs import spell
+from .loading import choose
+from .specs import Spec
 from .systems import FairseqSystem, Models, decode
 
 # Options that have columns of their own, or are the same in all rows.
@@ -79,7 +80,7 @@ def lossless(args: argparse.Namespace) -> int:
     if kind == UNTRAINED and args.drafter_path is not None:
         drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
         raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
-    if kind != UNTRAINED and args.drafter_path is None and "drafter_path" in METHODS[kind].needs:
+    if kind != UNTRAINED and args.drafter_path is None and METHODS[kind].needs_drafter:
         raise option_error("--decoding", kind, "it with --drafter-path")
     subsets = args.subsets.split(",")
     first = Models(args.data, subsets[0], "fp32", "cpu")
@@ -87,7 +88,7 @@ def lossless(args: argparse.Namespace) -> int:
     verifier, task = first.load(args.path)
 
     def systems(options: Mapping[str, Any]) -> dict[str, FairseqSystem]:
-        spec = spell(options)
+        spec = Spec.of(options)
         return {one: FairseqSystem(spec, models, args.path, {}) for one, models in of.items()}
 
     block = 0

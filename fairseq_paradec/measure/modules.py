@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from ..errors import option_error
+from ..tasks.loading import check_inputs
 from . import documents, machine, rounds
 from .clock import Clock, Parts
-from .loading import check_inputs, choose
+from .loading import choose
+from .specs import read
 from .systems import FairseqSystem, Models
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
@@ -63,7 +65,7 @@ def modules(args: argparse.Namespace) -> int:
     rounds.check_device(args.device)
     torch.set_num_threads(args.threads)
     models = Models(args.data, args.subset, "fp32", args.device)
-    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoder]
+    systems = [FairseqSystem(read(spec), models, args.path, {}) for spec in args.decoder]
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")

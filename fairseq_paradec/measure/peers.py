@@ -7,7 +7,7 @@ import argparse
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class Peer(abc.ABC):
         """Return False: a peer is not lossless, so its differences are no ties."""
         return False
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return how batches are decoded, as docs/trace.md describes it."""
         return provenance(False, self.engine, self.dtype, False, self.models)
 

@@ -1,40 +1,60 @@
-"""Specifications of decoders: ``[LABEL=]DECODING [flags of fairseq-generate]``."""
+"""Specifications of decoders: ``[LABEL=]DECODING [flags of fairseq-generate]``, read once."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from fairseq import options as fairseq_options
-
 from ..errors import UsageError, option_error
-from ..options import ENGINE_FLAGS, METHOD_FLAGS
+from ..methods.stock import OTHER_SEARCH
+from ..options import ALL, ENGINE_FLAGS, METHOD_FLAGS, flag
 
 # fairseq's flags that all decoders share; with other values for one decoder, times do not compare.
 COMMON = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
 _INSTEAD = {
-    **{name: "--" + name.replace("_", "-") for name in COMMON},
-    "fp16": "--dtype fp16",
-    "memory_efficient_fp16": "--dtype fp16",
-    "bf16": "--dtype bf16",
-    "memory_efficient_bf16": "--dtype bf16",
-    "cpu": "--device cpu",
-    "gen_subset": "--subset",
-    "batch_size": "--batch-sizes",
-    "max_tokens": "--batch-sizes",
+    **{flag(name): flag(name) for name in COMMON},
+    "--fp16": "--dtype fp16",
+    "--memory-efficient-fp16": "--dtype fp16",
+    "--bf16": "--dtype bf16",
+    "--memory-efficient-bf16": "--dtype bf16",
+    "--cpu": "--device cpu",
+    "--gen-subset": "--subset",
+    "--batch-size": "--batch-sizes",
+    "--max-tokens": "--batch-sizes",
 }
-# Flags that turn fairseq's search into another one than plain beam search.
-OTHER_SEARCH = (
-    "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
-    "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
-)  # fmt: skip
-# The allowed flags of fairseq-generate: those that the building of a generator reads.
-OF_A_DECODER = (
-    "decoding", "path", "beam", "lenpen", "unnormalized", *OTHER_SEARCH, *METHOD_FLAGS,
-    *ENGINE_FLAGS,
-)  # fmt: skip
+# The options of one decoder: those that the building of a decoder reads.
+_OF_A_DECODER = ("beam", "lenpen", "unnormalized", *OTHER_SEARCH, *METHOD_FLAGS, *ENGINE_FLAGS)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One decoder of a comparison.
+
+    Attributes:
+        label: its name in every table.
+        command: it as typed, for tables.
+        options: its options by name, with ``decoding``.
+        path: its checkpoint; None: that of the comparison.
+    """
+
+    label: str
+    command: str
+    options: Mapping[str, Any]
+    path: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], label: str | None = None) -> Spec:
+        """Make one of options by name, with ``decoding`` and perhaps ``path``."""
+        words = [options["decoding"]]
+        for name, value in options.items():
+            if name != "decoding":
+                words += [flag(name), *([] if value is True else [str(value)])]
+        command, own = shlex.join(words), dict(options)
+        path = own.pop("path", None)
+        return cls(label or command, command, own, path)
 
 
 def split_label(spec: str) -> tuple[str, str]:
@@ -51,8 +71,13 @@ def split_label(spec: str) -> tuple[str, str]:
     return " ".join(label.split()), command.strip()
 
 
-def parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[str]]:
-    """Parse a decoder's flags with fairseq-generate's parser; also return the given flags."""
+def read(spec: str) -> Spec:
+    """Read a ``--decoder``.
+
+    Raises:
+        UsageError: it is malformed, or has a flag that no decoder has, or that all share.
+    """
+    label, command = split_label(spec)
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -61,36 +86,23 @@ def parse(command: str, data: str, path: str) -> tuple[argparse.Namespace, list[
     def refuse(message: str) -> None:
         raise UsageError(f"--decoder: got {command!r}: {message}")
 
-    def parsed(*flags: str) -> argparse.Namespace:
-        parser = fairseq_options.get_generation_parser()
-        parser.error = refuse
-        return fairseq_options.parse_args_and_arch(parser, [data, "--path", path, *flags])
-
-    idle, found = parsed(), parsed("--decoding", *words)
-    given = [name for name, value in vars(found).items() if value != getattr(idle, name, None)]
-    for name in given:
-        if name not in OF_A_DECODER:
-            instead = _INSTEAD.get(name)
-            raise UsageError(
-                f"--decoder: got {command!r}, and --{name.replace('_', '-')} is no flag of one "
-                "decoder; allowed: "
-                + (
-                    f"{instead} of the benchmark, for all decoders"
-                    if instead
-                    else ", ".join("--" + n.replace("_", "-") for n in OF_A_DECODER[1:])
-                )
-            )
-    return found, given
-
-
-def spell(options: Mapping[str, Any]) -> str:
-    """Return the specification of a decoder.
-
-    Args:
-        options: options by the flags' names, with ``decoding``; a switch is True.
-    """
-    words = [options["decoding"]]
-    for name, value in options.items():
-        if name != "decoding":
-            words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
-    return shlex.join(words)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.error = refuse  # type: ignore[assignment]
+    parser.add_argument("decoding")
+    parser.add_argument("--path")
+    for name in _OF_A_DECODER:
+        if ALL[name].kind is bool:
+            parser.add_argument(flag(name), action="store_true", default=None)
+        else:
+            parser.add_argument(flag(name), type=ALL[name].kind)
+    found, left = parser.parse_known_args(words)
+    for word in left:
+        name = word.split("=")[0]
+        instead = f"{_INSTEAD[name]} of the benchmark, for all decoders" if name in _INSTEAD else ""
+        allowed = instead or ", ".join(map(flag, ("path", *_OF_A_DECODER)))
+        raise UsageError(
+            f"--decoder: got {command!r}, and {name} is no flag of one decoder; allowed: {allowed}"
+        )
+    options = {name: value for name, value in vars(found).items() if value is not None}
+    path = options.pop("path", None)
+    return Spec(label, command, options, path)

@@ -10,22 +10,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from fairseq import utils
-from fairseq.sequence_generator import EnsembleModel
 
 from ..analysis.blocks import METHOD, block_sizes
 from ..analysis.promises import EXACT, OTHER_DTYPE
 from ..decoding.audit import Audit
-from ..decoding.provenance import FAIRSEQ, provenance
-from ..methods.base import MethodGenerator
+from ..methods.configure import configure
 from ..methods.registry import METHODS
+from ..methods.stock import StockDecoder
 from ..models.heads import PREFIX
-from . import DTYPES, loading
-from .specs import OTHER_SEARCH, parse, split_label
+from ..tasks import loading
+from . import DTYPES
+from .specs import Spec
 from .text import plain_text, text_language
 
 # The labels of systems besides EXACT and OTHER_DTYPE.
@@ -84,7 +84,7 @@ class System(Protocol):
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch: the sentences with these numbers, in this order."""
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
@@ -128,7 +128,7 @@ class FairseqSystem:
     """A decoder that fairseq's task builds: this package's, or fairseq's own search.
 
     Args:
-        spec: the specification: ``[LABEL=]DECODING [flags of fairseq-generate]``.
+        spec: the specification.
         models: loads the checkpoints.
         path: the benchmark's own checkpoint.
         common: fairseq's options that all decoders share.
@@ -142,24 +142,24 @@ class FairseqSystem:
 
     def __init__(
         self,
-        spec: str,
+        spec: Spec,
         models: Models,
         path: str,
         common: dict[str, Any],
         label: str | None = None,
     ) -> None:
-        own_label, self.command = split_label(spec)
-        self.label = label or own_label
-        self.options, self.given = parse(self.command, models.data, path)
-        for name, value in common.items():
-            setattr(self.options, name, value)
-        self.common = common
-        self.files = self.options.path.split(os.pathsep)
-        self.models, self.task = models.load(self.options.path)
-        self.dtype, self.device = self.options.engine_dtype or models.dtype, models.device
+        self.label, self.command = label or spec.label, spec.command
+        self.common, self.options = common, dict(spec.options)
+        if spec.path is not None:
+            self.options["path"] = spec.path
+        path_of = spec.path or path
+        self.files = path_of.split(os.pathsep)
+        self.models, self.task = models.load(path_of)
+        config = configure(**spec.options, **common)
+        self.dtype, self.device = config.engine_dtype or models.dtype, models.device
         self.dataset = self.task.dataset(models.subset)
         self.language = text_language(models.data, self.task.cfg.target_lang)
-        self.generator = self.task.build_generator(self.models, self.options)
+        self.generator = self.task.build_decoder(self.models, config)
         self.promise = self._promise(models, path)
         drafter = getattr(self.generator, "drafter", None)
         heads = getattr(self.generator, "heads", None)
@@ -169,12 +169,9 @@ class FairseqSystem:
             own = getattr(drafter, "shares_encoder", False)
             shared = getattr(self.generator, "on_verifiers_encoder", own)
             helpers = [drafter.decoder if shared else drafter]
-        if self.options.drafter_path is not None:
-            self.files = [*self.files, self.options.drafter_path]
+        if config.drafter_path is not None:
+            self.files = [*self.files, config.drafter_path]
         self.parameters = count_parameters([*self.models, *helpers])
-        self._counted: CountedModel | None = None
-        if not isinstance(self.generator, MethodGenerator):
-            self._counted = self.generator.model = CountedModel(self.models)
 
     def _promise(self, models: Models, path: str) -> str:
         """Return the label of the output: exact, beam search, relaxed, ..."""
@@ -182,9 +179,9 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
-        stock = not isinstance(self.generator, MethodGenerator)
-        plain = stock and not any(name in self.given for name in OTHER_SEARCH)
-        beam = plain or (not stock and METHODS[self.generator.config.decoding].beam)
+        found = self.generator
+        stock = isinstance(found, StockDecoder)
+        beam = found.plain if stock else METHODS[found.config.decoding].beam
         if not (self.lossless or beam):
             return RELAXED
         if self.dtype != models.dtype:
@@ -194,15 +191,12 @@ class FairseqSystem:
     @property
     def lossless(self) -> bool:
         """Whether the output is guaranteed to be these models' greedy output in fp32."""
-        if isinstance(self.generator, MethodGenerator):
-            return bool(self.generator.lossless)
-        return self.options.beam == 1 and not any(name in self.given for name in OTHER_SEARCH)
+        return bool(self.generator.lossless)
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
-        if isinstance(self.generator, MethodGenerator):
-            return self.generator.provenance()
-        return provenance(self.lossless, FAIRSEQ, self.dtype, False, self.models)
+        found: Mapping[str, Any] = self.generator.provenance()
+        return found
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch.
@@ -211,15 +205,13 @@ class FairseqSystem:
             sentences: their numbers in the test set.
         """
         sample = self._sample(sentences)
-        if self._counted is not None:
-            self._counted.passes = 0
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
         # The collater sorts by length.
         found: dict[int, Output] = {}
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
             tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
-            text, passes = plain_text(tokens, self.language), self._passes(hypo[0])
+            text, passes = plain_text(tokens, self.language), int(hypo[0]["steps"])
             # A search without drafts has no such counts.
             drafted, accepted = (
                 hypo[0].get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
@@ -228,14 +220,9 @@ class FairseqSystem:
             found[number] = Output(tokens, text, passes, blocks, drafted, accepted)
         return [found[i] for i in sentences]
 
-    def _passes(self, hypo: dict[str, Any]) -> int:
-        """Return the sentence's decoder passes; of fairseq's own search, the batch's."""
-        return int(hypo["steps"]) if self._counted is None else self._counted.passes
-
     def _blocks(self, hypo: dict[str, Any]) -> int | None:
         """Return how many blocks an output of blockwise decoding came in."""
-        config = getattr(self.generator, "config", None)
-        if config is None or config.decoding != METHOD or "num_accepted" not in hypo:
+        if self.generator.config.decoding != METHOD or "num_accepted" not in hypo:
             return None
         return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
 
@@ -326,18 +313,3 @@ def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
         "drafted": [output.drafted for output in outputs],
         "accepted": [output.accepted for output in outputs],
     }
-
-
-class CountedModel(EnsembleModel):
-    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
-
-    Attributes:
-        passes: the number of passes since it was last set.
-    """
-
-    passes = 0
-
-    def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the pass, and run it as fairseq does."""
-        self.passes += 1
-        return super().forward_decoder(*args, **kwargs)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 from sacremoses import MosesDetokenizer
 
-from .. import images
 from ..analysis.quality import ImageQuality, Quality, SummaryQuality, TranslationQuality
+from ..images import holds_images, read_sizes
 
 # The names that a data folder of summarisation has for its sides.
 DOCUMENT, SUMMARY = "document", "summary"
-
-
-def holds_images(data: str) -> bool:
-    """Return whether a data folder holds images, from ``paradec data images``."""
-    return (Path(data) / images.SIZES).is_file()
 
 
 def text_language(data: str, language: str) -> str | None:
@@ -50,7 +44,7 @@ def quality_of(data: str, language: str, references: Sequence[str]) -> Quality:
         UsageError: the references are of another kind, or the images' sizes cannot be read.
     """
     if holds_images(data):
-        return ImageQuality(references, images.read_sizes(data)[1])
+        return ImageQuality(references, read_sizes(data)[1])
     return SummaryQuality(references) if language == SUMMARY else TranslationQuality(references)
 
 

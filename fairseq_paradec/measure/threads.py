@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import logging
 import random
-import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -16,9 +15,10 @@ from typing import Any
 import torch
 
 from .. import register
+from ..tasks.loading import check_inputs
 from . import documents, machine, rounds
-from .loading import check_inputs, choose
-from .specs import split_label
+from .loading import choose
+from .specs import Spec, read
 from .systems import FairseqSystem, Models
 
 Pair = tuple[float, float]
@@ -29,7 +29,7 @@ Way = tuple[str, str, Sequence[ProcessPoolExecutor]]
 _HELD: list[Callable[[], list[Pair]]] = []
 
 
-def _hold(args: argparse.Namespace, spec: str, count: int, threads: int) -> int:
+def _hold(args: argparse.Namespace, spec: Spec, count: int, threads: int) -> int:
     """In a worker process: build generators on one model; return the number of sentences."""
     logging.disable(logging.WARNING)
     register()
@@ -84,13 +84,14 @@ def threads(args: argparse.Namespace) -> int:
     check_inputs(args.data, args.path)
     most = max(args.threads)
     torch.set_num_threads(most)  # as the head of the table says
-    decoders = [("greedy", "")]
+    decoders: list[dict[str, Any]] = [{"decoding": "greedy"}]
     if args.drafter_path is not None:
-        decoders.append(("gad", f"--drafter-path {shlex.quote(args.drafter_path)}"))
-    specs = args.decoder or [
-        f"{name}, {dtype}={name} {flags} --engine native {form}"
-        for name, flags in decoders
-        for dtype, form in (("fp32", ""), ("int8", "--engine-dtype int8"))
+        decoders.append({"decoding": "gad", "drafter_path": args.drafter_path})
+    forms = {"fp32": {"engine": "native"}, "int8": {"engine": "native", "engine_dtype": "int8"}}
+    specs = [*map(read, args.decoder or ())] or [
+        Spec.of(options | form, f"{options['decoding']}, {dtype}")
+        for options in decoders
+        for dtype, form in forms.items()
     ]
     loading: list[Future[int]] = []
     with contextlib.ExitStack() as stack:
@@ -101,13 +102,13 @@ def threads(args: argparse.Namespace) -> int:
             return pool
 
         ways: list[Way] = []
-        for label, spec in map(split_label, specs):
+        for spec in specs:
             alone = [worker(spec, 1, 1) for _ in range(most)]
-            ways.append((label, "1 generator", alone[:1]))
+            ways.append((spec.label, "1 generator", alone[:1]))
             for n in sorted({*args.threads} - {1}):
-                ways.append((label, f"1 generator, {n} threads", [worker(spec, 1, n)]))
-                ways.append((label, f"{n} generators in threads", [worker(spec, n, 1)]))
-                ways.append((label, f"{n} processes", alone[:n]))
+                ways.append((spec.label, f"1 generator, {n} threads", [worker(spec, 1, n)]))
+                ways.append((spec.label, f"{n} generators in threads", [worker(spec, n, 1)]))
+                ways.append((spec.label, f"{n} processes", alone[:n]))
         sentences = [one.result() for one in loading][0]
         rounds.in_turns(ways, [sentences], 0, measure)  # warms up
         results, used = rounds.all_rounds(

@@ -111,7 +111,7 @@ def transformers_systems(
     ]
     left_out = []
     for system in systems:
-        if not (isinstance(system, FairseqSystem) and system.options.decoding == "assisted"):
+        if not (isinstance(system, FairseqSystem) and system.options["decoding"] == "assisted"):
             continue
         generator = system.generator
         encoder = model.encoder if generator.on_verifiers_encoder else generator.drafter.encoder

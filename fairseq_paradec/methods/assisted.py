@@ -27,10 +27,10 @@ from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.helper import check_shared_encoder, same_encoder
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from .drafted import DraftedGenerator
+from .drafted import DraftedDecoder
 
 
-class AssistedGenerator(DraftedGenerator):
+class AssistedDecoder(DraftedDecoder):
     """``--decoding assisted``; the drafter is any Transformer with the verifier's dictionaries."""
 
     def make_draft_scorer(self, drafter: Any) -> ChunkScorer:

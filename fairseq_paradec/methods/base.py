@@ -1,4 +1,4 @@
-"""Base classes of the methods: a fairseq SequenceGenerator with a scorer and reports."""
+"""Base classes of the methods: a decoder with a scorer and reports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import abc
 import math
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from fairseq import search
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
@@ -28,71 +27,91 @@ from ..decoding.sampling import Sampling
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
 from ..options import DecodingConfig
+from ..records import Record
 from ..target_order import TargetOrder, order_of
 from .registry import METHODS
 from .reports import Reports
 
 
-class MethodGenerator(SequenceGenerator, abc.ABC):
-    """Base of every method; a subclass decodes a batch.
+class Context(NamedTuple):
+    """What a decoder is given besides models and options.
 
-    fairseq's commands build and call it like their own SequenceGenerator. It takes and applies
-    fairseq's limits (``max_len_a``, ``min_len``, ``unk_penalty``, ``tokens_to_suppress``, ...).
+    Attributes:
+        words: the target dictionary.
+        sources: the source dictionary; ``source-copy`` and the reports' source text need it.
+        drafter: the loaded drafter or heads of ``--drafter-path``; None: there is none.
+        tokens_to_suppress: symbols that are never chosen.
+        symbols_to_strip_from_output: numbers of symbols that fairseq's commands do not print.
+    """
+
+    words: Any
+    sources: Any = None
+    drafter: Any = None
+    tokens_to_suppress: Sequence[str] = ()
+    symbols_to_strip_from_output: Set[int] | None = None
+
+
+class Decoder(abc.ABC):
+    """Decodes batches by one method; a subclass says how.
+
+    ``build_decoder`` makes one. fairseq's commands call ``generate``, as of their own search.
 
     Args:
         models: one model, or several as an ensemble.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        src_dict: the source dictionary; ``source-copy`` and the reports' source text need it.
-        keep_history: put each pass's tokens into ``history`` (fairseq's --retain-iter-history).
-        kwargs: other arguments of fairseq's SequenceGenerator.
+        context: dictionaries and drafter.
 
     Raises:
         UsageError: a limit contradicts the model's, or ``</s>`` is suppressed.
     """
 
-    def __init__(
-        self,
-        models: Sequence[Any],
-        tgt_dict: Any,
-        config: DecodingConfig,
-        src_dict: Any = None,
-        keep_history: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        # fairseq passes the beam size to some decoders (BART's), whose full forward then fails.
-        beam_size = kwargs.pop("beam_size", 1)
-        super().__init__(models, tgt_dict, **kwargs)
-        self.beam_size = min(beam_size, self.vocab_size - 1)
-        suppressed = self.token_indices_to_suppress
-        self.suppressed = () if suppressed is None else tuple(sorted(set(suppressed.tolist())))
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        self.models, self.config, self.context = list(models), config, context
+        for model in models:
+            model.eval()  # returns None for a model that is prepared for inference
+        self.words, self.sources = context.words, context.sources
+        self.pad, self.unk, self.eos = self.words.pad(), self.words.unk(), self.words.eos()
+        strip = context.symbols_to_strip_from_output or ()
+        self.symbols_to_strip_from_output = {*strip, self.eos}
+        symbols = {self._number_of(symbol) for symbol in context.tokens_to_suppress}
+        self.suppressed = tuple(sorted(symbols))
         if self.eos in self.suppressed:
             raise option_error(
-                "tokens_to_suppress", tgt_dict[self.eos], "other tokens: with it each output ends"
+                "tokens_to_suppress", self.words[self.eos], "other tokens: with it each output ends"
             )
-        self.config = config
+        method = METHODS[config.decoding]
+        beam = config.beam if method.reads_beam(config) else 1
+        self.beam_size = min(beam, len(self.words) - 1)  # <pad> is never chosen
+        #: The longest output, with ``</s>``, by the models' positions.
+        self.max_len = min(model.max_decoder_positions() for model in models)
         self.sampling: Sampling | None = None
-        if isinstance(self.search, search.Sampling):
-            self.sampling = Sampling(self.search.sampling_topk, self.search.sampling_topp)
-        self.src_dict = src_dict
+        if config.sampling:
+            self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
         self.scorer = self.make_scorer(models)
-        if "drafter_dtype" in METHODS[config.decoding].reads and config.drafter_dtype is None:
+        if "drafter_dtype" in method.reads and config.drafter_dtype is None:
             config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
             self.config = config
-        self.record_tokens = keep_history or config.trace_file is not None
-        self.audit = Audit(list(models), tgt_dict, **kwargs) if config.audit else None
+        self.record_tokens = config.retain_iter_history or config.trace_file is not None
+        self.audit = Audit.of(self.models, config, context) if config.audit else None
         self._lock = threading.Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
             raise option_error(
                 "--draft-tree", config.draft_tree, "nothing with a model whose attention is local"
             )
-        self.reports = Reports(config, tgt_dict, src_dict, self.audit, self.sampling is not None)
+        sampled = self.sampling is not None
+        self.reports = Reports(config, self.words, self.sources, self.audit, sampled)
         self.stats = self.reports.stats
         # fairseq has no call at the end of decoding, so the reports close when this is deleted.
         weakref.finalize(self, self.reports.close)
+
+    def _number_of(self, symbol: str) -> int:
+        """Return the number of a symbol, which the dictionary has."""
+        number = int(self.words.index(symbol))
+        assert number != self.unk
+        return number
 
     # ---- overridden by methods -----------------------------------------------------------------
 
@@ -105,26 +124,27 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """Whether the method guarantees the output of greedy search in fp32."""
         if self.sampling is not None:
             return False
-        left_to_right = order_of(self.model.models[0]) == TargetOrder()
+        left_to_right = order_of(self.models[0]) == TargetOrder()
         method = METHODS[self.config.decoding]
         return method.is_lossless(self.config, self.beam_size, left_to_right)
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch; see docs/trace.md."""
         fields = provenance(
             self.lossless,
             NATIVE if self.scorer.native else TORCH,
-            self.engine.dtype_of(self.model.models[0]),
+            self.engine.dtype_of(self.models[0]),
             self.scorer.compiled,
-            self.model.models,
+            self.models,
             self.helper,
         )
         if self.sampling is not None:
-            fields["sampling"] = asdict(self.sampling) | {"temperature": self.temperature}
+            fields["sampling"] = asdict(self.sampling) | {"temperature": self.config.temperature}
         return fields
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Prepare a batch outside the timer, for ``_decode``; the default returns None."""
+        return None
 
     @abc.abstractmethod
     def _decode(
@@ -143,7 +163,7 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
         """
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
-        """Share scorers with other generators on the same models.
+        """Share scorers with other decoders on the same models.
 
         Args:
             scorers: the shared scorers by kind, one per kind, so that weights are gathered once.
@@ -162,14 +182,15 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     # ---- one batch -----------------------------------------------------------------------------
 
-    def _generate(
+    @torch.no_grad()
+    def decode(
         self,
         sample: dict[str, Any],
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Decode one batch; fairseq's entry point.
+        """Decode one batch.
 
         Args:
             sample: fairseq's batch, with ``net_input``.
@@ -178,17 +199,23 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
-            B lists of hypotheses.
+            B lists of hypotheses, as fairseq's.
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
-        with self._lock:
-            return self._generate_alone(sample, prefix_tokens, bos_token)
+        with self._lock:  # a decoder has one cache
+            return self._decode_alone(sample, prefix_tokens, bos_token)
 
-    def _generate_alone(
+    def generate(
+        self, models: Sequence[Any], sample: dict[str, Any], **more: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Decode one batch; what fairseq calls. The models are those of the decoder."""
+        return self.decode(sample, **more)
+
+    def _decode_alone(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
     ) -> list[list[dict[str, Any]]]:
-        """Decode one batch; see ``_generate``. A generator has one cache."""
+        """Decode one batch; see ``decode``."""
         net_input = sample["net_input"]
         rows = self._make_rows(net_input, prefix_tokens)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
@@ -205,19 +232,20 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
         """Make the one hypothesis of each finished row."""
+        config = self.config
         return [
-            [hypothesis(row, rules.device, self.normalize_scores, self.len_penalty)] for row in rows
+            [hypothesis(row, rules.device, not config.unnormalized, config.lenpen)] for row in rows
         ]
 
     def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
-        batch = net_input["src_tokens"].tolist()
+        batch, config = net_input["src_tokens"].tolist(), self.config
         sources = [[token for token in tokens if token != self.pad] for tokens in batch]
         prefixes = [[] for _ in sources] if prefix_tokens is None else prefix_tokens.tolist()
         rows = []
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-            wanted = int(self.max_len_a * len(source) + self.max_len_b)
-            limit = min(max(wanted, self.min_len), self.max_len - 1)
+            wanted = int(config.max_len_a * len(source) + config.max_len_b)
+            limit = min(max(wanted, config.min_len), self.max_len - 1)
             rows.append(Row(index, source, limit, prefix))
         return rows
 
@@ -226,13 +254,13 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
 
         With max_len_a each sentence has its own limit, which the minimal length overrides.
         """
-        limit = self.max_len - 1
-        if self.max_len_a == 0:
-            limit = min(limit, self.max_len_b)
-        if self.min_len > limit:
+        config, limit = self.config, self.max_len - 1
+        if config.max_len_a == 0:
+            limit = min(limit, config.max_len_b)
+        if config.min_len > limit:
             raise option_error(
                 "--min-len",
-                self.min_len,
+                config.min_len,
                 f"at most the length limit, here {limit} tokens (--max-len-b, model's positions)",
             )
 
@@ -245,9 +273,9 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
             unk=self.unk,
             eos=self.eos,
             start=self.eos if bos_token is None else bos_token,
-            min_len=self.min_len,
-            unk_penalty=self.unk_penalty,
-            temperature=self.temperature,
+            min_len=self.config.min_len,
+            unk_penalty=self.config.unkpen,
+            temperature=self.config.temperature,
             forced_len=0 if prefix_tokens is None else prefix_tokens.size(1),
             device=device,
             suppressed=self.suppressed,
@@ -256,10 +284,10 @@ class MethodGenerator(SequenceGenerator, abc.ABC):
     def _refuse_nan(self, rows: Sequence[Row]) -> None:
         """Raise an error if a model's log-probabilities are NaN."""
         if any(math.isnan(score) for row in rows for score in row.scores):
-            raise nan_error("--path", self.model.models)
+            raise nan_error("--path", self.models)
 
 
-class ParallelGenerator(MethodGenerator):
+class ParallelDecoder(Decoder):
     """Base of the methods that draft and verify.
 
     A subclass defines its drafter, and its acceptance rule if that is not ExactMatch.
@@ -303,3 +331,12 @@ class ParallelGenerator(MethodGenerator):
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class by the name that it had in earlier versions, with a warning."""
+    now = {"ParallelGenerator": ParallelDecoder, "MethodGenerator": Decoder}
+    if name not in now:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is now {now[name].__name__}", DeprecationWarning, stacklevel=2)
+    return now[name]

@@ -16,15 +16,15 @@ from ..decoding.token_rules import Best, TokenRules
 from ..decoding.written import Results
 from ..errors import nan_error, option_error
 from ..target_order import order_of
-from .base import MethodGenerator
+from .base import Decoder
 
 
-class BeamGenerator(MethodGenerator):
+class BeamDecoder(Decoder):
     """Beam search by steps of z words."""
 
-    def __init__(self, models: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, models: Sequence[Any], *args: Any) -> None:
         self.order = order_of(models[0])  # the task has checked that all models have this order
-        super().__init__(models, *args, **kwargs)
+        super().__init__(models, *args)
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models."""
@@ -48,17 +48,17 @@ class BeamGenerator(MethodGenerator):
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
             )
         results = Results(
-            self.order, self.eos, self.normalize_scores, self.len_penalty,
+            self.order, self.eos, not self.config.unnormalized, self.config.lenpen,
             self.config.deduplicate_ngrams, self.record_tokens,
         )  # fmt: skip
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(
-            self.scorer, self.order, self.tgt_dict.bos(), self.beam_size,
-            min(count, self.vocab_size), self.extend, results.rank, self.record_tokens,
+            self.scorer, self.order, self.words.bos(), self.beam_size,
+            min(count, len(self.words)), self.extend, results.rank, self.record_tokens,
         )  # fmt: skip
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):
-            raise nan_error("--path", self.model.models)
+            raise nan_error("--path", self.models)
         return [
             results.fill(row, finished[row.index], passes[row.index], rules.device) for row in rows
         ]

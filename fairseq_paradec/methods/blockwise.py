@@ -31,7 +31,8 @@ from ..decoding.helper import check_block_size, move_to
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error, option_error
-from .base import ParallelGenerator
+from ..options import DecodingConfig
+from .base import Context, ParallelDecoder
 
 
 class HeadsDrafter(StateDrafter):
@@ -60,24 +61,23 @@ class HeadsDrafter(StateDrafter):
         return nan_error(flag, [self.heads])
 
 
-class BlockwiseGenerator(ParallelGenerator):
+class BlockwiseDecoder(ParallelDecoder):
     """``--decoding blockwise``.
 
     Args:
-        models: one model of --arch blockwise_transformer, or a Transformer with ``drafter``.
-        tgt_dict: the target dictionary.
+        models: one model of --arch blockwise_transformer, or a Transformer with heads beside it.
         config: the options of decoding.
-        drafter: heads that were trained on the frozen Transformer.
-        kwargs: see ParallelGenerator.
+        context: with heads that were trained on the frozen Transformer.
 
     Raises:
         UsageError: options do not fit the model or the dictionary.
     """
 
     def __init__(
-        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any = None, **kwargs: Any
+        self, models: Sequence[Any], config: DecodingConfig, context: Context
     ) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
+        super().__init__(models, config, context)
+        drafter = context.drafter
         self.helper = drafter
         self.heads = models[0].block_heads if drafter is None else drafter
         check_block_size(config.block_size, self.heads.block_size, "as trained")
@@ -87,10 +87,12 @@ class BlockwiseGenerator(ParallelGenerator):
             )
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         self.projection = DraftProjection(
-            self.scorer.model, config.drafter_shortlist, tgt_dict, self.config.drafter_dtype
+            self.scorer.model, config.drafter_shortlist, self.words, self.config.drafter_dtype
         )
         limit = config.accept_distance
-        self.near = None if limit is None else Distance(limit, numbers_of(tgt_dict, limit))
+        self.near: Distance | None = None
+        if limit is not None:
+            self.near = Distance(limit, numbers_of(self.words, limit))
 
     def acceptance(self) -> ExactMatch:
         """Return the rule that the flags name; the default is the exact one of section 3.
@@ -111,7 +113,7 @@ class BlockwiseGenerator(ParallelGenerator):
     ) -> HeadsDrafter:
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
-        move_to(self.model.models, self.heads, self.heads.bias)
+        move_to(self.models, self.heads, self.heads.bias)
         heads = self.scorer.heads(self.heads, self.config.drafter_dtype)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
         return HeadsDrafter(

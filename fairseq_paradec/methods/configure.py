@@ -1,47 +1,59 @@
-"""A DecodingConfig from a user's options, checked before decoding."""
+"""A DecodingConfig from a user's options, checked once, before decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from ..decoding.trace import is_report
-from ..errors import UsageError, option_error
+from ..errors import UsageError, name_error, option_error
 from ..options import (
+    ALL,
     COMMON_FLAGS,
     METHOD_FLAGS,
-    OPTIONS,
-    SWITCHES,
+    SEARCH_OPTIONS,
     DecodingConfig,
     check_values,
     flag,
 )
-from .registry import DECODINGS, METHODS, STOCK_DECODINGS, readers
+from ..records import is_report
+from .registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
 
 
-def configure(*sources: Any) -> DecodingConfig:
-    """Collect the plugin's options; the first source that has one wins.
+def configure(*sources: Any, **options: Any) -> DecodingConfig:
+    """Collect the options of decoding; the first source that has one wins.
 
     Args:
         sources: objects whose attributes are options, for example the arguments of one hub call
             and then the task's configuration. None means not given. If a source names another
             method than a later source, the later one's method flags are ignored.
+        options: options by name, before those of the sources.
 
     Raises:
-        UsageError: an option is wrong, or does not belong to the method.
+        UsageError: an option is unknown or wrong, or does not belong to the method.
     """
+    for name in options:
+        if name not in ALL:
+            raise name_error("configure()", name, ALL)
     given: dict[str, Any] = {}
-    for source in sources:
-        options = {name: getattr(source, name, None) for name in OPTIONS}
+    for source in (SimpleNamespace(**options), *sources):
+        found = {name: getattr(source, name, None) for name in ALL}
         named = given.get("decoding")
-        if named not in (None, options["decoding"]):
-            kept = () if named in STOCK_DECODINGS else COMMON_FLAGS
-            options = {name: options[name] for name in kept}
-        given = {name: v for name, v in options.items() if v is not None} | given
-    given = {n: v for n, v in given.items() if v is not False or n not in SWITCHES}
+        if named not in (None, found["decoding"]):
+            kept = SEARCH_OPTIONS
+            kept += () if named in STOCK_DECODINGS else COMMON_FLAGS
+            found = {name: found[name] for name in kept}
+        given = {name: v for name, v in found.items() if v is not None} | given
+    given = {n: v for n, v in given.items() if v is not False or ALL[n].kind is not bool}
+    return _checked(given)
+
+
+def _checked(given: dict[str, Any]) -> DecodingConfig:
+    """Check options that were given, and add the method's defaults; see ``configure``."""
     decoding = given.get("decoding", "auto")
     if decoding not in DECODINGS:
         raise option_error("--decoding", decoding, ", ".join(DECODINGS))
@@ -53,12 +65,43 @@ def configure(*sources: Any) -> DecodingConfig:
                 flag(name), given[name], "a new file, or an earlier report; this holds other data"
             )
     if decoding in STOCK_DECODINGS:
-        return DecodingConfig(**given)
+        return DecodingConfig(**given, given=frozenset(given))
     _check_needs(decoding, given)
     method = METHODS[decoding]
+    usual = dict(method.defaults)
     if "draft_confidence" in method.reads and "draft_tree" in given:
-        given.setdefault("draft_confidence", 0.0)  # what a tree holds besides the best is unlikely
-    return DecodingConfig(**{**method.defaults, **given})
+        usual["draft_confidence"] = 0.0  # what a tree holds besides the best is unlikely
+    return DecodingConfig(**{**usual, **given}, given=frozenset(given))
+
+
+def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
+    """Return what ``--decoding auto`` means for these models; another config as it is.
+
+    Raises:
+        UsageError: an option does not belong to the models' own method; or they have none, and
+            fairseq's own search would ignore an option.
+    """
+    if config.decoding != "auto":
+        return config
+    own = own_decoding(models)
+    given = {name: getattr(config, name) for name in ALL if config.is_given(name)}
+    if own is None:
+        check_auto({name: given.get(name) for name in FLAGS_OF_AUTO})
+        return config
+    return _checked(given | {"decoding": own})
+
+
+def as_trained(config: DecodingConfig, drafts: Any) -> DecodingConfig:
+    """Return a config with the block size of a drafter's training, unless the user chose another.
+
+    Args:
+        config: the options.
+        drafts: the model or the heads that draft; with a ``block_size``, if it was trained for one.
+    """
+    trained = getattr(drafts, "block_size", None)
+    if not METHODS[config.decoding].trained_block or trained is None:
+        return config
+    return config if config.is_given("block_size") else replace(config, block_size=trained)
 
 
 def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:
@@ -90,11 +133,9 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
         )
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
         raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
-    for name, wanted in method.needs.items():
-        if not given.get(name):
-            raise option_error(
-                flag(name), given.get(name), f"{wanted}, which --decoding {decoding} needs"
-            )
+    if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
+        allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
+        raise option_error("--drafter-path", given.get("drafter_path"), allowed)
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
         raise option_error(
@@ -136,48 +177,42 @@ _REFUSED = {
     "diversity_rate": (-1.0, "no diverse beam search"),
     "retain_dropout": (False, "no dropout while decoding"),
     "score_reference": (False, "no scoring of references"),
-    "prefix_allowed_tokens_fn": (None, "no prefix_allowed_tokens_fn"),
-    "lm_model": (None, "no language model"),
-    "seq_gen_cls": (None, "no generator class of your own"),
 }
 
 
-def check_fairseq_options(config: DecodingConfig, options: Mapping[str, Any]) -> None:
+def check_search(config: DecodingConfig) -> None:
     """Refuse options of fairseq's search that a method does not support.
-
-    Args:
-        config: the options of decoding.
-        options: fairseq's generation options by name.
 
     Raises:
         UsageError: one of them is set.
     """
     method = METHODS[config.decoding]
     for name, (idle, allowed) in _REFUSED.items():
-        value = options.get(name)
+        value = getattr(config, name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
         if (name == "nbest" and method.beam) or (name == "sampling" and method.samples):
             continue
         if not off and value != idle:
-            raise UsageError(
-                f"{flag(name)}: got {value!r}, which --decoding {method.name} cannot honour; "
-                f"allowed: {allowed}, or --decoding beam"
-            )
-    if options.get("sampling"):
+            raise cannot_honour(config, name, value, allowed)
+    if config.sampling:
         _check_sampling(config)
+    elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
+        name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
+        raise option_error(flag(name), getattr(config, name), "it with --sampling")
     # fairseq's default is 5, so a beam of 5 may mean that --beam was not given.
-    beam = options.get("beam")
-    if method.reads_beam(config):
-        if beam is not None and beam < 1:
-            raise option_error("--beam", beam, "a whole number from 1 up")
-    elif beam not in (None, 1, 5):
+    if not method.reads_beam(config) and config.beam not in (1, 5):
         allowed = f"1 with --decoding {method.name}, which is greedy"
-        if method.beam_with is not None:
-            allowed += f", or a {flag(method.beam_with)}"
-        raise option_error("--beam", beam, allowed)
-    temperature = options.get("temperature")
-    if temperature is not None and not temperature > 0:
-        raise option_error("--temperature", temperature, "a number above 0")
+        if "beam" in method.reads:
+            allowed += ", or a --latency-budget-ms"
+        raise option_error("--beam", config.beam, allowed)
+
+
+def cannot_honour(config: DecodingConfig, name: str, value: object, allowed: str) -> UsageError:
+    """Return the error for a setting of fairseq's search that a method does not support."""
+    return UsageError(
+        f"{flag(name)}: got {value!r}, which --decoding {config.decoding} cannot honour; "
+        f"allowed: {allowed}, or --decoding beam"
+    )
 
 
 def _check_sampling(config: DecodingConfig) -> None:

@@ -82,7 +82,7 @@ def _row(method: Method) -> str:
     """Return a method's row."""
     drafters = {BLOCK_NAT: "a block_nat model", HEADS: "heads", TRANSFORMER: "a Transformer"}
     flags = []
-    for name in method.reads:
+    for name in method.own_flags:
         default = method.default(name)
         shown = "" if default in (None, False) else f" ({default})"
         if name == "block_size" and method.trained_block:
@@ -94,7 +94,7 @@ def _row(method: Method) -> str:
         flags.insert(0, "`--beam`")
     if method.samples:
         flags.insert(0, "`--sampling`")
-    cells = (f"`{method.name}`", method.summary, method.exact_words, method.models)
+    cells = (f"`{method.name}`", method.summary, method.exact.words, method.verifier.words)
     return "| " + " | ".join((*map(_cell, cells), ", ".join(flags))) + " |"
 
 
@@ -104,7 +104,8 @@ def _flag_table(names: tuple[str, ...]) -> list[str]:
     for name in names:
         option = OPTIONS[name]
         users = _code_names(readers(name)) if option.group == METHOD else "every method"
-        cells = (f"`{flag(name)}`", option.help, option.allowed, default_words(option), users)
+        allowed = option.allowed if option.choices or option.kind in (int, float) else ""
+        cells = (f"`{flag(name)}`", option.help, allowed, default_words(option), users)
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return lines
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
 from ..decoding.token_rules import Best
-from .beam import BeamGenerator
+from .beam import BeamDecoder
 
 
-class DoubleTokenBeamGenerator(BeamGenerator):
+class DoubleTokenBeamDecoder(BeamDecoder):
     """``--decoding double_token_beam``: for models of ``--double-token``."""
 
     @property

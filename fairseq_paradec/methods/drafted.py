@@ -15,18 +15,17 @@ from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import move_to
 from ..decoding.row import Row
-from .base import ParallelGenerator
+from ..options import DecodingConfig
+from .base import Context, ParallelDecoder
 
 
-class DraftedGenerator(ParallelGenerator):
+class DraftedDecoder(ParallelDecoder):
     """A verifier and a drafter, which may have the verifier's encoder.
 
     Args:
         models: the verifier, or an ensemble of them.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        drafter: the model that drafts; it is moved to the verifier's dtype and device.
-        kwargs: see ParallelGenerator.
+        context: with the model that drafts; it is moved to the verifier's dtype and device.
 
     Attributes:
         on_verifiers_encoder: whether the verifier's encoder serves the drafter too.
@@ -36,9 +35,10 @@ class DraftedGenerator(ParallelGenerator):
     """
 
     def __init__(
-        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
+        self, models: Sequence[Any], config: DecodingConfig, context: Context
     ) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
+        super().__init__(models, config, context)
+        drafter = context.drafter
         self.draft_engine = self.engine
         if self.config.drafter_dtype is not None:
             self.draft_engine = replace(self.engine, dtype=self.config.drafter_dtype)
@@ -46,7 +46,7 @@ class DraftedGenerator(ParallelGenerator):
         self.drafter = self.helper = drafter
         self.draft_scorer = self.make_draft_scorer(drafter)
         self.projection = DraftProjection(
-            self.draft_scorer.model, config.drafter_shortlist, tgt_dict
+            self.draft_scorer.model, config.drafter_shortlist, self.words
         )
         self.on_verifiers_encoder = self.shares_encoder(models, drafter)
 
@@ -71,11 +71,11 @@ class DraftedGenerator(ParallelGenerator):
 
     def block_sizes(self, rows: Sequence[Row]) -> BlockSizes:
         """Return the rows' block sizes; also give the drafter the verifier's dtype and device."""
-        move_to(self.model.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
+        move_to(self.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
         return BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
-        """Also share the drafter's scorer; see MethodGenerator.join."""
+        """Also share the drafter's scorer; see Decoder.join."""
         super().join(scorers, record_tokens)
         name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)

@@ -28,7 +28,9 @@ from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import UsageError, nan_error
-from .drafted import DraftedGenerator
+from ..options import DecodingConfig
+from .base import Context
+from .drafted import DraftedDecoder
 
 
 class BlockDrafter(ModelDrafter):
@@ -53,13 +55,14 @@ class BlockDrafter(ModelDrafter):
         self.scorer.reorder(stay)
 
 
-class GadGenerator(DraftedGenerator):
-    """``--decoding gad`` and ``gad_pp``; the drafter is a BlockNatModel. See DraftedGenerator."""
+class GadDecoder(DraftedDecoder):
+    """``--decoding gad`` and ``gad_pp``; the drafter is a BlockNatModel. See DraftedDecoder."""
 
     def __init__(
-        self, models: Sequence[Any], tgt_dict: Any, config: Any, drafter: Any, **kwargs: Any
+        self, models: Sequence[Any], config: DecodingConfig, context: Context
     ) -> None:
-        super().__init__(models, tgt_dict, config, drafter, **kwargs)
+        super().__init__(models, config, context)
+        drafter = self.drafter
         check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")
         warn_long_block(config.block_size, drafter.block_size)
 

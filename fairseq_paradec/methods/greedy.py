@@ -12,9 +12,9 @@ from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from ..decoding.trace import PassRecord
 from ..decoding.writing import write
-from .base import ParallelGenerator
+from ..records import PassRecord
+from .base import ParallelDecoder
 
 #: Tokens of a row that the library writes in one call.
 AT_ONCE = 32
@@ -35,7 +35,7 @@ def greedy_lengths(scorer: Verifier, rows: Sequence[Row], rules: TokenRules) -> 
     return [len(twin.tokens) for twin in twins]
 
 
-class GreedyGenerator(ParallelGenerator):
+class GreedyDecoder(ParallelDecoder):
     """``--decoding greedy``: fairseq's ``--beam 1`` on this package's scorer."""
 
     def make_drafter(

@@ -34,7 +34,7 @@ from ..decoding.loop import Drafter, Proposal, Verdict
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..options import DecodingConfig
-from .base import ParallelGenerator
+from .base import ParallelDecoder
 from .greedy import greedy_lengths
 
 
@@ -103,16 +103,16 @@ class JacobiDrafter(Drafter):
         return end if last is None else min(end, last)
 
 
-class JacobiGenerator(ParallelGenerator):
+class JacobiDecoder(ParallelDecoder):
     """``--decoding pj``, ``pgj`` and ``hgj``.
 
     Raises:
         UsageError: ``--jacobi-init source-copy`` without a joined dictionary.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        check_first_guess(self.config.jacobi_init, self.src_dict, self.tgt_dict)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        check_first_guess(self.config.jacobi_init, self.sources, self.words)
 
     def acceptance(self) -> ExactMatch:
         """Return the rule that ``--jacobi-stop`` names."""

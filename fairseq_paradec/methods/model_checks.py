@@ -7,8 +7,8 @@ model with another target order, ``image_sizes`` of a model with local attention
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ..errors import option_error
 
@@ -108,3 +108,47 @@ def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | N
             "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
             f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
         )  # fmt: skip
+
+
+#: Kinds of checkpoints: of ``--path``, and of ``--drafter-path``.
+TRANSFORMER, BLOCK_NAT = "transformer", "block_nat"
+
+
+class Verifier(NamedTuple):
+    """Which models of ``--path`` a method decodes.
+
+    Attributes:
+        words: which, in words, for the docs.
+        accepts: raises an error for others; called with decoding, models and ``--drafter-path``.
+        owns: whether ``--decoding auto`` decodes these models with this method.
+        alone: why no other method can decode the Transformers that it owns; None: others can.
+        kind: the kind of checkpoint.
+    """
+
+    words: str = "any Transformer"
+    accepts: Callable[[str, Sequence[Any], str | None], None] = any_transformer
+    owns: Callable[[Sequence[Any]], bool] = lambda models: False
+    alone: str | None = None
+    kind: str = TRANSFORMER
+
+
+_OTHER_ORDER = "it writes its target in another order"
+ANY_TRANSFORMER = Verifier()
+GLOBAL_TRANSFORMER = Verifier("any Transformer without local attention", global_attention)
+ONE_BLOCK_NAT = Verifier(
+    "one model of --arch block_nat", one_block_nat, is_block_nat, kind=BLOCK_NAT
+)
+WITH_HEADS = Verifier(
+    "one Transformer with heads, in it (--arch blockwise_transformer, "
+    "blockwise_image_transformer) or beside it",
+    one_set_of_heads,
+    has_heads,
+)
+WRITES_STEPS = Verifier(
+    "--arch ibdecoder, ibdecoder_sa, imdecoder, sa_transformer, transformer_r2l, "
+    "transformer_both_ends; any Transformer without local attention",
+    global_attention,
+    writes_steps,
+    _OTHER_ORDER,
+)
+WRITES_PAIRS = Verifier("--arch double_token", pairs_only, writes_pairs, _OTHER_ORDER)

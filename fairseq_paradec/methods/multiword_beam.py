@@ -29,10 +29,10 @@ from torch import Tensor
 from ..decoding.beam import Candidates, Extension
 from ..decoding.engine.native.beam import native_extend
 from ..decoding.token_rules import Best
-from .beam import BeamGenerator
+from .beam import BeamDecoder
 
 
-class MultiwordBeamGenerator(BeamGenerator):
+class MultiwordBeamDecoder(BeamDecoder):
     """``--decoding multiword_beam``: for IBDecoder, IMDecoder, SA, R2L and plain Transformers."""
 
     @property
@@ -43,7 +43,8 @@ class MultiwordBeamGenerator(BeamGenerator):
     def extend(self, best: Best, scores: Tensor) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
         if self.scorer.native:
-            return native_extend(best, scores, self.eos, self.beam_size)
+            both = native_extend(best, scores, self.eos, self.beam_size)
+            return Extension(*(Candidates(*one) for one in both))
         if self.beam_size == 1:
             return self._extend_greedily(best, scores)
         words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z
@@ -55,7 +56,7 @@ class MultiwordBeamGenerator(BeamGenerator):
         totals = scores[:, :, None]  # S×W×C
         chosen = words.new_zeros(count, width, 1, z)  # S×W×C×z
         chosen_scores = top.new_zeros(count, width, 1, z)
-        ended: list[Candidates] = []
+        done: list[Candidates] = []
         for i in range(z):
             ending = totals + end[:, :, i, None]  # S×W×C
             longer = (totals[..., None] + top[:, :, i, None]).flatten(2)  # S×W×(C·K)
@@ -71,7 +72,7 @@ class MultiwordBeamGenerator(BeamGenerator):
             ended_words[..., i] = self.eos
             values[..., i] = end[:, :, i].gather(1, parent)
             rank = rank.masked_fill(~ends_here, -math.inf)
-            ended.append(Candidates(rank, parent, ended_words, values))
+            done.append(Candidates(rank, parent, ended_words, values))
             # Line 8: the words at the indices.
             before = (pick // top.size(3))[..., None].expand(-1, -1, -1, z)
             chosen, chosen_scores = chosen.gather(2, before), chosen_scores.gather(2, before)
@@ -83,7 +84,7 @@ class MultiwordBeamGenerator(BeamGenerator):
         index = where[..., None].expand(-1, -1, z)
         words = chosen.flatten(1, 2).gather(1, index)
         word_scores = chosen_scores.flatten(1, 2).gather(1, index)
-        joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*ended, strict=True)))
+        joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*done, strict=True)))
         return Extension(joined, Candidates(alive, parent, words, word_scores))
 
     def _extend_greedily(self, found: Best, scores: Tensor) -> Extension:

@@ -17,7 +17,8 @@ from ..decoding.helper import check_block_size, warn_long_block
 from ..decoding.loop import Drafter, Proposal, draft_and_verify
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
-from .base import MethodGenerator
+from ..options import DecodingConfig
+from .base import Context, Decoder
 
 
 class BlockFiller(Drafter):
@@ -52,21 +53,20 @@ class BlockFiller(Drafter):
         self.scorer.reorder(index)
 
 
-class NatGenerator(MethodGenerator):
+class NatDecoder(Decoder):
     """``--decoding nat``.
 
     Args:
         models: one BlockNatModel.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        kwargs: see ParallelGenerator.
+        context: see Decoder.
 
     Raises:
         UsageError: the model is of another kind, or an ensemble.
     """
 
-    def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        super().__init__(models, config, context)
         check_block_size(config.block_size, models[0].decoder.max_positions(), "its positions")
         warn_long_block(config.block_size, models[0].block_size)
 

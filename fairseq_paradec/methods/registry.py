@@ -1,26 +1,42 @@
 """The registry: one entry per ``--decoding``.
 
-A new method is a file in this folder and an entry here. fairseq's commands, ``--help``, the checks
-of flags and models, audits, reports, the benchmark, the tables of losslessness, FLOPs and
+A new method is a file in this folder and an entry here; or a package of its own, whose entry point
+in the group ``fairseq_paradec.methods`` names a Method (docs/adding-a-method.md). fairseq's
+commands, ``--help``, the checks of flags and models, audits, reports, the benchmark and
 docs/decoders.md read the entry.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
+from importlib import import_module, metadata
+from typing import Any, NamedTuple
 
-from ..analysis import flops
 from ..errors import option_error
-from ..options import OPTIONS, DecodingConfig
-from . import model_checks as models_are
+from ..options import ALL, METHOD, OPTIONS, DecodingConfig
 from . import variants
+from .model_checks import (
+    ANY_TRANSFORMER,
+    BLOCK_NAT,
+    GLOBAL_TRANSFORMER,
+    ONE_BLOCK_NAT,
+    TRANSFORMER,
+    WITH_HEADS,
+    WRITES_PAIRS,
+    WRITES_STEPS,
+    Verifier,
+)
 
-#: Kinds of checkpoints for ``--path`` and ``--drafter-path``.
-TRANSFORMER, BLOCK_NAT, HEADS, ANY = "transformer", "block_nat", "heads", "any"
+logger = logging.getLogger(__name__)
+
+#: The group of entry points that name methods of other packages.
+GROUP = "fairseq_paradec.methods"
+
+#: More kinds of checkpoints for ``--drafter-path``, besides BLOCK_NAT and TRANSFORMER.
+HEADS, ANY = "heads", "any"
 
 #: Decoded by fairseq's own search; with ``auto``, only for a model without its own method.
 STOCK_DECODINGS = {
@@ -29,14 +45,26 @@ STOCK_DECODINGS = {
 }
 
 
-def always(config: DecodingConfig) -> bool:
-    """Return True: the output is greedy search's with any flags."""
-    return True
+class Exact(NamedTuple):
+    """When a method guarantees greedy search's output in fp32: in words, and as a function."""
+
+    words: str
+    holds: Callable[[DecodingConfig], bool]
 
 
-def never(config: DecodingConfig) -> bool:
-    """Return False: the output may differ from greedy search's."""
-    return False
+ALWAYS, NEVER = Exact("yes", lambda config: True), Exact("no", lambda config: False)
+
+
+class Helper(NamedTuple):
+    """The checkpoint of ``--drafter-path``.
+
+    Attributes:
+        kind: ``BLOCK_NAT``, ``TRANSFORMER``, ``HEADS`` or ``ANY``.
+        wanted: what it has to be, in words, if the method needs one; empty: it can do without.
+    """
+
+    kind: str
+    wanted: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,68 +74,40 @@ class Method:
     Attributes:
         name: the value of ``--decoding``.
         summary: one line for ``--help`` and the docs.
-        generator: ``module.Class`` in this folder, imported on demand.
-        reads: the method options that it reads; any other raises an error that names it.
+        decoder: its class, imported on demand: ``package.module.Class``; with a dot at the
+            beginning, of a module of this folder.
+        reads: the options that it reads, ``beam`` and ``sampling`` of fairseq's search among them;
+            any other option of methods raises an error that names it.
         defaults: its defaults that differ from the option table's.
-        needs: required options, each with the kind of value it needs.
-        exact_if: whether a configuration guarantees greedy search's output in fp32.
-        exact_words: the same in words, for the docs.
-        beam: whether it reads fairseq's ``--beam``; other methods are greedy.
-        beam_with: an option with which it reads ``--beam`` too.
-        samples: whether it can sample: whether it reads fairseq's ``--sampling``.
-        audited: whether its output can be compared with greedy search's.
-        model: the kind of checkpoint of ``--path``.
-        models: the same in words, for the docs.
-        accepts: raises an error for other models; called with decoding, models and
-            ``--drafter-path``.
-        owns: whether ``--decoding auto`` decodes these models with this method.
-        alone: why no other method can decode the Transformers that it owns; None: others can.
-        drafter: the kind of checkpoint of ``--drafter-path``; None: no drafter.
-        trained_block: whether its default block size is that of its drafter's training.
-        pass_size: returns, for a block size, ``chunk``, the positions that a pass scores, and of a
-            drafter ``masks`` of its pass, or ``steps``, its passes of one token; None: passes
-            differ, or this is not known.
-        flops: counts a record's operations (``analysis/flops.py``); None: they are not counted.
-        exact_variants: its settings in ``paradec lossless``; None: none.
+        exact: when its output is greedy search's.
+        verifier: which models of ``--path`` it decodes.
+        helper: the checkpoint of ``--drafter-path``; None: no drafter.
         candidates: its settings in ``auto_fast``; None: none.
-        offered: whether auto_fast tries it with an ``--engine-dtype``, for a model.
-        is_given_builder: whether its generator builds other methods' generators.
+        audited: whether its output can be compared with greedy search's.
+        by_token: whether its drafts are made token by token, so that a pass costs more, the more it
+            drafts.
     """
 
     name: str
     summary: str
-    generator: str
+    decoder: str
     reads: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
-    exact_if: Callable[[DecodingConfig], bool] = always
-    exact_words: str = "yes"
-    beam: bool = False
-    beam_with: str | None = None
-    samples: bool = False
+    exact: Exact = ALWAYS
+    verifier: Verifier = ANY_TRANSFORMER
+    helper: Helper | None = None
+    candidates: Callable[[variants.Offer], variants.Settings] | None = None
     audited: bool = True
-    model: str = TRANSFORMER
-    models: str = "any Transformer"
-    accepts: Callable[[str, Sequence[Any], str | None], None] = models_are.any_transformer
-    owns: Callable[[Sequence[Any]], bool] = lambda models: False
-    alone: str | None = None
-    drafter: str | None = None
-    trained_block: bool = False
-    pass_size: Callable[[int], dict[str, int]] | None = None
-    flops: Callable[..., flops.Count] | None = flops.verifying
-    exact_variants: Callable[[bool, int], variants.Settings] | None = None
-    candidates: Callable[[int, int], variants.Settings] | None = None
-    offered: Callable[[str | None, Any], bool] = lambda dtype, model: True
-    is_given_builder: bool = False
+    by_token: bool = False
 
     def __post_init__(self) -> None:
-        unknown = {*self.reads, *self.defaults, *self.needs} - OPTIONS.keys()
+        unknown = {*self.reads, *self.defaults} - ALL.keys()
         assert not unknown, f"{self.name}: {unknown} are no options"
 
     def load(self) -> Any:
-        """Return the generator's class."""
-        module, name = self.generator.rsplit(".", 1)
-        return getattr(import_module(f".{module}", __package__), name)
+        """Return the decoder's class."""
+        module, name = self.decoder.rsplit(".", 1)
+        return getattr(import_module(module, __package__), name)
 
     def default(self, option: str) -> Any:
         """Return an option's default with this method."""
@@ -115,18 +115,52 @@ class Method:
 
     def flags(self, config: DecodingConfig) -> dict[str, Any]:
         """Return the values of the method's own flags, as JSON has them."""
-        return {name: _finite(getattr(config, name)) for name in self.reads}
+        return {name: _finite(getattr(config, name)) for name in self.own_flags}
+
+    @property
+    def own_flags(self) -> tuple[str, ...]:
+        """The options that it reads, without those of fairseq's search."""
+        return tuple(name for name in self.reads if name in OPTIONS)
+
+    @property
+    def drafter(self) -> str | None:
+        """The kind of checkpoint of ``--drafter-path``; None: no drafter."""
+        return None if self.helper is None else self.helper.kind
+
+    @property
+    def needs_drafter(self) -> bool:
+        """Whether it cannot do without ``--drafter-path``."""
+        return self.helper is not None and bool(self.helper.wanted)
+
+    @property
+    def trained_block(self) -> bool:
+        """Whether its default block size is that of its drafter's training."""
+        return self.verifier.kind == BLOCK_NAT or self.drafter in (BLOCK_NAT, HEADS)
 
     @property
     def drafts_alone(self) -> bool:
         """Whether it decodes a drafter without a verifier."""
-        return self.model == BLOCK_NAT
+        return self.verifier.kind == BLOCK_NAT
+
+    @property
+    def beam(self) -> bool:
+        """Whether it is a beam search; other methods are greedy."""
+        return "beam" in self.reads and "latency_budget_ms" not in self.reads
+
+    @property
+    def samples(self) -> bool:
+        """Whether it reads fairseq's ``--sampling``."""
+        return "sampling" in self.reads
 
     def reads_beam(self, config: DecodingConfig) -> bool:
-        """Return whether the method reads ``--beam`` with these options."""
-        return self.beam or (
-            self.beam_with is not None and getattr(config, self.beam_with) is not None
-        )
+        """Return whether the method reads ``--beam``: one with a latency budget, only with it."""
+        return self.beam or ("beam" in self.reads and config.latency_budget_ms is not None)
+
+    @property
+    def is_lossless_by_default(self) -> bool:
+        """Whether it guarantees greedy search's output without flags."""
+        default = DecodingConfig(**{"decoding": self.name, **self.defaults})
+        return self.audited and self.is_lossless(default)
 
     def is_lossless(
         self, config: DecodingConfig, beam_size: int = 1, left_to_right: bool = True
@@ -139,32 +173,12 @@ class Method:
             left_to_right: whether the models write one word per step, from left to right.
         """
         as_greedy = not self.beam or (beam_size == 1 and left_to_right)
-        return as_greedy and self.exact_if(config)
+        return as_greedy and self.exact.holds(config)
 
 
 def _finite(value: Any) -> Any:
     """Replace an infinite number, which JSON does not have, by text."""
     return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _one_token(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores the next token only; see Method.pass_size."""
-    return {"chunk": 1}
-
-
-def _block(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores a block; see Method.pass_size."""
-    return {"chunk": block}
-
-
-def _draft_and_bonus(block: int) -> dict[str, int]:
-    """Return the size of a pass that scores a draft and the token after it."""
-    return {"chunk": block + 1, "masks": block}
-
-
-def _steps_and_bonus(block: int) -> dict[str, int]:
-    """As ``_draft_and_bonus``, of a draft that was made token by token."""
-    return {"chunk": block + 1, "steps": block}
 
 
 def _top_one_only(config: DecodingConfig) -> bool:
@@ -182,193 +196,174 @@ _JACOBI = ("jacobi_init", "jacobi_stop")
 _BLOCKS = ("block_size", "adaptive_block", *_JACOBI, "jacobi_window")
 _DRAFTED = ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "drafter_dtype",
             "draft_tree")  # fmt: skip
-_OTHER_ORDER = "it writes its target in another order"
 
 _ENTRIES = (
     Method(
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
-        generator="greedy.GreedyGenerator",
-        pass_size=_one_token,
-        exact_variants=variants.defaults,
+        decoder=".greedy.GreedyDecoder",
         candidates=variants.plain,
     ),
     Method(
         name="pj",
         summary="parallel Jacobi: the whole target is one block, predicted again until it is final",
-        generator="jacobi.JacobiGenerator",
+        decoder=".jacobi.JacobiDecoder",
         reads=(*_JACOBI, "jacobi_length"),
-        exact_variants=variants.one_block,
     ),
     Method(
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
-        generator="jacobi.JacobiGenerator",
+        decoder=".jacobi.JacobiDecoder",
         reads=_BLOCKS,
-        pass_size=_block,
-        exact_variants=variants.blocks,
     ),
     Method(
         name="hgj",
         summary="as pgj up to a length, then token by token",
-        generator="jacobi.JacobiGenerator",
+        decoder=".jacobi.JacobiDecoder",
         reads=(*_BLOCKS, "hybrid_length"),
-        pass_size=_block,
-        exact_variants=variants.windows,
         candidates=variants.sliding_windows,
     ),
     Method(
         name="gad",
         summary="a model of --arch block_nat drafts a block, the Transformer of --path verifies it",
-        generator="gad.GadGenerator",
+        decoder=".gad.GadDecoder",
         reads=_DRAFTED,
-        needs={"drafter_path": "a checkpoint of --arch block_nat"},
-        drafter=BLOCK_NAT,
-        trained_block=True,
-        pass_size=_draft_and_bonus,
-        flops=flops.drafting,
-        exact_variants=variants.drafted_blocks,
+        helper=Helper(BLOCK_NAT, "a checkpoint of --arch block_nat"),
         candidates=variants.drafts,
     ),
     Method(
         name="gad_pp",
         summary="gad in fewer passes: it also accepts drafted tokens that score close to the best",
-        generator="gad.GadGenerator",
+        decoder=".gad.GadDecoder",
         reads=(*_DRAFTED, "accept_topk", "accept_margin"),
-        needs={"drafter_path": "a checkpoint of --arch block_nat"},
-        exact_if=_top_one_only,
-        exact_words="with --accept-topk 1 or --accept-margin 0",
-        drafter=BLOCK_NAT,
-        trained_block=True,
-        pass_size=_draft_and_bonus,
-        flops=flops.drafting,
+        exact=Exact("with --accept-topk 1 or --accept-margin 0", _top_one_only),
+        helper=Helper(BLOCK_NAT, "a checkpoint of --arch block_nat"),
         candidates=variants.relaxed_drafts,
     ),
     Method(
         name="assisted",
         summary="a small Transformer drafts token by token, the Transformer of --path verifies",
-        generator="assisted.AssistedGenerator",
-        reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin"),
+        decoder=".assisted.AssistedDecoder",
+        reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin", "sampling"),
         # Where a draft ends: within 3% of the best for drafters that cost a 50th to a 4th of the
         # verifier, by the counts of results/acceptance-confidence-tiny.md.
         defaults={"block_size": 6, "accept_topk": 1, "draft_confidence": 0.4},
-        needs={"drafter_path": "a checkpoint of --arch shallow_decoder, or any Transformer"},
-        exact_if=_top_one_only,
-        exact_words="without --accept-topk, or with --accept-margin 0; with --sampling, outputs of "
-        "the distribution of fairseq's",
-        samples=True,
-        drafter=TRANSFORMER,
-        pass_size=_steps_and_bonus,
-        flops=flops.assisting,
-        exact_variants=variants.assisted_blocks,
+        exact=Exact(
+            "without --accept-topk, or with --accept-margin 0; with --sampling, outputs of the "
+            "distribution of fairseq's",
+            _top_one_only,
+        ),
+        helper=Helper(
+            TRANSFORMER, "a checkpoint of --arch shallow_decoder, or any Transformer"
+        ),
+        by_token=True,
         candidates=variants.assists,
     ),
     Method(
         name="self_draft",
         summary="the Transformer of --path drafts token by token in int8, and itself verifies",
-        generator="self_draft.SelfDraftGenerator",
+        decoder=".self_draft.SelfDraftDecoder",
         reads=("block_size", "adaptive_block", "drafter_dtype"),
         defaults={"block_size": 20, "drafter_dtype": "int8"},
-        models="any Transformer without local attention",
-        accepts=models_are.global_attention,
-        flops=None,
-        exact_variants=variants.long_blocks,
-        candidates=variants.plain,
-        offered=models_are.drafts_in_int8,
+        verifier=GLOBAL_TRANSFORMER,
+        candidates=variants.in_int8,
+        by_token=True,
     ),
     Method(
         name="nat",
         summary="the block_nat model of --path alone, block by block",
-        generator="nat.NatGenerator",
+        decoder=".nat.NatDecoder",
         reads=("block_size",),
-        exact_if=never,
-        exact_words="no",
+        exact=NEVER,
+        verifier=ONE_BLOCK_NAT,
         audited=False,
-        model=BLOCK_NAT,
-        models="one model of --arch block_nat",
-        accepts=models_are.one_block_nat,
-        owns=models_are.is_block_nat,
-        trained_block=True,
-        flops=flops.filling,
     ),
     Method(
         name="blockwise",
         summary="heads on the Transformer draft its next tokens, and its next pass verifies them",
-        generator="blockwise.BlockwiseGenerator",
+        decoder=".blockwise.BlockwiseDecoder",
         reads=(*_DRAFTED, "accept_topk", "accept_distance", "min_block"),
         defaults={"accept_topk": 1},
-        exact_if=_own_token_only,
-        exact_words="unless --accept-topk, --accept-distance or --min-block accepts more",
-        models="one Transformer with heads, in it (--arch blockwise_transformer, "
-        "blockwise_image_transformer) or beside it",
-        accepts=models_are.one_set_of_heads,
-        owns=models_are.has_heads,
-        drafter=HEADS,
-        trained_block=True,
-        flops=flops.looking_ahead,
-        exact_variants=variants.trained_blocks,
+        exact=Exact(
+            "unless --accept-topk, --accept-distance or --min-block accepts more", _own_token_only
+        ),
+        verifier=WITH_HEADS,
+        helper=Helper(HEADS),
         candidates=variants.drafts,
     ),
     Method(
         name="multiword_beam",
         summary="beam search over several words per step; for a plain Transformer fairseq's beam "
         "search, on this plugin's decoder",
-        generator="multiword_beam.MultiwordBeamGenerator",
-        reads=("deduplicate_ngrams",),
-        exact_words="of a plain Transformer, with --beam 1",
-        beam=True,
+        decoder=".multiword_beam.MultiwordBeamDecoder",
+        reads=("beam", "deduplicate_ngrams"),
+        exact=Exact("of a plain Transformer, with --beam 1", lambda config: True),
+        verifier=WRITES_STEPS,
         audited=False,
-        models="--arch ibdecoder, ibdecoder_sa, imdecoder, sa_transformer, transformer_r2l, "
-        "transformer_both_ends; any Transformer without local attention",
-        accepts=models_are.global_attention,
-        owns=models_are.writes_steps,
-        alone=_OTHER_ORDER,
-        flops=flops.searching,
     ),
     Method(
         name="double_token_beam",
         summary="beam search over pairs of words, from both ends",
-        generator="double_token_beam.DoubleTokenBeamGenerator",
-        reads=("deduplicate_ngrams",),
-        exact_if=never,
-        exact_words="no",
-        beam=True,
+        decoder=".double_token_beam.DoubleTokenBeamDecoder",
+        reads=("beam", "deduplicate_ngrams"),
+        exact=NEVER,
+        verifier=WRITES_PAIRS,
         audited=False,
-        models="--arch double_token",
-        accepts=models_are.pairs_only,
-        owns=models_are.writes_pairs,
-        alone=_OTHER_ORDER,
-        flops=flops.searching,
     ),
     Method(
         name="auto_fast",
         summary="the fastest of these with greedy's output on this machine, measured on the first "
         "sentences; with a latency budget, the best decoder within it",
-        generator="auto_fast.AutoFastGenerator",
-        reads=("drafter_path", "speed_profile", "latency_budget_ms"),
-        exact_if=lambda config: config.latency_budget_ms is None,
-        exact_words="without --latency-budget-ms",
-        beam_with="latency_budget_ms",
-        drafter=ANY,
-        flops=None,
-        is_given_builder=True,
+        decoder=".auto_fast.AutoFastDecoder",
+        reads=("beam", "drafter_path", "speed_profile", "latency_budget_ms"),
+        exact=Exact(
+            "without --latency-budget-ms", lambda config: config.latency_budget_ms is None
+        ),
+        helper=Helper(ANY),
     ),
 )
 
-#: Methods by name, in the order of --help and docs.
-METHODS: dict[str, Method] = {entry.name: entry for entry in _ENTRIES}
-DECODINGS = (*STOCK_DECODINGS, *METHODS)
+#: Methods by name, in the order of --help and docs; those of other packages last.
+METHODS: dict[str, Method] = {}
+#: All values of ``--decoding``.
+DECODINGS: list[str] = [*STOCK_DECODINGS]
+
+
+def register(method: Method) -> None:
+    """Add a method, so that every command knows it.
+
+    Raises:
+        ValueError: its name is taken.
+    """
+    if method.name in DECODINGS:
+        raise ValueError(f"--decoding {method.name} is there already")
+    METHODS[method.name] = method
+    DECODINGS.append(method.name)
+
+
+def _register_others() -> None:
+    """Register the methods of other packages; one that cannot be loaded is named in the log."""
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            register(point.load())
+        except Exception as error:  # of code that is not this package's
+            logger.warning("the method %s of %s is left out: %s", point.name, point.value, error)
+
+
+for _entry in _ENTRIES:
+    register(_entry)
+_register_others()
 
 
 def readers(option: str) -> list[str]:
     """Return the methods that read an option; all of them for an engine's or report's option."""
-    common = OPTIONS[option].group != "method"
+    common = OPTIONS[option].group != METHOD
     return [name for name, method in METHODS.items() if common or option in method.reads]
 
 
 def own_decoding(models: Sequence[Any]) -> str | None:
     """Return the models' own method; None for a plain Transformer."""
-    return next((name for name, method in METHODS.items() if method.owns(models)), None)
+    return next((name for name, method in METHODS.items() if method.verifier.owns(models)), None)
 
 
 def beam_search(models: Sequence[Any], beam: int) -> str:
@@ -394,14 +389,14 @@ def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None)
         own = METHODS.get(own_decoding([model]) or "")
         if own is None or own.name == decoding:
             continue
-        if own.alone is not None:
+        if own.verifier.alone is not None:
+            allowed = f"{own.name}, or auto, with this model: {own.verifier.alone}"
+            raise option_error("--decoding", decoding, allowed)
+        if own.verifier.kind != TRANSFORMER:
             raise option_error(
-                "--decoding", decoding, f"{own.name}, or auto, with this model: {own.alone}"
-            )
-        if own.model != TRANSFORMER:
-            raise option_error(
-                "--path", f"a model of --arch {own.model}",
-                f"a Transformer, with --decoding {decoding}; a {own.model} model with {own.name}",
+                "--path", f"a model of --arch {own.verifier.kind}",
+                f"a Transformer, with --decoding {decoding}; a {own.verifier.kind} model with "
+                f"{own.name}",
             )  # fmt: skip
     if decoding in METHODS:
-        METHODS[decoding].accepts(decoding, models, drafter_path)
+        METHODS[decoding].verifier.accepts(decoding, models, drafter_path)

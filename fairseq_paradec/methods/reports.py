@@ -5,19 +5,51 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..decoding.audit import Audit
 from ..decoding.row import Row
-from ..decoding.trace import DecodingStats, open_report, write_record
 from ..options import DecodingConfig
 from ..output import FAILED
+from ..records import Record, open_report, write
 from .registry import METHODS
 
 logger = logging.getLogger(__name__)
 
 #: Tokens a pass; with fewer a drafting method is slower than greedy search.
 LEAST = 1.1
+
+
+@dataclass
+class DecodingStats:
+    """Totals over the sentences decoded so far.
+
+    Attributes:
+        sentences: the number of sentences.
+        tokens: emitted tokens, with ``</s>`` and forced prefixes.
+        passes: decoder passes, summed over sentences (a pass over a batch counts once for each of
+            its rows).
+        seconds: wall time of decoding, with the encoder, without audits and oracles.
+    """
+
+    sentences: int = 0
+    tokens: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, passes: int) -> None:
+        """Count one sentence."""
+        self.sentences += 1
+        self.tokens += tokens
+        self.passes += passes
+
+    def closing_line(self, decoding: str) -> str:
+        """Return the line that is printed after the last sentence."""
+        return (
+            f"{decoding}: {self.sentences} sentences, {self.tokens} tokens, {self.passes} passes, "
+            f"{self.tokens / max(self.passes, 1):.2f} tokens per pass, {self.seconds:.2f} seconds"
+        )
 
 
 class Reports:
@@ -54,7 +86,7 @@ class Reports:
         hypos: list[list[dict[str, Any]]],
         seconds: float,
         verdicts: Sequence[dict[str, Any] | None],
-        provenance: Callable[[], dict[str, Any]],
+        provenance: Callable[[], Record],
     ) -> None:
         """Count a batch and write its records.
 
@@ -126,10 +158,10 @@ class Reports:
             if path is not None and kind not in self._files:
                 self._files[kind] = open_report(f"--{kind}-file", path)
 
-    def _write(self, kind: str, record: dict[str, Any]) -> None:
+    def _write(self, kind: str, record: Record) -> None:
         """Write a record; if that is impossible, drop the report: the outputs are worth more."""
         try:
-            write_record(self._files[kind], record)
+            write(self._files[kind], record)
         except OSError as error:
             file, self._files[kind] = self._files[kind], None
             file.close()
@@ -141,7 +173,7 @@ class Reports:
 
     def _record(
         self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    ) -> Record:
         """Return one sentence's record, as docs/trace.md describes it."""
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {

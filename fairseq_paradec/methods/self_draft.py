@@ -25,24 +25,25 @@ from ..decoding.loop import Proposal
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
 from ..errors import option_error
-from .assisted import AssistedGenerator
+from ..options import DecodingConfig
+from .assisted import AssistedDecoder
+from .base import Context
 
 
-class SelfDraftGenerator(AssistedGenerator):
+class SelfDraftDecoder(AssistedDecoder):
     """``--decoding self_draft``.
 
     Args:
         models: the model, or an ensemble, for which its first model drafts.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        kwargs: see ParallelGenerator.
+        context: see Decoder.
 
     Raises:
         UsageError: drafts would have the dtype of the passes that verify.
     """
 
-    def __init__(self, models: Sequence[Any], tgt_dict: Any, config: Any, **kwargs: Any) -> None:
-        super().__init__(models, tgt_dict, config, models[0], **kwargs)
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        super().__init__(models, config, context._replace(drafter=models[0]))
         self.helper = None
         dtype = self.draft_engine.dtype_of(models[0])
         if dtype == self.engine.dtype_of(models[0]):

@@ -16,6 +16,8 @@ from torch import Tensor
 from ..decoding.hypotheses import empty_hypothesis
 from ..decoding.samples import select_rows
 from ..errors import nan_error, option_error
+from ..methods.base import Decoder
+from ..methods.stock import StockDecoder
 from .first_token import forced_prefix
 
 logger = logging.getLogger(__name__)
@@ -166,10 +168,13 @@ class EverySentence:
                 ends; or its search needs constraints, and the batch has none.
         """
         search = getattr(generator, "search", None)
+        search = getattr(search, "search", search)
         if getattr(search, "supports_constraints", False) and batch[-1] is None:
             allowed = "it with fairseq-interactive, which reads constraints behind the sentence"
             raise option_error("--constraints", True, allowed)
         try:
+            if isinstance(generator, (Decoder, StockDecoder)):
+                return generator.decode(*batch)
             return super().inference_step(generator, models, *batch)  # type: ignore[misc]
         except AssertionError as error:
             if re.fullmatch(r"(\d+) < \1", str(error)):

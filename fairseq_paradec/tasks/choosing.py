@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from omegaconf import DictConfig
 
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
 from ..errors import option_error
-from ..methods.configure import FLAGS_OF_AUTO, check_auto, check_fairseq_options, configure
-from ..methods.registry import METHODS, STOCK_DECODINGS, TRANSFORMER, check_models, own_decoding
+from ..methods.base import Context, Decoder
+from ..methods.build import build_decoder
+from ..methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
+from ..methods.registry import (
+    METHODS,
+    STOCK_DECODINGS,
+    TRANSFORMER,
+    check_models,
+    own_decoding,
+)
+from ..methods.stock import StockDecoder
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer
 from ..models.reordered_transformer import ReorderedTransformer
@@ -48,84 +54,56 @@ class ChoosesMethod:
         Raises:
             UsageError: the method does not support an option or the model.
         """
-        asked = [args, self.cfg]
-        config = configure(*asked)
-        extra = dict(extra_gen_cls_kwargs or {})
-        own = own_decoding(models)
-        is_auto = config.decoding == "auto"
-        if is_auto:  # allows FLAGS_OF_AUTO only
-            wanted = {name: _first(name, asked) for name in FLAGS_OF_AUTO}
-            if own is None:
-                check_auto(wanted)
-            else:
-                asked = [Namespace(decoding=own, **wanted)]
-                config = configure(*asked)
+        asked = configure(args, self.cfg)
+        config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
+        own = None if asked is config else METHODS[config.decoding]
         check_models(config.decoding, models, config.drafter_path)
-        can_score = own is None or METHODS[own].model == TRANSFORMER
-        if is_auto and can_score and getattr(args, "score_reference", False):
-            return super().build_generator(models, args)  # type: ignore[misc]
+        if getattr(args, "score_reference", False) and asked.decoding == "auto":
+            if own is None or own.verifier.kind == TRANSFORMER:
+                return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
-        method = METHODS[config.decoding]
-        drafts = getattr(models[0], "block_heads", models[0])
-        if method.drafter is not None and config.drafter_path is not None:
-            drafts = self.drafters.load(config.drafter_path, method.drafter, models)
-            extra["drafter"] = drafts
-        if method.trained_block and hasattr(drafts, "block_size"):
-            # Without --block-size, the block size is that of training.
-            trained = Namespace(decoding=config.decoding, block_size=drafts.block_size)
-            config = configure(*asked, trained)
-        given = dict(args) if isinstance(args, DictConfig) else dict(vars(args))
-        given |= {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
-        given["lm_model"] = extra.get("lm_model")
-        check_fairseq_options(config, given)
-        if not method.reads_beam(config):
+        given = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
+        given |= {name: extra.pop(name, None) for name in ("lm_model", "lm_weight")}
+        for name in ("prefix_allowed_tokens_fn", "lm_model", "seq_gen_cls"):
+            if given[name] is not None:
+                raise cannot_honour(config, name, given[name], "none")
+        decoder = self.build_decoder(models, config, **extra)
+        if not METHODS[config.decoding].reads_beam(config):
             # fairseq's default is 5, and generate prints it beside the BLEU score.
             set_options(args, {"beam": 1})
-        extra |= {
-            "config": config,
-            "src_dict": self.source_dictionary,  # type: ignore[attr-defined]
-            "keep_history": given.get("retain_iter_history", False),
-        }
-        if method.is_given_builder:
-            extra["build"] = self._builder(models, args, extra)
-        return super().build_generator(models, args, method.load(), extra)  # type: ignore[misc]
+        return decoder
 
-    def _builder(
-        self, models: Sequence[Any], args: Any, extra: dict[str, Any]
-    ) -> Callable[[DecodingConfig], Any]:
-        """Return the function that builds a candidate of auto_fast; see AutoFastGenerator.
+    def build_decoder(
+        self, models: Sequence[Any], config: DecodingConfig, **context: Any
+    ) -> Decoder | StockDecoder:
+        """Build the decoder that a config names; a drafter of ``drafter_path`` is loaded.
 
         Args:
-            models: as in ``build_generator``.
-            args: as in ``build_generator``.
-            extra: the arguments of the generator of ``--decoding auto_fast`` itself.
+            models: the model, or an ensemble.
+            config: see ``methods.build.build_decoder``.
+            context: more of its Context than dictionaries and drafter.
+
+        Raises:
+            UsageError: see ``methods.build.build_decoder``; or the drafter does not fit.
         """
-        original = super().build_generator  # type: ignore[misc]
-        common = dict(extra)
-        drafter = common.pop("drafter", None)
-
-        def build(config: DecodingConfig) -> Any:
-            own = common | {"config": config}
-            if config.decoding in STOCK_DECODINGS:
-                own = {n: v for n, v in own.items() if n not in _OUR_ARGUMENTS}
-                return original(models, args, None, own)
-            if config.drafter_path is not None:
-                own["drafter"] = drafter
-            return original(models, args, METHODS[config.decoding].load(), own)
-
-        return build
+        config = for_models(config, models)
+        check_models(config.decoding, models, config.drafter_path)
+        kind = None
+        if config.decoding in METHODS and config.drafter_path is not None:
+            kind = METHODS[config.decoding].drafter
+        if kind is not None and config.drafter_path is not None:
+            context["drafter"] = self.drafters.load(config.drafter_path, kind, models)
+        words, sources = self.target_dictionary, self.source_dictionary  # type: ignore[attr-defined]
+        return build_decoder(models, config, Context(words, sources, **context))
 
     @functools.cached_property
     def drafters(self) -> Drafters:
         """The drafters of ``--drafter-path`` that are loaded so far."""
         return Drafters(self)
 
-
-# Arguments of this package's generators that fairseq's does not have.
-_OUR_ARGUMENTS = ("config", "src_dict", "keep_history")
 
 _PAIRS: tuple[tuple[type, type, tuple[str, str]], ...] = (
     (BlockNatLoss, BlockNatModel, ("block_nat_loss", "block_nat")),
@@ -166,9 +144,3 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
         raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
     if hasattr(model, "image_sizes") and cfg.left_pad_target:
         raise option_error("--left-pad-target", True, "a model of images without it")
-
-
-def _first(name: str, sources: Sequence[Any]) -> Any:
-    """Return an option from the first source that gives it; None if none does."""
-    values = (getattr(source, name, None) for source in sources)
-    return next((value for value in values if value not in (None, False)), None)

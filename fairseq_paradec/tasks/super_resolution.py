@@ -4,8 +4,8 @@
 # ruff: noqa: UP045
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import numpy as np
@@ -15,8 +15,9 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from .. import images
+from ..encoders.intensities import dictionary
 from ..errors import UsageError, option_error
-from ..options import flag
+from ..options import DecodingConfig, flag
 from .flags import ParallelTranslationConfig, set_options
 from .translation import ParallelDecodingMixin
 
@@ -69,7 +70,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
             (cfg.source_lang, task.source_dictionary),
             (cfg.target_lang, task.target_dictionary),
         ):
-            if words != images.dictionary():
+            if words != dictionary():
                 raise UsageError(
                     f"DATA: got {folder!r}, whose dict.{language}.txt has other words than the "
                     f"intensities; allowed: 0 to {images.PEAK}, in this order"
@@ -155,15 +156,32 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         Raises:
             UsageError: see ParallelDecodingMixin, or a limit does not fit an image.
         """
-        self._set_limits(args)
-        extra = dict(extra_gen_cls_kwargs or {})
-        # fairseq does not suppress <unk> this way; an infinite penalty does.
-        symbols = (self.tgt_dict[self.tgt_dict.bos()],)
-        extra["tokens_to_suppress"] = (*extra.get("tokens_to_suppress", ()), *symbols)
+        set_options(args, self._limits(args))
+        extra = self._suppressing(extra_gen_cls_kwargs or {})
         return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
-    def _set_limits(self, args: Any) -> None:
-        """Set fairseq's limits to the length of one image.
+    def build_decoder(self, models: Sequence[Any], config: DecodingConfig, **context: Any) -> Any:
+        """Build the decoder that a config names; its outputs are whole images.
+
+        Raises:
+            UsageError: see ParallelDecodingMixin, or a limit does not fit an image.
+        """
+        config = replace(config, **self._limits(config))
+        return super().build_decoder(models, config, **self._suppressing(context))
+
+    def _suppressing(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a decoder's context in which ``<s>`` is suppressed, which is no intensity.
+
+        fairseq does not suppress ``<unk>`` this way; an infinite penalty does.
+        """
+        symbols = {*given.get("tokens_to_suppress", ()), self.tgt_dict[self.tgt_dict.bos()]}
+        return {**given, "tokens_to_suppress": tuple(sorted(symbols))}
+
+    def _limits(self, args: Any) -> dict[str, Any]:
+        """Return fairseq's limits: the length of one image.
+
+        Args:
+            args: options, by attribute.
 
         Raises:
             UsageError: the options set other limits.
@@ -181,7 +199,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
                 )  # fmt: skip
         if getattr(args, "match_source_len", False):
             raise option_error("--match-source-len", True, "nothing: outputs are larger images")
-        set_options(args, limits)
+        return limits
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it is no image of the right size, or None."""

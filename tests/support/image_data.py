@@ -9,6 +9,7 @@ import torch
 from fairseq.data import indexed_dataset
 
 from fairseq_paradec import images
+from fairseq_paradec.encoders.intensities import dictionary
 from fairseq_paradec.images import Pixels, Size
 from fairseq_paradec.tasks.super_resolution import (
     ImageSuperResolutionConfig,
@@ -32,7 +33,7 @@ def image_folder(
 ) -> Path:
     """Write what paradec data images writes: pairs, dictionaries, sizes.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    symbols = images.dictionary()
+    symbols = dictionary()
     for number, (part, count) in enumerate(pairs.items()):
         large = random_images(count, high, seed + number)
         small = [images.shrink(one, low) for one in large]
@@ -52,7 +53,7 @@ def image_folder(
 
 def image_task(low: Size = LOW, high: Size = HIGH) -> ImageSuperResolutionTask:
     """The task without a folder."""
-    words = images.dictionary()
+    words = dictionary()
     task = ImageSuperResolutionTask(ImageSuperResolutionConfig(), words, words)
     task.image_sizes = (low, high)
     return task

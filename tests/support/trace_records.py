@@ -2,7 +2,7 @@
 
 import json
 
-from fairseq_paradec.decoding.trace import SCHEMA, SCHEMA_VERSION
+from fairseq_paradec.records import SCHEMA, VERSION
 
 
 def one_pass(start, draft, verifier, accepted, committed, **more):
@@ -12,7 +12,7 @@ def one_pass(start, draft, verifier, accepted, committed, **more):
 
 
 def record(output, *passes, **more):
-    head = {"schema": SCHEMA, "version": SCHEMA_VERSION, "id": 3, "decoding": "any"}
+    head = {"schema": SCHEMA, "version": VERSION, "id": 3, "decoding": "any"}
     texts = {"source": ["s1", "s2", "</s>"], "output": output.split()}
     return head | texts | {"trace": list(passes)} | more
 

@@ -30,9 +30,9 @@ import numpy as np
 import PIL
 
 from ... import images
-from ...analysis.symbols import printable
 from ...errors import UsageError, option_error
 from ...images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size
+from ...output import printable
 from .. import arguments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -96,8 +96,10 @@ class Part:
     def __init__(self, folder: Path, name: str) -> None:
         from fairseq.data import indexed_dataset
 
+        from ...encoders.intensities import dictionary
+
         self.photographs = self.pairs = 0
-        self._symbols = images.dictionary()
+        self._symbols = dictionary()
         self._stems = [str(folder / f"{name}.{'-'.join(LANGUAGES)}.{side}") for side in LANGUAGES]
         self._builders = [
             indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(self._symbols))
@@ -299,8 +301,10 @@ def _write(
             f"no photographs left for training: of {len(paths)}, {len(bad)} could not be used, "
             f"--test takes {wanted['test']}, --valid {wanted['valid']}{reason}"
         )
+    from ...encoders.intensities import dictionary
+
     for language in LANGUAGES:
-        images.dictionary().save(str(folder / f"dict.{language}.txt"))
+        dictionary().save(str(folder / f"dict.{language}.txt"))
     return _describe(args, folder, {"lr": small, "hr": large}, parts, maker.duplicates, bad)
 
 

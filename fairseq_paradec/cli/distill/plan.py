@@ -168,8 +168,8 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages.
     """
-    from ...measure import loading
     from ...methods.registry import beam_search
+    from ...tasks import loading
 
     loading.check_inputs(str(data), path)
     models, task = loading.load(str(data), path)
@@ -179,7 +179,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         raise option_error("--path", f"a teacher for {'-'.join(trained)}", allowed)
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
     dtype = settings.get("engine-dtype")
-    generator = loading.generator(
+    generator = loading.decoder(
         task, models, decoding=beam_search(models, settings["beam"]), beam=settings["beam"],
         lenpen=settings["lenpen"], **({"engine_dtype": dtype} if dtype else {}),
     )  # fmt: skip

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import option_error
-from ..token_rules import Best, Scored, TokenRules
+from ..token_rules import Best, Positions, Scored
 from .cache import Cache
 from .compiled import warn_plain
 from .compiled_pass import CompiledPass
@@ -27,14 +27,11 @@ from .masks import Mask
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed
 from .native.passes import NativeCache, native_pass, native_write
-from .native.stack import FORMS, NativeMap
+from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
 from .watch import Watch
 from .weights import Form, compiles
-
-if TYPE_CHECKING:
-    from ..row import Row
 
 log = logging.getLogger(__name__)
 
@@ -162,9 +159,7 @@ class ChunkScorer:
         self.gathered += 1
         if self.packed is not None:
             self.weights = self.packed.decoder
-            self.projection = gather_projection(self.model, "plain")
-            if self.weights.projection is not None:
-                self.projection = self.projection._replace(linear=self.weights.projection)
+            self.projection = gather_projection(self.model, "plain", self.weights.projection)
             return
         if self.model is not self.given:
             # fairseq's own load_state_dict upgrades checkpoints and needs their options.
@@ -255,35 +250,24 @@ class ChunkScorer:
         """Return log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
         return self.projection.log_probs(hidden, temperature)
 
-    def choose(
-        self,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
+    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
-        return self.projection.choose(hidden, rules, rows, draft, starts, depths)
+        return self.projection.choose(hidden, at, draft)
 
-    def best(
-        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
-    ) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
-        return self.projection.best(hidden, rules, rows, count, starts)
+    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        return self.projection.best(hidden, at, count)
 
     def writes(self, projection: Projection) -> bool:
         """Return whether ``write`` knows this model and projection."""
-        return self.native and isinstance(projection.linear, NativeMap) and projection.first is None
+        return self.native and projection.writes
 
     def write(
         self,
         new: Sequence[Sequence[int]],
         counts: Sequence[int],
         projection: Projection,
-        rules: TokenRules,
-        rows: Sequence[Row],
+        at: Positions,
         least: float,
         normalised: bool,
     ) -> tuple[list[list[int]], list[list[float]]]:
@@ -292,10 +276,8 @@ class ChunkScorer:
         Returns B lists of tokens and of their scores. The arguments are those of
         ``writing.write``, and ``new``: of each row the tokens that it reads, at least one.
         """
-        assert isinstance(projection.linear, NativeMap)
-        linear = projection.linear
         return native_write(
-            self.weights, self.cache, linear, rules, rows, new, counts, least, normalised
+            self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
 
     def heads(self, given: Any, dtype: str | None = None) -> Any:

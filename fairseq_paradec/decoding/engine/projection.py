@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import option_error
-from ..token_rules import Best, Scored, TokenRules
+from ..token_rules import Best, Positions, Scored, TokenRules
 from .native.passes import native_choose
 from .native.stack import NativeMap
-from .weights import Form, Map, make_map
-
-if TYPE_CHECKING:
-    from ..row import Row
+from .weights import Form, make_map
 
 
 class Projection(NamedTuple):
@@ -29,7 +25,7 @@ class Projection(NamedTuple):
         form: of the linear map, if it is torch's.
     """
 
-    linear: Map | Any
+    linear: Any  # a Map
     adaptive_softmax: Any
     first: Any
     form: Form
@@ -61,111 +57,107 @@ class Projection(NamedTuple):
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
-    def choose(
-        self,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
-        """Choose the next token at every position; see ``TokenRules.choose``.
+    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose the next token at every position; see ``Positions.choose``.
 
         Args:
             hidden: B×R×D.
-            rules: which tokens are allowed.
-            rows: B rows.
+            at: the positions.
             draft: B×K drafted tokens, or None.
-            starts: B, or None.
-            depths: B×R, or None.
         """
-        hidden = self.read(hidden)
-        if isinstance(self.linear, NativeMap):
-            return native_choose(self.linear, hidden, rules, rows, draft, starts, depths)
-        scores = self._log_probs(hidden, rules.temperature)
-        return rules.choose(scores, rows, draft, starts, depths)
+        return at.choose(self._log_probs(self.read(hidden), at.rules.temperature), draft)
 
-    def best(
-        self, hidden: Tensor, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
-    ) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
-        hidden = self.read(hidden)
-        if isinstance(self.linear, NativeMap):
-            ends = torch.full(hidden.shape[:2], rules.eos)
-            found = native_choose(self.linear, hidden, rules, rows, ends, starts, count=count)
-            assert found.draft_scores is not None
-            return Best(found.tokens, found.scores, found.draft_scores)
-        return rules.best(self._log_probs(hidden, rules.temperature), rows, count, starts)
+    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        return at.best(self._log_probs(self.read(hidden), at.rules.temperature), count)
 
-    def draft(
-        self,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        starts: list[int] | None = None,
-        normalised: bool = False,
-    ) -> Scored:
+    def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position.
 
         Args:
             hidden: B×K×D, what the projection reads.
-            rules: which tokens are allowed.
-            rows: B rows.
-            starts: B; see ``TokenRules.choose``.
+            at: the positions.
             normalised: whether scores are log-probabilities.
         """
-        if isinstance(self.linear, NativeMap):
-            return native_choose(
-                self.linear, hidden, rules, rows, starts=starts, normalised=normalised
-            )
+        temperature = at.rules.temperature
         if normalised or self.adaptive_softmax is not None:
-            scores = self._log_probs(hidden, rules.temperature)
-        else:
-            scores = self.linear(hidden) / rules.temperature
-            scores = scores.to(_score_dtype(scores))
-        return rules.choose(scores, rows, starts=starts)
+            return at.choose(self._log_probs(hidden, temperature))
+        scores = self.linear(hidden) / temperature
+        return at.choose(scores.to(_score_dtype(scores)))
 
-    def candidates(
-        self,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best tokens at every position; see ``TokenRules.candidates``.
+    def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
+        """Return the best tokens at every position; see ``Positions.candidates``.
 
         Args:
             hidden: B×K×D, what the projection reads.
-            rules: which tokens are allowed.
-            rows: B rows.
+            at: the positions.
             count: N.
-            starts: B, or None.
-            depths: B×K, or None.
 
         Returns:
             B×K×N tokens and log-probabilities.
         """
-        if isinstance(self.linear, NativeMap):
-            return native_choose(
-                self.linear, hidden, rules, rows, None, starts, depths, count=count
-            )[:2]  # fmt: skip
-        scores = self._log_probs(hidden, rules.temperature)
-        return rules.candidates(scores, rows, count, starts, depths)
+        return at.candidates(self._log_probs(hidden, at.rules.temperature), count)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the native library writes several tokens in one call with this projection."""
+        return False
+
+    def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> Projection:
+        """Return the projection to other words; ``form``: of native weights, None: as these."""
+        return self._replace(linear=make_map(weight, bias, self.form))
 
 
-def gather_projection(model: Any, form: Form) -> Projection:
-    """Gather a model's projection; see ``weights.join`` for the form."""
+class NativeProjection(Projection):
+    """A projection whose linear map is a NativeMap: choices without the scores of all words."""
+
+    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose the next token at every position; see Projection."""
+        return native_choose(self.linear, self.read(hidden), at, draft)
+
+    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see Projection."""
+        ends = torch.full(hidden.shape[:2], at.rules.eos)
+        found = native_choose(self.linear, self.read(hidden), at, ends, count=count)
+        assert found.draft_scores is not None
+        return Best(found.tokens, found.scores, found.draft_scores)
+
+    def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
+        """Choose the best token at every position; see Projection."""
+        return native_choose(self.linear, hidden, at, normalised=normalised)
+
+    def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
+        """Return the best tokens at every position; see Projection."""
+        return native_choose(self.linear, hidden, at, count=count)[:2]
+
+    @property
+    def writes(self) -> bool:
+        """Whether the native library writes several tokens in one call with this projection."""
+        return self.first is None
+
+    def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> Projection:
+        """Return the projection to other words; see Projection."""
+        return self._replace(linear=NativeMap(weight, bias, form or self.linear.form))
+
+
+def gather_projection(model: Any, form: Form, native: NativeMap | None = None) -> Projection:
+    """Gather a model's projection.
+
+    Args:
+        model: the model.
+        form: see ``weights.join``.
+        native: its packed map; None: torch projects.
+    """
     decoder = model.decoder
     module = decoder.output_projection
+    heads = getattr(model, "block_heads", None)
+    first = None if heads is None else heads.first
+    if native is not None:
+        return NativeProjection(native, decoder.adaptive_softmax, first, form)
     linear = module
     if type(module) is nn.Linear:
         bias = None if module.bias is None else module.bias.detach()
         linear = make_map(module.weight.detach(), bias, form)
-    heads = getattr(model, "block_heads", None)
-    first = None if heads is None else heads.first
     return Projection(linear, decoder.adaptive_softmax, first, form)
 
 
@@ -206,37 +198,23 @@ class DraftProjection:
             )  # fmt: skip
 
     def choose(
-        self,
-        projection: Projection,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        normalised: bool = False,
+        self, projection: Projection, hidden: Tensor, at: Positions, normalised: bool = False
     ) -> Scored:
         """Draft the best token at every position; see ``Projection.draft``.
 
         Args:
             projection: the model's projection, as its scorer last gathered it.
             hidden: B×K×D.
-            rules: which tokens are allowed.
-            rows: B rows.
+            at: the positions.
             normalised: whether scores are log-probabilities, of the shortlist if there is one.
         """
-        return self.part(projection, rules).draft(hidden, rules, rows, normalised=normalised)
+        return self.part(projection, at.rules).draft(hidden, at, normalised)
 
     def candidates(
-        self,
-        projection: Projection,
-        hidden: Tensor,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
+        self, projection: Projection, hidden: Tensor, at: Positions, count: int
     ) -> tuple[Tensor, Tensor]:
         """Draft the best tokens at every position; see ``choose`` and ``Projection.candidates``."""
-        part = self.part(projection, rules)
-        return part.candidates(hidden, rules, rows, count, starts, depths)
+        return self.part(projection, at.rules).candidates(hidden, at, count)
 
     def part(self, projection: Projection, rules: TokenRules) -> Projection:
         """Return the projection to the shortlist.
@@ -249,13 +227,8 @@ class DraftProjection:
         if projection is not self._whole:
             module = self._decoder.output_projection
             bias = None if module.bias is None else module.bias[: self.size].detach()
-            weight, whole = module.weight[: self.size].detach(), projection.linear
-            linear: Any
-            if isinstance(whole, NativeMap):
-                linear = NativeMap(weight, bias, self.form or whole.form)
-            else:
-                linear = make_map(weight, bias, projection.form)
-            self._whole, self._part = projection, projection._replace(linear=linear)
+            weight = module.weight[: self.size].detach()
+            self._whole, self._part = projection, projection.of(weight, bias, self.form)
         part: Projection = self._part
         return part
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..row import Row
-from ..token_rules import Best, Scored, TokenRules
+from ..token_rules import Best, Positions, Scored
 from .chunk import PLAIN, ChunkScorer
 from .local import LocalScorer
 from .masks import Mask
@@ -40,22 +39,12 @@ class Scorer(Protocol):
         """Return B×K×V log-probabilities for the output of ``step``."""
         ...
 
-    def choose(
-        self,
-        hidden: Any,
-        rules: TokenRules,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
+    def choose(self, hidden: Any, at: Positions, draft: Tensor | None = None) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         ...
 
-    def best(
-        self, hidden: Any, rules: TokenRules, rows: Sequence[Row], count: int, starts: list[int]
-    ) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -126,29 +115,13 @@ class EnsembleScorer:
         each = torch.stack([scorer.log_probs(h, temperature) for scorer, h in pairs])
         return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))
 
-    def choose(
-        self,
-        hidden: list[Tensor],
-        rules: TokenRules,
-        rows: Sequence[Row],
-        draft: Tensor | None = None,
-        starts: list[int] | None = None,
-        depths: Tensor | None = None,
-    ) -> Scored:
-        """Choose the next token at every position; see ``TokenRules.choose``."""
-        scores = self.log_probs(hidden, rules.temperature)
-        return rules.choose(scores, rows, draft, starts, depths)
+    def choose(self, hidden: list[Tensor], at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose the next token at every position; see ``Positions.choose``."""
+        return at.choose(self.log_probs(hidden, at.rules.temperature), draft)
 
-    def best(
-        self,
-        hidden: list[Tensor],
-        rules: TokenRules,
-        rows: Sequence[Row],
-        count: int,
-        starts: list[int],
-    ) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``TokenRules.best``."""
-        return rules.best(self.log_probs(hidden, rules.temperature), rows, count, starts)
+    def best(self, hidden: list[Tensor], at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        return at.best(self.log_probs(hidden, at.rules.temperature), count)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

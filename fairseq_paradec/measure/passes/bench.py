@@ -18,7 +18,8 @@ from ...decoding.helper import same_encoder
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
-from .. import loading, machine
+from ...tasks import loading
+from .. import machine
 from ..peers import translator
 from ..pieces import (
     Call,
@@ -202,7 +203,7 @@ class Bench:
             def fill() -> Tensor:
                 draft.keep([plan.cached] * plan.batch)
                 states = draft.fill(prefixes, masks)
-                return draft.projection.draft(states, self.rules, self.rows).tokens
+                return draft.projection.draft(states, self.rules.at(self.rows)).tokens
 
             return fill
 
@@ -250,7 +251,7 @@ class Bench:
 
         def draft() -> Tensor:
             found = heads(states, range(1, count + 1))
-            return projection.draft(found, self.rules, self.rows).tokens
+            return projection.draft(found, self.rules.at(self.rows)).tokens
 
         counts = heads_pieces(scorer, self.pair.heads, projection)
         self._add("heads", name, count, counts, Cell({"whole": draft}))
@@ -259,7 +260,7 @@ class Bench:
         """Add a whole search; options are those of fairseq-generate."""
         pair = self.pair
         limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
-        generator = loading.generator(pair.task, [pair.model], **options | limits)
+        generator = loading.decoder(pair.task, [pair.model], **options | limits)
         search = Search(pair.task, generator, pair.model, self.sample)
         self.searches.append(({"name": name, "engine": engine}, search))
 

@@ -16,7 +16,6 @@ from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ..clock import Clock, Parts
 from ..pieces import DTYPES, Call
-from ..systems import CountedModel
 
 WARM_UP = 3  # untimed calls before each cell's timed ones
 SLOW = 4  # whole searches and large tensors: one repetition for so many of a pass
@@ -84,26 +83,22 @@ class Search(Cell):
 
     def __init__(self, task: Any, generator: Any, model: Any, sample: dict[str, Any]) -> None:
         super().__init__({}, slow=True)
-        own = hasattr(generator, "scorer")
-        self._counted: CountedModel | None = None
-        if not own:
-            self._counted = generator.model = CountedModel([model])
-        self._clock = Clock(generator, OWN_PARTS if own else STOCK_PARTS)
+        self._own = hasattr(generator, "scorer")
+        timed = (generator, OWN_PARTS) if self._own else (generator.search, STOCK_PARTS)
+        self._clock = Clock(*timed)
         self._work = lambda: task.inference_step(generator, [model], sample)
         self.passes = 0
 
     def once(self) -> dict[str, float]:
         """Search; return the seconds of the encoder, of the rest, and of the rest's loop."""
         self._clock.restart()
-        if self._counted is not None:
-            self._counted.passes = 0
         begin = time.perf_counter()
         hypos = self._work()
         whole = time.perf_counter() - begin
-        self.passes = hypos[0][0]["steps"] if self._counted is None else self._counted.passes
+        self.passes = hypos[0][0]["steps"]
         spent = self._clock.seconds
         seconds = {"encoder": spent["encoder"], "search": whole - spent["encoder"]}
-        if self._counted is None:
+        if self._own:
             seconds["loop"] = seconds["search"] - spent["passes"]
         return seconds
 
@@ -145,7 +140,7 @@ class Steps(Cell):
 
 def pass_call(scorer: Any, tokens: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Call:
     """Return a decoder's pass, with the choice of a token at every position."""
-    return lambda: scorer.choose(scorer.step(tokens), rules, rows)
+    return lambda: scorer.choose(scorer.step(tokens), rules.at(rows))
 
 
 def product_call(engine: str, dtype: str, size: int) -> Call | None:

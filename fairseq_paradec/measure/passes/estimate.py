@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...errors import option_error
 from ...methods.registry import METHODS
+from ...options import ENGINE_FLAGS, flag
 from ..documents import BENCHMARK, read_document
+from ..specs import read
+from ..traits import traits
 
 
 def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
@@ -35,15 +38,16 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
     for system in document["systems"]:
         if system["promise"] == "peer" or system["passes"] is None:
             continue
-        if any(f in system["command"].split() for f in ("--engine", "--engine-dtype", "--compile")):
+        options = _options(system)
+        if not options.keys().isdisjoint(ENGINE_FLAGS):
             continue  # the same passes as without; the engines are those measured here
-        needed = what_passes_need(system["command"], block_size)
+        needed = what_passes_need(options, block_size)
         if isinstance(needed, str):
             left_out.append(f"`{system['label']}`: {needed}")
             continue
         numbers = {name: system[name] / count for name in ("passes", "tokens")}
         systems.append({"label": system["label"]} | numbers | needed)
-        if needed["masks"] is not None and "--block-size" not in system["command"]:
+        if needed["masks"] is not None and "block_size" not in options:
             assumed.append(system["label"])
     return {
         "file": path.name,
@@ -54,27 +58,32 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
     }
 
 
-def what_passes_need(command: str, block_size: int) -> dict[str, Any] | str:
+def _options(system: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a decoder's options by name, with ``path``; older files have it as typed only."""
+    if "options" in system:
+        return system["options"]
+    spec = read(system["command"])
+    return {**spec.options, **({} if spec.path is None else {"path": spec.path})}
+
+
+def what_passes_need(options: Mapping[str, Any], block_size: int) -> dict[str, Any] | str:
     """Say what a pass of a decoder consists of, or in words why that is not known.
 
     Args:
-        command: of the benchmark, as in ``gad --drafter-path FILE --block-size 10``.
+        options: of the decoder, by name.
         block_size: k, where a drafter's method does not say it.
     """
-    name, *flags = shlex.split(command.replace("=", " "))
-    if "--path" in flags:
+    if "path" in options:
         return "another model"
-    for flag in ("--adaptive-block", "--hybrid-length", "--drafter-shortlist", "--draft-tree"):
-        if flag in flags:
-            return f"its passes differ ({flag})"
+    for name in ("adaptive_block", "hybrid_length", "drafter_shortlist", "draft_tree"):
+        if name in options:
+            return f"its passes differ ({flag(name)})"
+    decoding, beam = options["decoding"], options.get("beam", 5)
     needed: dict[str, Any] = {"chunk": 1, "masks": None, "search": None}
-    if name == "beam" and not set(flags) - {"--beam", "1", "5"}:
-        greedy = flags == ["--beam", "1"]
-        return needed | {"search": "fairseq greedy" if greedy else "fairseq beam 5"}
-    method = METHODS.get(name)
-    if method is not None and method.pass_size is not None:
-        block = block_size if method.trained_block else method.default("block_size")
-        if "--block-size" in flags:
-            block = int(flags[flags.index("--block-size") + 1])
-        return needed | method.pass_size(block)
+    if decoding == "beam" and options.keys() <= {"decoding", "beam"} and beam in (1, 5):
+        return needed | {"search": "fairseq greedy" if beam == 1 else "fairseq beam 5"}
+    method = METHODS.get(decoding)
+    if method is not None and (pass_size := traits(decoding).pass_size) is not None:
+        usual = block_size if method.trained_block else method.default("block_size")
+        return needed | pass_size(options.get("block_size", usual))
     return "what its passes consist of is not known here"

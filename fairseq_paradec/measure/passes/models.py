@@ -15,9 +15,9 @@ from ...errors import option_error
 from ...methods.model_checks import is_block_nat
 from ...methods.registry import ANY
 from ...models.heads import BlockHeads
+from ...tasks import loading
 from ...tasks.flags import ParallelTranslationConfig
 from ...tasks.translation import ParallelTranslationTask
-from .. import loading
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}

@@ -1,5 +1,5 @@
 """``--decoding auto_fast``: the fastest decoder on this machine, by measurement."""
 
-from .generator import AutoFastGenerator
+from .generator import AutoFastDecoder
 
-__all__ = ["AutoFastGenerator"]
+__all__ = ["AutoFastDecoder"]

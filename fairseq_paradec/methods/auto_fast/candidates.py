@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ...options import DecodingConfig, flag
+from ...options import SEARCH_OPTIONS, DecodingConfig, flag
 from ..registry import METHODS
+from ..variants import Offer
 
 GREEDY = "greedy"
 
@@ -54,24 +55,24 @@ def candidates(
         model: the model, or the first of an ensemble.
     """
     with_budget = config.latency_budget_ms is not None
+    limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
     found = []
     if with_budget:
-        found.append(Candidate(f"beam --beam {beam}", DecodingConfig(decoding="beam"), BEAM))
+        found.append(Candidate(f"beam --beam {beam}", DecodingConfig("beam", **limits), BEAM))
     for name, method in METHODS.items():
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
-        if not method.offered(config.engine_dtype, model):
-            continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
-        base = DecodingConfig(**{"decoding": name, **method.defaults})
+        offer = Offer(block, vocabulary, config.engine_dtype, model)
+        base = DecodingConfig(**{"decoding": name, **method.defaults, **limits})
         base = replace(
             base, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
         )
-        for flags in method.candidates(block, vocabulary):
+        for flags in method.candidates(offer):
             words = [
                 flag(n) if value is True else f"{flag(n)} {value}" for n, value in flags.items()
             ]
-            label, given = " ".join((name, *words)), replace(base, **flags)
+            label, given = " ".join((name, *words)), replace(base, **flags, given=frozenset(flags))
             if not method.is_lossless(given):
                 if with_budget:
                     found.append(Candidate(label, given, RELAXED))

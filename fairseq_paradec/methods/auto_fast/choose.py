@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..registry import METHODS
 from .candidates import BEAM, GREEDY, LOSSLESS, RELAXED
 from .profile import Measured
 
@@ -22,8 +23,6 @@ BATCHES, SECONDS = 16, 10.0
 # after n batches.
 FIRST_LIMIT = 1.5
 LATER_LIMITS = ((3, 1.3), (8, 1.1))
-# Their passes cost more, the more they draft: no number of tokens is the one that pays.
-DRAFT_LONG = ("assisted", "self_draft")
 
 
 class Choice(NamedTuple):
@@ -73,7 +72,7 @@ def choose(
         if label == GREEDY and rival != GREEDY:
             pays_from = tokens[rival] * ratios[rival]
             reason = f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast"
-            if not rival.startswith(DRAFT_LONG):
+            if not METHODS[rival.split()[0]].by_token:  # else a pass costs more, the more it drafts
                 reason += (
                     f": its passes write {tokens[rival]:.2f} tokens, and pay from about "
                     f"{pays_from:.2f}"

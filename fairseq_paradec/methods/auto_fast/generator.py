@@ -30,32 +30,31 @@ from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig, flag
+from ...records import Record
+from ..base import Context
+from ..stock import StockDecoder
 from .candidates import GREEDY, LOSSLESS
 from .choose import Trial, Watch, choose
-from .measuring import MeasuringGenerator, greedy_passes
+from .measuring import MeasuringDecoder, greedy_passes
 from .profile import FLAG, Bin, Measured, SpeedProfile, bin_of, fingerprint, this_machine
-from .stock_beam import StockBeam
 
 logger = logging.getLogger(__name__)
 
 
-class AutoFastGenerator(MeasuringGenerator):
+class AutoFastDecoder(MeasuringDecoder):
     """``--decoding auto_fast``.
 
     Args:
         models: the model, or an ensemble.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        more: see MeasuringGenerator.
+        context: see MeasuringDecoder.
 
     Raises:
         UsageError: the profile is damaged, or a drafter does not fit the models.
     """
 
-    def __init__(
-        self, models: Sequence[Any], tgt_dict: Any, config: DecodingConfig, *args: Any, **more: Any
-    ) -> None:
-        super().__init__(models, tgt_dict, config, *args, **more)
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        super().__init__(models, config, context)
         self.profile = None if config.speed_profile is None else SpeedProfile(config.speed_profile)
         self._known: dict[Bin, Measured] | None = None  # the profile's bins, after the first batch
         self._choices: dict[Bin, str] = {}
@@ -107,12 +106,12 @@ class AutoFastGenerator(MeasuringGenerator):
         if self.profile is not None:
             self.profile.save({where: measured})
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch, with the chosen candidate."""
         decoded_by = super().provenance() | {"chosen": self._chosen}
         chosen = self._generator(self._chosen or GREEDY)
-        if isinstance(chosen, StockBeam):
-            dtype = Engine().dtype_of(self.model.models[0])
+        if isinstance(chosen, StockDecoder):
+            dtype = Engine().dtype_of(self.models[0])
             return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype, "compiled": False}
         return decoded_by | {"compiled": chosen.scorer.compiled}
 
@@ -144,7 +143,7 @@ class AutoFastGenerator(MeasuringGenerator):
         built = Path(library()._name).stem if native else None  # says the instruction set, too
         return {
             "machine": this_machine(device) | {"library": built},
-            "models": [fingerprint(model, with_weights=True) for model in self.model.models],
+            "models": [fingerprint(model, with_weights=True) for model in self.models],
             "drafter": None if helper is None else fingerprint(helper, with_weights=True),
             "flags": flags | {"candidates": list(self.candidates)},
         }

@@ -13,44 +13,33 @@ from torch import Tensor
 from ...decoding.row import Row
 from ...decoding.token_rules import TokenRules
 from ...options import DecodingConfig
-from ..base import MethodGenerator
+from ..base import Context, Decoder
+from ..build import build_decoder
 from ..model_checks import is_block_nat
 from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from .candidates import GREEDY, LOSSLESS, Drafter, candidates
 from .choose import LATER_LIMITS, Trial
 from .profile import Bin
-from .stock_beam import StockBeam
 from .ties import gap, tie_gap
 
 logger = logging.getLogger(__name__)
 
 
-class MeasuringGenerator(MethodGenerator):
+class MeasuringDecoder(Decoder):
     """A generator with candidates, each of which can decode a batch.
 
     Args:
         models: the model, or an ensemble.
-        tgt_dict: the target dictionary.
         config: the options of decoding.
-        build: makes the generator of a candidate's config, on the same models and with the same
-            limits; with ``decoding`` "beam", fairseq's own search.
-        drafter: the model or BlockHeads of ``--drafter-path``.
-        kwargs: see MethodGenerator.
+        context: with the model or BlockHeads of ``--drafter-path``, if there is one.
 
     Raises:
         UsageError: a drafter does not fit the models.
     """
 
-    def __init__(
-        self,
-        models: Sequence[Any],
-        tgt_dict: Any,
-        config: DecodingConfig,
-        build: Callable[[DecodingConfig], Any],
-        drafter: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(models, tgt_dict, config, **kwargs)
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        super().__init__(models, config, context)
+        drafter = context.drafter
         self.timer: Callable[[], float] = time.perf_counter
         own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
         is_model = hasattr(drafter, "decoder")
@@ -64,10 +53,9 @@ class MeasuringGenerator(MethodGenerator):
         if self.heads is not None:
             path = None if is_model else config.drafter_path
             drafters[HEADS] = Drafter(self.heads.block_size, path)
-        offered = candidates(config, drafters, len(tgt_dict), self.beam_size, models[0])
+        offered = candidates(config, drafters, len(self.words), config.beam, models[0])
         self.candidates = {one.label: one for one in offered}
         self.quality = {one.label: one.quality for one in offered}
-        self._build = build
         self._generators: dict[str, Any] = {}
         # The candidates share scorers, since one of them decodes at a time.
         self._scorers: dict[Any, Any] = {}
@@ -86,11 +74,9 @@ class MeasuringGenerator(MethodGenerator):
         """Return a candidate's generator, built at its first use."""
         if label not in self._generators:
             config = self.candidates[label].config
-            built = self._build(config)
-            if config.decoding == "beam":
-                built = StockBeam(built, self.model.models)
-            else:
-                built.join(self._scorers, self.record_tokens)
+            lent = self.context.drafter if config.drafter_path is not None else None
+            built = build_decoder(self.models, config, self.context._replace(drafter=lent))
+            built.join(self._scorers, self.record_tokens)
             self._generators[label] = built
         return self._generators[label]
 
@@ -169,7 +155,7 @@ class MeasuringGenerator(MethodGenerator):
 
     def _compare(self, label: str, ours: Sequence[Row], greedy: Sequence[Row]) -> None:
         """Warn of outputs that differ from greedy search's; exclude the candidate unless a tie."""
-        dtype = next(self.model.models[0].parameters()).dtype
+        dtype = next(self.models[0].parameters()).dtype
         allowed = tie_gap(dtype, self.config.engine_dtype)
         for row, other in zip(ours, greedy, strict=True):
             if row.tokens == other.tokens:

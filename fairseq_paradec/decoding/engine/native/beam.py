@@ -7,14 +7,18 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ...beam import Candidates, Extension
 from ...token_rules import Best
 from .library import Extended, Step, library
 from .stack import check
 
+#: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
+Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
 
-def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
-    """Extend hypotheses by a step; see ``MultiwordBeamGenerator.extend``.
+
+def native_extend(
+    best: Best, scores: Tensor, end: int, beam: int
+) -> tuple[Hypotheses, Hypotheses]:
+    """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
         best: the best words of each slot, S×W×z×K; in fp32.
@@ -33,8 +37,9 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
     kept = min(beam, width * each)
     scores = scores.contiguous()
     step = Step(
-        sentences, width, z, candidates, beam, kept, end, scores.data_ptr(), tokens.data_ptr(),
-        token_scores.data_ptr(), ends.data_ptr(),
+        sentences=sentences, width=width, words=z, candidates=candidates, beam=beam, kept=kept,
+        end=end, scores=scores.data_ptr(), tokens=tokens.data_ptr(),
+        token_scores=token_scores.data_ptr(), end_scores=ends.data_ptr(),
     )  # fmt: skip
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
@@ -42,18 +47,19 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> Extension:
             ctypes.byref(step), ctypes.byref(_point(ended)), ctypes.byref(_point(alive))
         )
     )
-    return Extension(ended, alive)
+    return ended, alive
 
 
-def _blank(sentences: int, count: int, z: int) -> Candidates:
+def _blank(sentences: int, count: int, z: int) -> Hypotheses:
     """Make room for hypotheses."""
     shape = sentences, count
-    return Candidates(
+    return (
         torch.empty(shape), torch.empty(shape, dtype=torch.long),
         torch.empty(*shape, z, dtype=torch.long), torch.empty(*shape, z),
     )  # fmt: skip
 
 
-def _point(to: Candidates) -> Extended:
+def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
-    return Extended(*(part.data_ptr() for part in to))
+    scores, parents, words, word_scores = (part.data_ptr() for part in to)
+    return Extended(scores=scores, parents=parents, words=words, word_scores=word_scores)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import enum
 import functools
 import hashlib
 import logging
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,37 @@ class Extended(ctypes.Structure):
     ]  # fmt: skip
 
 
+#: The structures, in the order of csrc's ``layout``, and the version of the interface.
+STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended)
+VERSION = 1
+
+
+class MapOf(enum.IntEnum):
+    """The linear maps of a layer; csrc's ``MapOf``."""
+
+    QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT = range(6)
+
+
+class NormOf(enum.IntEnum):
+    """The norms of a layer; csrc's ``NormOf``."""
+
+    SELF, CROSS, FEED = range(3)
+
+
+class NormOfStack(enum.IntEnum):
+    """The norms around the layers; csrc's ``NormOfStack``."""
+
+    EMBEDDING, FINAL = range(2)
+
+
+class Limit(enum.IntFlag):
+    """Limits of one position; csrc's bits in choose.h."""
+
+    NO_END, ONLY_END, NOT_SUPPRESSED = 1, 2, 4
+
+
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "paradec_layout": (c_char_p, []),
     "paradec_lanes": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
@@ -205,7 +236,7 @@ def _open(path: Path) -> Any:
     """Load a library whose content is what its name says; a damaged one could crash.
 
     Raises:
-        OSError: it is damaged, or cannot be loaded.
+        OSError: it is damaged, has another interface, or cannot be loaded.
         AttributeError: it lacks a function.
     """
     if path.stem.rpartition("-")[2] != _hash(path.read_bytes()):
@@ -214,7 +245,18 @@ def _open(path: Path) -> Any:
     for function, (result, arguments) in _SIGNATURES.items():
         getattr(found, function).restype = result
         getattr(found, function).argtypes = arguments
+    if found.paradec_layout().decode() != layout():
+        raise OSError(f"{path.name} has another interface than this package")
     return found
+
+
+def layout() -> str:
+    """Return what a library must say of itself: version, and sizes and offsets of structures."""
+    lines = [str(VERSION)]
+    for one in STRUCTURES:
+        fields = [f"{name}@{getattr(one, name).offset}" for name, *_ in one._fields_]
+        lines.append(" ".join((one.__name__, str(ctypes.sizeof(one)), *fields)))
+    return "\n".join(lines)
 
 
 def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:

@@ -6,21 +6,17 @@ import ctypes
 import math
 from collections.abc import Sequence
 from ctypes import addressof
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...token_rules import Limits, Scored, starts_of
+from ...token_rules import Limits, Positions, Scored, TokenRules
 from ..cache import check_memory, moves
 from ..masks import Mask, Tree
-from .library import Choices, Chunk, Rules, Store, Writing, library
+from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
-
-if TYPE_CHECKING:
-    from ...row import Row
-    from ...token_rules import TokenRules
 
 INITIAL_CAPACITY = 64
 
@@ -185,13 +181,9 @@ def _zeros(*shape: int) -> Tensor:
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
     """Describe keys and values to the library."""
     return Store(
-        keys.data_ptr(),
-        values.data_ptr(),
-        len(keys),
-        keys.size(1),
-        keys.size(4),
-        address_of(lengths),
-    )
+        keys=keys.data_ptr(), values=values.data_ptr(), layers=len(keys), rows=keys.size(1),
+        slots=keys.size(4), lengths=address_of(lengths),
+    )  # fmt: skip
 
 
 class Spans(NamedTuple):
@@ -233,8 +225,8 @@ def native_pass(
     # Arrays and tensors live until the library has read what the chunk points to.
     starts, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
     chunk = Chunk(
-        batch, width, tokens.data_ptr(), None, None, addressof(starts), addressof(own),
-        addressof(source),
+        rows=batch, width=width, tokens=tokens.data_ptr(), starts=addressof(starts),
+        own_rows=addressof(own), source_rows=addressof(source),
     )  # fmt: skip
     if mask == "all":
         mask = torch.full((1, width), width, dtype=torch.int32)
@@ -314,29 +306,23 @@ def _check_pass(status: int) -> None:
 def native_choose(
     linear: NativeMap,
     hidden: Tensor,
-    rules: TokenRules,
-    rows: Sequence[Row],
+    at: Positions,
     draft: Tensor | None = None,
-    starts: list[int] | None = None,
-    depths: Tensor | None = None,
     normalised: bool = True,
     count: int | None = None,
 ) -> Scored:
-    """Project hidden states and choose at every position; see ``TokenRules.choose``.
+    """Project hidden states and choose at every position; see ``Positions.choose``.
 
     Args:
         linear: the projection, to the vocabulary or to its first tokens.
         hidden: B×R×D.
-        rules: which tokens are allowed.
-        rows: B rows.
+        at: the positions.
         draft: B×K drafted tokens, or None.
-        starts: B; see ``TokenRules.choose``.
-        depths: B×R; see ``TokenRules.choose``.
         normalised: return log-probabilities; else the scores as they are.
-        count: return so many of the best tokens, B×R×N; see ``TokenRules.candidates``.
+        count: return so many of the best tokens, B×R×N; see ``Positions.candidates``.
     """
     batch, width, dim = hidden.shape
-    limits = rules.limits(rows, starts_of(rows) if starts is None else starts, width, depths)
+    limits = at.limits(width)
     hidden = hidden.contiguous()
     shape = (batch, width) if count is None else (batch, width, count)
     tokens, scores = torch.empty(shape, dtype=torch.long), torch.empty(shape)
@@ -346,12 +332,12 @@ def native_choose(
     to.limits, to.forced = address_of(bits), address_of(forced)
     drafted = drafted_scores = ranks = None
     if draft is not None:
-        drafted = torch.full((batch, width), rules.pad)
+        drafted = torch.full((batch, width), at.rules.pad)
         drafted[:, : draft.size(1)] = draft
         drafted_scores, ranks = torch.empty(batch, width), torch.empty_like(drafted)
         to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
         to.drafted_rank = ranks.data_ptr()
-    own = _rules(rules)
+    own = _rules(at.rules)
     check(
         library().paradec_choose(
             linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
@@ -368,17 +354,16 @@ def native_write(
     weights: NativeWeights,
     cache: NativeCache,
     linear: NativeMap,
-    rules: TokenRules,
-    rows: Sequence[Row],
+    at: Positions,
     new: Sequence[Sequence[int]],
     counts: Sequence[int],
     least: float,
     normalised: bool,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Read tokens and write the best ones behind them; see ``ChunkScorer.write``."""
-    batch, width, most = len(rows), max(map(len, new)), max(counts)
+    batch, width, most = len(new), max(map(len, new)), max(counts)
     cache.make_room(width + max(most - 1, 0))  # the last written token is not read
-    limits = rules.limits(rows, starts_of(rows), most)
+    limits = at.limits(most)
     bits, forced = _bits(limits), limits.forced
     # Arrays and tensors live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
@@ -389,16 +374,17 @@ def native_write(
     tokens = (ctypes.c_int64 * (batch * most))()
     scores = (ctypes.c_float * (batch * most))()
     chunk = Chunk(
-        batch, width, addressof(chunk_tokens), None, addressof(read), addressof(lengths),
-        addressof(own), addressof(source),
+        rows=batch, width=width, tokens=addressof(chunk_tokens), counts=addressof(read),
+        starts=addressof(lengths), own_rows=addressof(own), source_rows=addressof(source),
     )  # fmt: skip
     to = Writing(
-        addressof(wanted), most, least, normalised, address_of(bits), address_of(forced),
-        addressof(tokens), addressof(scores), addressof(written),
+        counts=addressof(wanted), most=most, least=least, normalised=normalised,
+        limits=address_of(bits), forced=address_of(forced), tokens=addressof(tokens),
+        scores=addressof(scores), written=addressof(written),
     )  # fmt: skip
     _check_pass(
         library().paradec_write(
-            weights.stack.address, linear.address, ctypes.byref(_rules(rules)), ctypes.byref(to),
+            weights.stack.address, linear.address, ctypes.byref(_rules(at.rules)), ctypes.byref(to),
             ctypes.byref(chunk), ctypes.byref(cache.store), ctypes.byref(cache.source_store),
             torch.get_num_threads(),
         )
@@ -411,16 +397,17 @@ def native_write(
 def _rules(rules: TokenRules) -> Rules:
     """Return rules as the library reads them, while ``rules`` lives."""
     return Rules(
-        rules.pad, rules.unk, rules.eos, rules.unk_penalty, rules.temperature,
-        rules.suppressed_tokens.data_ptr(), len(rules.suppressed),
+        pad=rules.pad, unknown=rules.unk, end=rules.eos, unknown_penalty=rules.unk_penalty,
+        temperature=rules.temperature, suppressed=rules.suppressed_tokens.data_ptr(),
+        num_suppressed=len(rules.suppressed),
     )  # fmt: skip
 
 
 def _bits(limits: Limits) -> Tensor | None:
     """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
     bits = None
-    for bit, where in ((1, limits.early), (2, limits.last), (4, limits.free)):
+    for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):
         if where is not None:
-            flags = where.to(torch.uint8) * bit
+            flags = where.to(torch.uint8) * int(bit)
             bits = flags if bits is None else bits | flags
     return bits

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..layers import DecoderLayer, EncoderLayer
 from ..weights import Norm
-from .library import library
+from .library import MapOf, NormOf, NormOfStack, library
 
 #: How weights are kept: csrc's ``Form``.
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
@@ -149,7 +149,7 @@ class NativeStack:
         )  # fmt: skip
         for index, layer in enumerate(layers):
             self._add(index, layer)
-        for which, norm in enumerate((embedding_norm, final_norm)):
+        for which, norm in zip(NormOfStack, (embedding_norm, final_norm), strict=True):
             if norm is not None:
                 self._norm(-1, which, norm)
 
@@ -161,19 +161,21 @@ class NativeStack:
         qkv = attention.qkv
         parts = [self.pad_heads(w) for w in qkv.weight.chunk(3)]
         biases = [self.pad_heads(b) for b in qkv.bias.chunk(3)]
-        self._map(index, 0, torch.cat(parts), torch.cat(biases))
-        self._map(index, 1, self._pad_inputs(attention.out.weight), attention.out.bias)
-        self._norm(index, 0, attention.norm)
+        self._map(index, MapOf.QKV, torch.cat(parts), torch.cat(biases))
+        self._map(
+            index, MapOf.SELF_OUT, self._pad_inputs(attention.out.weight), attention.out.bias
+        )
+        self._norm(index, NormOf.SELF, attention.norm)
         if isinstance(layer, DecoderLayer):
             source: Any = layer.source
-            self._map(
-                index, 2, self.pad_heads(source.query.weight), self.pad_heads(source.query.bias)
-            )
-            self._map(index, 3, self._pad_inputs(source.out.weight), source.out.bias)
-            self._norm(index, 1, source.norm)
-        self._map(index, 4, feed.fc1.weight, feed.fc1.bias)
-        self._map(index, 5, feed.fc2.weight, feed.fc2.bias)
-        self._norm(index, 2, feed.norm)
+            query = self.pad_heads(source.query.weight), self.pad_heads(source.query.bias)
+            self._map(index, MapOf.CROSS_QUERY, *query)
+            out = self._pad_inputs(source.out.weight), source.out.bias
+            self._map(index, MapOf.CROSS_OUT, *out)
+            self._norm(index, NormOf.CROSS, source.norm)
+        self._map(index, MapOf.FEED_IN, feed.fc1.weight, feed.fc1.bias)
+        self._map(index, MapOf.FEED_OUT, feed.fc2.weight, feed.fc2.bias)
+        self._norm(index, NormOf.FEED, feed.norm)
         library().paradec_stack_layer(
             self.address, index, attention.pre_norm, ACTIVATIONS[feed.activation]
         )
@@ -189,7 +191,7 @@ class NativeStack:
         x = weight.view(-1, self.heads, self.own_size)
         return F.pad(x, (0, self.head_size - self.own_size)).flatten(1)
 
-    def _map(self, layer: int, which: int, weight: Tensor, bias: Tensor) -> None:
+    def _map(self, layer: int, which: MapOf, weight: Tensor, bias: Tensor) -> None:
         weight, bias = _plain(weight), _plain(bias)
         check(
             library().paradec_stack_map(
@@ -198,7 +200,7 @@ class NativeStack:
             )
         )  # fmt: skip
 
-    def _norm(self, layer: int, which: int, norm: Norm) -> None:
+    def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Norm) -> None:
         weight, bias = _plain(norm.weight), _plain(norm.bias)
         check(
             library().paradec_stack_norm(

@@ -1,0 +1,46 @@
+"""build_decoder: from models and options to a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import option_error
+from ..options import DecodingConfig
+from .base import Context, Decoder
+from .configure import as_trained, check_search, for_models
+from .registry import METHODS, STOCK_DECODINGS, check_models
+from .stock import StockDecoder
+
+
+def build_decoder(
+    models: Sequence[Any], config: DecodingConfig, context: Context | None = None
+) -> Decoder | StockDecoder:
+    """Build the decoder that a config names.
+
+    Args:
+        models: one model, or several as an ensemble, in evaluation mode.
+        config: the options; with ``auto`` the models' own method decodes, or fairseq's search.
+        context: dictionaries and drafter; None: the dictionaries of the first model, no drafter.
+
+    Returns:
+        A decoder: ``decode(batch)`` returns fairseq's hypotheses.
+
+    Raises:
+        UsageError: the method does not support an option or the models.
+    """
+    config = for_models(config, models)
+    if context is None:
+        context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)
+    check_models(config.decoding, models, config.drafter_path)
+    if config.decoding in STOCK_DECODINGS:
+        return StockDecoder(models, config, context)
+    check_search(config)
+    method = METHODS[config.decoding]
+    if context.drafter is None and method.drafter is not None and config.drafter_path is not None:
+        allowed = "a decoder that a task builds, which loads it; or the loaded model in the context"
+        raise option_error("--drafter-path", config.drafter_path, allowed)
+    helper = context.drafter if method.drafter is not None else None
+    drafts = helper if helper is not None else getattr(models[0], "block_heads", models[0])
+    decoder: Decoder = method.load()(models, as_trained(config, drafts), context)
+    return decoder

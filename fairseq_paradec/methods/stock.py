@@ -1,0 +1,124 @@
+"""fairseq's own search as a decoder, which measuring commands and auto_fast compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import EnsembleModel
+from fairseq.tasks import FairseqTask
+from torch import Tensor
+
+from ..decoding.engine.settings import Engine
+from ..decoding.provenance import FAIRSEQ, provenance
+from ..decoding.row import Row
+from ..decoding.token_rules import TokenRules
+from ..options import ALL, DecodingConfig
+from ..records import PassRecord, Record
+from .base import Context
+
+#: Options that turn fairseq's search into another one than plain beam search.
+OTHER_SEARCH = (
+    "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
+    "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
+)  # fmt: skip
+
+
+class StockDecoder:
+    """fairseq's own search, with the interface of a Decoder.
+
+    Args:
+        models: one model, or several as an ensemble.
+        config: the options; those of fairseq's search are read.
+        context: dictionaries.
+
+    Attributes:
+        search: fairseq's SequenceGenerator.
+    """
+
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        self.models, self.config = list(models), config
+        more = {
+            "tokens_to_suppress": tuple(context.tokens_to_suppress),
+            "symbols_to_strip_from_output": context.symbols_to_strip_from_output,
+        }
+        task = SimpleNamespace(target_dictionary=context.words)
+        self.search = FairseqTask.build_generator(task, self.models, config, None, more)
+        self._counted = CountedModel(self.models)
+        if type(self.search.model) is EnsembleModel:
+            self.search.model = self._counted
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is plain beam search."""
+        return all(getattr(self.config, name) == ALL[name].default for name in OTHER_SEARCH)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is greedy search's."""
+        return self.config.beam == 1 and self.plain
+
+    def provenance(self) -> Record:
+        """Return a record's fields of provenance; see docs/trace.md."""
+        dtype = Engine().dtype_of(self.models[0])
+        return provenance(self.lossless, FAIRSEQ, dtype, False, self.models)
+
+    def decode(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
+        self._counted.passes = 0
+        found: list[list[dict[str, Any]]] = self.search.generate(
+            self.models, sample, prefix_tokens=prefix_tokens, constraints=constraints,
+            bos_token=bos_token,
+        )  # fmt: skip
+        for hypos in found:
+            for hypo in hypos:
+                hypo |= {"steps": self._counted.passes, "history": []}
+        return found
+
+    # ---- as a candidate of auto_fast -------------------------------------------------------------
+
+    def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
+        """Share nothing."""
+
+    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+        """Return None; the search needs no preparation."""
+
+    def _decode(
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Search; each row gets the best hypothesis, and one pass per token."""
+        prefix = None
+        if rules.forced_len > 0:
+            prefix = torch.tensor([row.prefix for row in rows], device=rules.device)
+        found = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
+        for row, hypos in zip(rows, found, strict=True):
+            row.tokens = hypos[0]["tokens"].tolist()
+            row.scores = hypos[0]["positional_scores"].tolist()
+            row.passes = [PassRecord(i, 0, 0, 1) for i in range(len(row.tokens))]
+            row.finished = True
+            for hypo in hypos:
+                hypo["steps"] = len(hypo["tokens"])
+        return found
+
+
+class CountedModel(EnsembleModel):
+    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
+
+    Attributes:
+        passes: the number of passes since it was last set.
+    """
+
+    passes = 0
+
+    def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
+        """Count the pass, and run it as fairseq does."""
+        self.passes += 1
+        return super().forward_decoder(*args, **kwargs)
