@@ -47,23 +47,28 @@ def loss_of(heads: str = "one", smoothing: float = 0.1, first: float = 1.0) -> B
 
 @layers
 @firsts
+@pytest.mark.parametrize("seen", [0, 4], ids=["paper", "see the token"])
 @pytest.mark.parametrize("k, activation", [(1, "relu"), (4, "relu"), (4, "gelu")])
 @torch.no_grad()
-def test_heads_are_the_twins(k: int, activation: str, first: bool, layer: str) -> None:
-    """Of states of any leading shape."""
+def test_heads_are_the_twins(k: int, activation: str, seen: int, first: bool, layer: str) -> None:
+    """Of states of any leading shape; some heads, and all."""
     torch.manual_seed(k)
-    heads = BlockHeads(k, 6, 5, layer, first, activation).double().eval()
+    heads = BlockHeads(k, 6, 5, layer, first, activation, seen=seen).double().eval()
     for weight in heads.parameters():
         weight.normal_()
     if activation == "gelu":
         heads.activation = nn.functional.gelu  # fairseq's rounds to float32
-    states, twins = torch.randn(2, 3, 6, dtype=torch.float64), twin.heads_of(heads, activation)
-    flat = [torch.stack([twins(state, i) for i in range(k)]) for state in states.flatten(0, 1)]
+    states, tokens = torch.randn(2, 3, 6).double(), torch.randn(2, 3, seen).double()
+    twins, pairs = twin.heads_of(heads, activation), (states.flatten(0, 1), tokens.flatten(0, 1))
+    flat = [torch.stack([twins(s, i, t) for i in range(k)]) for s, t in zip(*pairs, strict=True)]
     want = torch.stack(flat).view(2, 3, k, 6)
     for part in ((0, 0), (0,), (), (slice(None), None)):
-        found = heads(states[part], range(k))
-        torch.testing.assert_close(found, want[part], atol=1e-12, rtol=0)
-        torch.testing.assert_close(heads.first(states[part]), found[..., 0, :], atol=1e-12, rtol=0)
+        given = tokens[part] if seen else None
+        for chosen in (range(k), range(k // 2, k)):
+            found = heads(states[part], chosen, given)
+            torch.testing.assert_close(found, want[part][..., chosen, :], atol=1e-12, rtol=0)
+        first_output = heads.first(states[part])
+        torch.testing.assert_close(first_output, want[part][..., 0, :], atol=1e-12, rtol=0)
 
 
 @layers
@@ -164,17 +169,22 @@ def test_what_cannot_be_is_named(tmp_path: Path, plain: str) -> None:
 
 @layers
 @firsts
+@pytest.mark.parametrize("saw, sees", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("had", [False, True], ids=["of the identity", "of a first head"])
 def test_frozen_heads_are_a_start_for_fine_tuning(
-    tmp_path: Path, had: bool, first: bool, layer: str
+    tmp_path: Path, had: bool, saw: bool, sees: bool, first: bool, layer: str
 ) -> None:
-    """Its outputs are theirs; a first head that is new is the identity, and all is trained."""
+    """Its outputs are theirs; a first head that is new is the identity, and all is trained.
+
+    Heads that see the token keep it; those that are to see it start as they were.
+    """
     task, sample = tiny_task(), pairs(tiny_task())
     options = {"head_layer": layer, "train_first_head": had, "dtype": torch.float32}
-    frozen = tiny_blockwise(task, **options)
+    frozen = tiny_blockwise(task, heads_see_token=saw, **options)
     path = builders.save_drafter(task, frozen, tmp_path / "frozen.pt", ARCH)
     own = {"fine_tune_base": True, "train_first_head": first, "dropout": 0.0}
-    model = build(task, ARCH, base_path=path, **own)
+    model = build(task, ARCH, base_path=path, heads_see_token=sees, **own)
+    assert model.block_heads.seen == (16 if saw or sees else 0)
     heads, net_input = model.block_heads, sample["net_input"]
     assert (model.args.block_size, model.args.head_layer) == (4, layer)
     assert (heads.learned[0] == 0) == (first or had)
@@ -219,9 +229,11 @@ def tuned(layer: str, **options: Any) -> Any:
 
 @layers
 @firsts
-def test_loss_and_gradients_are_the_twins(first: bool, layer: str) -> None:
+@pytest.mark.parametrize("sees", [False, True], ids=["paper", "see the token"])
+def test_loss_and_gradients_are_the_twins(sees: bool, first: bool, layer: str) -> None:
     """Each head's, drawn by itself; and the mean of all."""
-    model, sample = tuned(layer, train_first_head=first), pairs(tiny_task(), seed=3)
+    model = tuned(layer, train_first_head=first, heads_see_token=sees)
+    sample = pairs(tiny_task(), seed=3)
     want, _ = twin.losses_of(model, rows_of(sample), 0.1)
     assert [head.scored for head in want] == [21, 17, 14, 11]
     every = [0, 1, 2, 3]

@@ -14,6 +14,9 @@ p_1's own token needs no verification, so the loop commits it in the pass that p
 block before it: a block of the paper is the last token of one pass and the drafts that the next
 pass accepts. With perfect heads an output of m tokens, with ``</s>``, takes 1 + ceil((m-1)/k)
 passes. Drafts after ``</s>`` are not verified.
+
+Heads that see the next token (``--heads-see-token``, beyond the paper) read it where the loop has
+committed it: the last committed token is p_1's choice at the state that the heads read.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, numbers_of
@@ -40,8 +44,8 @@ class HeadsDrafter(StateDrafter):
 
     Args:
         scorer: the verifier; the heads use its projection.
-        heads: ``heads(states, [1, 2, ...])`` returns states that predict later tokens; see
-            BlockHeads.
+        heads: ``heads(states, [1, 2, ...], following)`` returns states that predict later tokens;
+            see BlockHeads.
         args: see ModelDrafter. A block of k has at most k-1 drafted tokens: one token is the
             verifier's own.
     """
@@ -52,7 +56,12 @@ class HeadsDrafter(StateDrafter):
 
     def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
         """Run the heads."""
-        states: Tensor = self.heads(self.states, range(1, count + 1))
+        following = None
+        if self.heads.seen:
+            assert self.states is not None  # the first pass has no draft
+            last = [row.tokens[-1] for row in rows]
+            following = self.scorer.embed(torch.tensor(last, device=self.states.device))  # B×E
+        states: Tensor = self.heads(self.states, range(1, count + 1), following)
         return states
 
     def nan_error(self) -> UsageError:

@@ -13,7 +13,8 @@ Figure 3). Head i, from 0, predicts token i+1 after the state's position.
 | frozen, or fine tuned (section 6.1)   | ``--fine-tune-base``                              |
 | identity for p_1 (footnote 1)         | the default; ``--train-first-head`` trains it     |
 
-Beyond the paper: ``--head-layer per_head``, k layers side by side with k times fewer weights; and
+Beyond the paper: ``--head-layer per_head``, k layers side by side with k times fewer weights;
+``--heads-see-token``, by which p_2 .. p_k read the embedding of p_1's token beside the state; and
 ``--base-path`` takes a model with heads, too, so that heads trained on a frozen base can be fine
 tuned together with it.
 """
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerDecoder,
@@ -70,7 +72,7 @@ class BlockwiseDecoder(TransformerDecoder):
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
-        self.heads = build_heads(args, self.output_projection.weight.size(1))
+        self.heads = build_heads(args, self)
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Project head 0's output of the features to the vocabulary."""
@@ -140,6 +142,11 @@ class BlockwiseTransformer(TransformerModel):
             help="also learn the head of the next token (as in the paper); without this flag it is "
             "the identity, so that a frozen base keeps its output. It starts as the identity",
         )  # fmt: skip
+        add(
+            "--heads-see-token", action="store_true",
+            help="the heads after the first also read the embedding of the next token, which is "
+            "chosen before they draft: longer blocks, not in the paper",
+        )  # fmt: skip
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockwiseTransformer:
@@ -194,7 +201,18 @@ class BlockwiseTransformer(TransformerModel):
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
         states = self.base_states(src_tokens, src_lengths, prev_output_tokens)
-        return HeadsOutput(self.block_heads(states, heads), self.decoder.output_projection.weight)
+        following = self._following(prev_output_tokens) if self.block_heads.seen else None
+        hidden = self.block_heads(states, heads, following)
+        return HeadsOutput(hidden, self.decoder.output_projection.weight)
+
+    def _following(self, prev_output_tokens: Tensor) -> Tensor:
+        """Return the embeddings of the tokens that the states predict, B×T -> B×T×E.
+
+        They are the next inputs: training forces them. Nothing is learned behind the last one.
+        """
+        tokens = F.pad(prev_output_tokens[:, 1:], (0, 1), value=self.decoder.padding_idx)
+        vectors: Tensor = self.decoder.embed_scale * self.decoder.embed_tokens(tokens)
+        return vectors
 
     def base_states(
         self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
@@ -267,12 +285,13 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
             name.
     """
     path = args.base_path
-    heads = ("block_size", "head_layer", "train_first_head")
+    heads = ("block_size", "head_layer", "train_first_head", "heads_see_token")
     settings = transformer_settings(path, "--base-path", heads)
     if "head_layer" not in settings:  # --block-size is a flag of decoding, too
         settings.pop("block_size", None)
-    if settings.pop("train_first_head", False):
-        args.train_first_head = True  # a learned head is kept; an identity may be learned
+    for name in ("train_first_head", "heads_see_token"):  # kept; heads without may learn it
+        if settings.pop(name, False):
+            setattr(args, name, True)
     kind: Any = MODEL_REGISTRY[model]
     if ("attention_block" in settings) != ("image" in model):  # local attention or not
         wanted = f"a checkpoint of {kind.base_kind} with --arch {model}"
@@ -343,7 +362,7 @@ def _register(model: str, suffix: str) -> None:
             meant = {n: v for n, v in sizes.items() if suffix and not hasattr(args, n)}
             _take_base_settings(args, model, suffix, meant)
         defaults: dict[str, Any] = {"block_size": DEFAULT_BLOCK_SIZE, "head_layer": "dense"}
-        defaults |= {"fine_tune_base": False, "train_first_head": False}
+        defaults |= {"fine_tune_base": False, "train_first_head": False, "heads_see_token": False}
         for name, value in defaults.items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .greedy import Rules
 
-#: A state, D, and i -> what head i makes of it, D; head 0 is p_1's.
-Heads = Callable[[Tensor, int], Tensor]
+#: A state, D, i, and the embedding of p_1's token there, E -> what head i makes of it, D; head 0 is
+#: p_1's, and does not see the token.
+Heads = Callable[[Tensor, int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -84,17 +85,22 @@ class Result:
 
 
 def heads_of(layer: Any, activation: str) -> Heads:
-    """The heads in plain arithmetic, from the weights of a layer with `inner`, `outer`, `bias`."""
-    count, _, width = layer.outer.shape  # heads of the layer, D, hidden units that a head reads
+    """The heads in plain arithmetic, from the weights of a layer with `inner`, `outer`, `bias`.
+
+    An inner layer that is wider than a state also reads the embedding (not in the paper).
+    """
+    count, dim, width = layer.outer.shape  # heads of the layer, D, hidden units that a head reads
     weight, offset = layer.inner.weight, layer.inner.bias
     size = weight.size(0) // count if count else 0
     first = layer.block_size - count  # 1 if head 0 is the identity
     assert first in (0, 1)
 
-    def heads(state: Tensor, i: int) -> Tensor:
+    def heads(state: Tensor, i: int, following: Tensor) -> Tensor:
         if i < first:
             return state
-        units = weight @ state + offset
+        units = weight[:, :dim] @ state + offset
+        if i > 0 and weight.size(1) > dim:
+            units = units + weight[:, dim:] @ following
         gelu = units * (1 + torch.erf(units / math.sqrt(2))) / 2
         units = units.clamp(min=0) if activation == "relu" else gelu
         own = units[(i - first) * size : (i - first + 1) * size]
@@ -102,6 +108,11 @@ def heads_of(layer: Any, activation: str) -> Heads:
         return state + layer.outer[i - first] @ read + layer.bias[i - first]
 
     return heads
+
+
+def vector_of(decoder: Any, token: int) -> Tensor:
+    """A token's vector as the decoder reads it, without its position: E."""
+    return decoder.embed_scale * decoder.embed_tokens.weight[token]
 
 
 class Network:
@@ -128,9 +139,10 @@ class Network:
         return self.known[key]
 
     @torch.no_grad()
-    def log_probs(self, state: Tensor, head: int, temperature: float) -> Tensor:
-        """What p_(head+1) says at a state: V."""
-        logits = self.model.decoder.output_projection(self.heads(state, head))
+    def log_probs(self, state: Tensor, head: int, temperature: float, first: int = 0) -> Tensor:
+        """What p_(head+1) says at a state, if p_1 said `first` there: V."""
+        seen = vector_of(self.model.decoder, first)
+        logits = self.model.decoder.output_projection(self.heads(state, head, seen))
         return (logits / temperature).log_softmax(dim=-1)
 
 
@@ -151,7 +163,8 @@ def blockwise(
         for i in range(most):
             if i > 0 and (predicted[-1] == rules.eos or j + i >= rules.max_len):
                 break
-            scores = network.log_probs(state, i, rules.temperature)
+            own = predicted[0] if predicted else 0
+            scores = network.log_probs(state, i, rules.temperature, own)
             predicted.append(int(rules.apply(scores, j + i).argmax()))
         # Verify.
         given = predicted[: predicted.index(rules.eos)] if rules.eos in predicted else predicted
@@ -199,7 +212,11 @@ def logits_of(model: Any, source: Sequence[int], inputs: Sequence[int]) -> Tenso
     encoded = model.encoder(torch.tensor([list(source)]), src_lengths=torch.tensor([len(source)]))
     states, _ = model.decoder(torch.tensor([list(inputs)]), encoder_out=encoded, features_only=True)
     heads, size = heads_of(model.block_heads, model.args.activation_fn), model.args.block_size
-    rows = [torch.stack([heads(state, i) for i in range(size)]) for state in states[0]]
+    seen = [vector_of(model.decoder, token) for token in [*inputs[1:], 1]]  # none is <pad>'s
+    rows = [
+        torch.stack([heads(state, i, vector) for i in range(size)])
+        for state, vector in zip(states[0], seen, strict=True)
+    ]
     return torch.stack(rows) @ model.decoder.output_projection.weight.T
 
 

@@ -65,6 +65,8 @@ KINDS = {
     "per_head": ("prenorm", "per_head", 7), "dense": ("output_dim", "dense", 15),
     "per_head-first": ("prenorm", "per_head", 5), "dense-first": ("output_dim", "dense", 11),
     "gelu-first": ("mbart", "dense", 7), "lent": ("learned_positions", "dense", 2),
+    "per_head-sees": ("prenorm", "per_head", 7), "dense-first-sees": ("output_dim", "dense", 11),
+    "lent-sees": ("learned_positions", "dense", 2),
 }  # fmt: skip
 
 TRAINED = 6  # their block size
@@ -74,10 +76,11 @@ TRAINED = 6  # their block size
 def numbers(kind: str, block_size: int = TRAINED) -> Given:
     """A model of one of KINDS: leave it as it is."""
     (variant, layer, seed), task = KINDS[kind], number_task()
-    options = {"head_layer": layer, "train_first_head": kind.endswith("first")}
+    options = {"head_layer": layer, "train_first_head": "first" in kind}
+    options["heads_see_token"] = kind.endswith("sees")
     given = whole(task, variant, seed, block_size=block_size, **options)
     base = tiny_model(task, variant, seed=seed)
-    return lent(task, base, given.heads) if kind == "lent" else given
+    return lent(task, base, given.heads) if kind.startswith("lent") else given
 
 
 def build(given: Given, **flags: Any) -> Any:

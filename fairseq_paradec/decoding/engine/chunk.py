@@ -280,6 +280,11 @@ class ChunkScorer:
             self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""
+        vectors: Tensor = self.decoder.embed_scale * self.decoder.embed_tokens(tokens)
+        return vectors
+
     def heads(self, given: Any, dtype: str | None = None) -> Any:
         """Return prediction heads for the outputs of ``step``.
 

@@ -80,6 +80,7 @@ class NativeHeads:
     def __init__(self, heads: Any, form: str) -> None:
         self.count = len(heads.learned)
         self.first = heads.block_size - self.count  # 1 if head 0 is the identity
+        self.seen = heads.seen
         self.activation = ACTIVATIONS[heads.activation]
         self.inner = NativeMap(heads.inner.weight, heads.inner.bias, form)
         # One map of all hidden units, or one a head of its own.
@@ -87,9 +88,12 @@ class NativeHeads:
         biases = [heads.bias.flatten()] if heads.is_dense else list(heads.bias)
         self.outer = [NativeMap(w, b, form) for w, b in zip(outer, biases, strict=True)]
 
-    def __call__(self, states: Tensor, heads: Sequence[int]) -> Tensor:
+    def __call__(
+        self, states: Tensor, heads: Sequence[int], following: Tensor | None = None
+    ) -> Tensor:
         """Compute the outputs of learned heads in a row, B×D -> B×N×D; see BlockHeads."""
-        hidden = self.inner(states, activation=self.activation)  # B×W
+        inputs = states if following is None else torch.cat((states, following), dim=1)
+        hidden = self.inner(inputs, activation=self.activation)  # B×W
         found = torch.empty(len(states), self.count, states.size(1))
         parts = [(hidden, found.flatten(1))]
         if len(self.outer) > 1:
