@@ -233,6 +233,7 @@ def test_points_by_hand():
     assert list(points) == [OWN_GREEDY, "regular 8", "regular 4", "top-2", "both 4"]
     assert [point.block for point in points.values()] == [1, 20 / 8, 20 / 12, 3, 4]
     assert [point.passes for point in points.values()] == [10, 5, 7, 4.5, 4]
+    assert [point.length for point in points.values()] == [1, 1, 1, 0.9, 1.2]
     assert points["regular 4"].label == "exact" and points["both 4"].label == "other model"
     found = {OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3)}
     assert points["regular 4"].speed_ups == found
@@ -251,7 +252,7 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["rows"][2] == {
         "decoder": "regular 4", "label": "exact", "mean accepted block": 1.67,
-        "passes per sentence": 7.0, "x our greedy": "1.00 (1.00-1.00)",
+        "passes per sentence": 7.0, "length ratio": 1.0, "x our greedy": "1.00 (1.00-1.00)",
         "x fairseq greedy": "2.25 (1.50-3.00)",
     }  # fmt: skip
     doctored = document()

@@ -12,6 +12,7 @@ from support.tables import run
 
 from fairseq_paradec.measure.specs import read
 from fairseq_paradec.measure.systems import FairseqSystem, Models
+from fairseq_paradec.measure import acceptance
 from fairseq_paradec.models.heads import heads_only
 from fairseq_paradec.tasks import loading
 
@@ -71,6 +72,17 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
     heads = sum(w.numel() for name, w in weights.items() if "heads" in name)
     assert beside.parameters == within.parameters == alone.parameters + heads > alone.parameters
     assert (beside.files, within.files) == ([MODEL, paths["heads"]], [paths["whole"]])
+
+
+def test_a_row_says_how_long_outputs_are():
+    """By the first model's: a block may be long because outputs run on."""
+    entry = {
+        "tokens": [[5, 6, 6, 6, 2], [6, 6, 2]], "passes": [3, 2], "drafted": [[0, 3, 0], [0, 3]],
+        "accepted": [[0, 2, 0], [0, 1]], "flags": {"block_size": 4}, "ties": 0,
+    }  # fmt: skip
+    row = acceptance.row({"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]])
+    assert (row["tokens"], row["length ratio"], row["passes per sentence"]) == (8, 1.6, 2.5)
+    assert row[acceptance.BLOCK] == round(8 / 5, 3)
 
 
 @pytest.mark.slow

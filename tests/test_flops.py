@@ -135,6 +135,8 @@ PER_HEAD = {"head_layer": "per_head", "train_first_head": False}
      {"decoding": "blockwise", "block_size": 4} | RELAXED),
     (partial(headed, variant="other_dims", beside=True, **PER_HEAD),
      {"decoding": "blockwise", "block_size": 4}),
+    (partial(headed, variant="other_dims", heads_see_token=True, train_first_head=True),
+     {"decoding": "blockwise", "block_size": 4}),
     (partial(reordered, arch="ibdecoder_sa_tiny", step=4),
      {"decoding": "multiword_beam", "beam": 4}),
     (partial(reordered, arch="double_token_tiny", step=2),
@@ -236,13 +238,15 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
 
 
 @pytest.mark.parametrize(
-    ("variant", "layer", "first", "fine_tuned"),
-    [("output_dim", "dense", False, True), ("other_dims", "per_head", True, False)],
-)
-def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned):
+    ("variant", "layer", "first", "fine_tuned", "sees"),
+    [("output_dim", "dense", False, True, False), ("other_dims", "per_head", True, False, False),
+     ("output_dim", "dense", True, True, True)],
+)  # fmt: skip
+def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned, sees):
     """One head at a time, head 0 among them where it learns, and all at once."""
     task = tiny_task(size=WORDS)
     options = {"head_layer": layer, "train_first_head": first, "fine_tune_base": fine_tuned}
+    options["heads_see_token"] = sees
     model, needed, _ = headed(task, variant, **options)
     trained = model.trained_heads
     for chosen in (trained[:1], trained[-1:], trained):

@@ -207,6 +207,7 @@ class BlockPoint:
         label: as ``label`` returns it.
         block: its mean accepted block; greedy search has blocks of one token.
         passes: per sentence.
+        length: its tokens by those of our greedy search.
         speed_ups: at batch 1, by baseline.
     """
 
@@ -214,6 +215,7 @@ class BlockPoint:
     label: str
     block: float
     passes: float
+    length: float
     speed_ups: dict[str, Spread]
 
 
@@ -224,6 +226,7 @@ def block_points(document: dict[str, Any]) -> list[BlockPoint]:
         document: what ``paradec benchmark`` wrote.
     """
     times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     points = []
     for system in document["systems"]:
         name = system["label"]
@@ -231,7 +234,8 @@ def block_points(document: dict[str, Any]) -> list[BlockPoint]:
             speed_ups = {base: speed_up(times[base], times[name]) for base in (OWN_GREEDY, GREEDY)}
             block = system["tokens"] / system.get("blocks", system["tokens"])
             passes = system["passes"] / system["agreement"]["1"]["sentences"]
-            points.append(BlockPoint(name, label(system), block, passes, speed_ups))
+            length = tokens[name] / tokens[OWN_GREEDY]
+            points.append(BlockPoint(name, label(system), block, passes, length, speed_ups))
     return points
 
 

@@ -64,6 +64,7 @@ class Heads:
         hidden: hidden units of all heads together.
         dense: whether each head reads the hidden units of all heads, or only its own.
         first: whether head 0 is learned.
+        seen: dimension of the embedding that heads after head 0 read beside the state, or 0.
     """
 
     learned: int
@@ -71,17 +72,20 @@ class Heads:
     hidden: int
     dense: bool
     first: bool
+    seen: int = 0
 
-    def inner(self, tokens: float, asked: int) -> float:
+    def inner(self, tokens: float, asked: int, sees: bool = True) -> float:
         """Return the operations of the layer's first product.
 
         Args:
             tokens: number of states.
             asked: the number of learned heads that are used; 0 computes nothing.
+            sees: whether they are heads after head 0.
         """
         if not asked:
             return 0
-        return product(tokens, self.dim, self.hidden if self.dense else self._own * asked)
+        width = self.dim + (self.seen if sees else 0)
+        return product(tokens, width, self.hidden if self.dense else self._own * asked)
 
     def outer(self, tokens: float, asked: int) -> float:
         """Return the operations of the second product; see ``inner``."""
@@ -139,8 +143,8 @@ def read_heads(sizes: Mapping[str, Sequence[int]], block_size: int) -> Heads | N
     if outer is None:
         return None
     learned, dim, width = outer
-    hidden = sizes["decoder.heads.inner.weight"][0]
-    return Heads(learned, dim, hidden, width == hidden, learned == block_size)
+    hidden, inputs = sizes["decoder.heads.inner.weight"]
+    return Heads(learned, dim, hidden, width == hidden, learned == block_size, inputs - dim)
 
 
 def read_shape(sizes: Mapping[str, Sequence[int]], **settings: Any) -> Shape:
@@ -270,7 +274,9 @@ def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int =
     pieces = decoder_pass(shape, whole, cached + tokens, source, whole)
     projection = pieces.pop("projection")
     heads = shape.heads
-    first = heads.inner(whole, 1) + heads.outer(whole, 1) if heads and heads.first else 0
+    first = 0.0
+    if heads and heads.first:
+        first = heads.inner(whole, 1, sees=False) + heads.outer(whole, 1)
     return Count(decoder=sum(pieces.values()) + first, projection=projection)
 
 

@@ -142,6 +142,9 @@ def heads_update(
     asked = sum(heads.first or head > 0 for head in chosen)
     # A frozen base needs no gradient of its states or its projection.
     gradients = 1 if frozen else 2
-    found += _learn(heads.inner(target, asked), gradients) + _learn(heads.outer(target, asked))
+    inner = heads.inner(target, asked)
+    if heads.seen and heads.first and 0 in chosen:  # head 0 does not see what the others see
+        inner = heads.inner(target, 1, sees=False) + heads.inner(target, asked - 1)
+    found += _learn(inner, gradients) + _learn(heads.outer(target, asked))
     scored = sum(max(target - head, 0) for head in chosen)
     return found + _learn(product(scored, shape.output, shape.vocabulary), gradients)

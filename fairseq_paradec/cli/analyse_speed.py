@@ -79,6 +79,7 @@ def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
             "label": point.label,
             "mean accepted block": round(point.block, 2),
             "passes per sentence": round(point.passes, 2),
+            "length ratio": round(point.length, 3),
             "x our greedy": point.speed_ups[OWN_GREEDY].text(2),
             "x fairseq greedy": point.speed_ups[GREEDY].text(2),
         }
@@ -92,7 +93,8 @@ def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
         draw_blocks(points, args.plot)
     return rows, [
         *settings,
-        "mean accepted block: tokens per block; greedy search has blocks of one. Speed-ups: ratios "
+        "mean accepted block: tokens per block; greedy search has blocks of one. length ratio: "
+        "tokens by our greedy search's; above 1, passes per sentence tell more. Speed-ups: ratios "
         "of a round's total times, median of the rounds (lowest-highest), against greedy search "
         "with the benchmark's own model (stern2018, Figure 4). A decoder labelled other model has "
         "other outputs, which may be longer or shorter.",

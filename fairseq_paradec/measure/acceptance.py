@@ -50,6 +50,7 @@ SWEPT = (
 )  # fmt: skip
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
+LENGTH = "length ratio"
 # Columns that are dropped if no row has a value in them.
 OPTIONAL = ("model", "drafter", "confidence", "nodes", "beta", "tau", "epsilon", "l", BLOCK)
 
@@ -213,7 +214,11 @@ def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any)
 
 
 def row(
-    options: Options, entry: dict[str, Any], wanted: Sequence[list[str]], model: str = "-"
+    options: Options,
+    entry: dict[str, Any],
+    wanted: Sequence[list[str]],
+    base: Sequence[list[str]],
+    model: str = "-",
 ) -> dict[str, Any]:
     """Sum up one setting.
 
@@ -221,6 +226,7 @@ def row(
         options: the setting.
         entry: the result of ``counted``.
         wanted: the judge's tokens.
+        base: the judge's tokens with the first model.
         model: its name, if there are several.
     """
     flags, outputs = entry["flags"], entry["tokens"]
@@ -241,6 +247,7 @@ def row(
         "l": options.get("min_block", "-"),
         "sentences": len(outputs),
         "tokens": tokens,
+        LENGTH: round(tokens / sum(map(len, base)), 3),
         "passes per sentence": round(passes / len(outputs), 3),
         "tokens per pass": round(tokens / passes, 3),
         BLOCK: mean_block(entry) if options["decoding"] in (SINGLE_TOKENS, METHOD) else "-",
@@ -378,7 +385,7 @@ def acceptance(args: argparse.Namespace) -> int:
     wanted, entries = measured(args, settings)
     several = len(wanted) > 1
     rows = [
-        row(options, entry, wanted[test.path], test.path if several else "-")
+        row(options, entry, wanted[test.path], wanted[first.path], test.path if several else "-")
         for (test, options), entry in zip(settings, entries, strict=True)
     ]
     for one, (test, _) in zip(rows, settings, strict=True):
@@ -426,7 +433,9 @@ def notes(
         ),
         "Identical: to fairseq's own --beam 1 with the same model. Ties, of exact decoders: the "
         "outputs first differ where the two tokens' log-probabilities are closer than 1e-4.",
-        "Tokens count </s>; a pass commits the accepted tokens and one of the verifier's own.",
+        "Tokens count </s>; a pass commits the accepted tokens and one of the verifier's own. "
+        f"{LENGTH.capitalize()}: tokens by those of fairseq's --beam 1 with the first model; above "
+        "1, blocks are long because outputs are, and passes per sentence tell more.",
         "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
     ]
     if blocks:

@@ -246,11 +246,13 @@ class Bench:
         words = self.pair.task.target_dictionary
         drafts = DraftProjection(self.pair.model, None, words, dtype)
         projection = drafts.part(scorer.projection, self.rules)
-        states = scorer.step(self.target[:, self.plan.cached : self.plan.cached + 1])[:, -1].clone()
+        last = self.target[:, self.plan.cached : self.plan.cached + 1]
+        states = scorer.step(last)[:, -1].clone()
         count = self.pair.heads.block_size - 1
 
         def draft() -> Tensor:
-            found = heads(states, range(1, count + 1))
+            following = scorer.embed(last[:, 0]) if heads.seen else None
+            found = heads(states, range(1, count + 1), following)
             return projection.draft(found, self.rules.at(self.rows)).tokens
 
         counts = heads_pieces(scorer, self.pair.heads, projection)
