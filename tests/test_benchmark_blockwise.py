@@ -10,9 +10,9 @@ from support.commands import DEMO
 from support.losses import build
 from support.tables import run
 
+from fairseq_paradec.measure import acceptance
 from fairseq_paradec.measure.specs import read
 from fairseq_paradec.measure.systems import FairseqSystem, Models
-from fairseq_paradec.measure import acceptance
 from fairseq_paradec.models.heads import heads_only
 from fairseq_paradec.tasks import loading
 

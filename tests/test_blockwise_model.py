@@ -296,17 +296,3 @@ def test_heads_are_uniform_over_updates(count: int) -> None:
     assert_uniform(torch.tensor(drawn).bincount(minlength=count).tolist())
     follows = [a * count + b for a, b in zip(drawn, drawn[1:], strict=False)]
     assert_uniform(torch.tensor(follows).bincount(minlength=count**2).tolist())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sees", [False, True], ids=["paper", "see the token"])
-@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "fine-tuned"])
-def test_200_sentences_are_learned_by_heart(frozen: bool, sees: bool) -> None:
-    """To a loss of next to nothing; decoding returns them in the fewest passes."""
-    task, samples = overfit.sentences(200)
-    own = {"heads_see_token": sees, "block_size": 4, "fine_tune_base": True}
-    model = build(task, ARCH, **overfit.SIZES, **own, train_first_head=not frozen)
-    if frozen:
-        model.decoder.heads.requires_grad_(False)  # all of them are head 0 as yet
-        assert overfit.learn(model, loss_of("all", 0.0), samples, 1) > 1
-    assert overfit.learn(model, loss_of("all", 0.0), samples, UPDATES) < 0.01

@@ -1,16 +1,18 @@
-"""Drafters learn sentences by heart: then a draft is right, and decoding takes few passes."""
+"""Drafters and heads learn sentences by heart: drafts are then right, and passes few."""
 
 import functools
 from typing import Any
 
 import pytest
 import torch
+from support import blockwise
 from support.builders import Limits, decode, lend, save_drafter
 from support.gad import Pair, run
 from support.losses import build
 from support.overfit import SIZES, learn, sentences, targets_of
 
 from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
+from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
 from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
 
 pytestmark = pytest.mark.slow
@@ -102,3 +104,22 @@ def test_a_shallow_decoder(path: str) -> None:
     loss = learn(model, LeanCrossEntropy(task, False, 0.0, 0, True), samples, 150, 0.005)
     assert loss < 0.05
     check(model, "assisted", block_size=K, draft_confidence=0.0)
+
+
+@pytest.mark.parametrize("sees", [False, True], ids=["paper", "see the token"])
+@pytest.mark.parametrize("tuned", [False, True], ids=["frozen", "fine-tuned"])
+def test_heads(tuned: bool, sees: bool, path: str) -> None:
+    """Every block is whole: m tokens take 1 + ceil((m - 1) / k) passes."""
+    task, samples = known()[:2]
+    torch.manual_seed(2)
+    own = {"fine_tune_base": tuned, "train_first_head": tuned, "heads_see_token": sees}
+    model = build(
+        task, "blockwise_transformer", base_path=path, block_size=K, dropout=0.0, **own, **ENDS
+    )
+    loss = learn(model, BlockwiseLoss(task, 0.0, "all", 1.0), samples, 200, 0.005)
+    assert loss < 0.05
+    given = blockwise.Given(task, model, model.block_heads)
+    outputs = [one for sample in samples for one in blockwise.run(given, sample)]
+    tokens = [one.tokens for one in outputs]
+    assert tokens == wanted()
+    assert [len(one.passes) for one in outputs] == [1 - (-(len(t) - 1) // K) for t in tokens]
