@@ -28,6 +28,7 @@ from fairseq_paradec.decoding.engine.settings import Engine
 from fairseq_paradec.decoding.row import Row
 from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.models.heads import BlockHeads
 
 ENGINES = ("torch", "native")
 NATIVE = Engine(kind="native")
@@ -54,6 +55,27 @@ def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str)
         scale = x.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
         x = (x / scale).round() * scale
     return x @ weight.T + bias
+
+
+@pytest.mark.parametrize("layer", ["dense", "per_head"])
+@pytest.mark.parametrize("seen", [0, 12], ids=["paper", "see the token"])
+@pytest.mark.parametrize("first", [False, True])
+@torch.no_grad()
+def test_heads_draft_as_torchs(first: bool, seen: int, layer: str) -> None:
+    torch.manual_seed(5)
+    heads = BlockHeads(4, 16, 24, layer, first, "relu", seen=seen).eval()
+    for weight in heads.parameters():
+        weight.normal_(std=0.3)
+    states, following = torch.randn(3, 16), torch.randn(3, seen) if seen else None
+    for form, near in (("fp32", 1e-4), ("int8", 0.3)):
+        native_heads = packing.pack_heads(heads, form)
+        assert native_heads.seen == seen
+        for chosen in (range(1, 4), range(1, 2)):
+            found, want = (one(states, chosen, following) for one in (native_heads, heads))
+            torch.testing.assert_close(found, want, atol=near, rtol=0)
+    if seen:
+        other = heads(states, range(1, 4), following.roll(1, 0))
+        assert (other - heads(states, range(1, 4), following)).abs().max() > 1, "it matters"
 
 
 @pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
