@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "make data and models": {
         "pack": "a model folder of a checkpoint, dictionaries and BPE",
+        "train": "a model by a preset: trains, goes on, averages",
         "train-drafter": "a drafter for a model folder, from text alone",
         "import": "a model folder of a model of transformers or Marian",
         "average": "average the last checkpoints of a training run",
@@ -55,10 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 
-#: A step of scripts/train.sh, hidden from the overview.
-STEPS = ("resume",)
-
-COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def overview() -> str:
