@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import UsageError, option_error
 from .settings import Flags
@@ -64,19 +65,13 @@ def updates_an_epoch(
     import numpy as np
     from fairseq.data import data_utils
 
-    batches = 0
-    sizes = []
-    for side in languages(data):
-        files = sorted(data.glob(f"train*.*-*.{side}.idx"))
-        sizes.append(np.concatenate([_sizes(file) for file in files]))
-    source, target = sizes
+    pair = languages(data)
+    files = [sorted(data.glob(f"train*.{'-'.join(pair)}.{side}.idx")) for side in pair]
+    source, target = (np.concatenate([_sizes(file) for file in side]) for side in files)
     order = np.lexsort((target, source))
-    batches = len(
-        data_utils.batch_by_size(
-            order, None, np.maximum(source, target), tokens, sentences, MULTIPLE
-        )
-    )
-    return max(1, -(-batches // (processes * pieces)))
+    longest = np.maximum(source, target).astype(np.int64)
+    batches = data_utils.batch_by_size(order, None, longest, tokens, sentences, MULTIPLE)
+    return max(1, -(-len(batches) // (processes * pieces)))
 
 
 def languages(data: Path) -> tuple[str, str]:
@@ -91,11 +86,11 @@ def languages(data: Path) -> tuple[str, str]:
     raise UsageError(f"DATA: got '{data}', which has no training set (train.*.idx)")
 
 
-def _sizes(file: Path) -> object:
+def _sizes(file: Path) -> Any:
     """Return the tokens of each sentence of a file of fairseq-preprocess."""
     from fairseq.data import data_utils
 
     found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
     if found is None:
         raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read")
-    return found.sizes
+    return found.sizes.copy()  # the file is closed with the data
