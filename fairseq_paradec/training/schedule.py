@@ -69,7 +69,7 @@ def updates_an_epoch(
     files = [sorted(data.glob(f"train*.{'-'.join(pair)}.{side}.idx")) for side in pair]
     source, target = (np.concatenate([_sizes(file) for file in side]) for side in files)
     order = np.lexsort((target, source))
-    longest = np.maximum(source, target).astype(np.int64)
+    longest = np.maximum(source, target).astype(np.int64)[order]
     batches = data_utils.batch_by_size(order, None, longest, tokens, sentences, MULTIPLE)
     return max(1, -(-len(batches) // (processes * pieces)))
 
@@ -90,7 +90,12 @@ def _sizes(file: Path) -> Any:
     """Return the tokens of each sentence of a file of fairseq-preprocess."""
     from fairseq.data import data_utils
 
-    found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
+    try:
+        found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
+    except Exception as error:  # fairseq asserts
+        found, cause = None, error
+    else:
+        cause = None
     if found is None:
-        raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read")
+        raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read") from cause
     return found.sizes.copy()  # the file is closed with the data
