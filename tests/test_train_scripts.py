@@ -486,3 +486,24 @@ def test_mending_takes_the_newest_whole_checkpoint(tmp_path):
     with pytest.raises(ValueError, match="truncated or no checkpoint"):
         checkpoints.repair(tmp_path)
     assert last.exists()  # nothing is removed if no checkpoint is whole
+
+
+def test_a_signal_while_a_child_is_started_ends_that_child(tmp_path, monkeypatch):
+    """And is not lost; a second one changes nothing."""
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(child.subprocess, "Popen", Popen)
+    sleeps = [[sys.executable, "-S", "-c", "import time; time.sleep(600)"]] * 2
+    before = [signal.getsignal(number) for number in child.Signals.NUMBERS]
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(child.Stopped) as stopped:
+        with child.Signals() as signals:
+            given = (dict(os.environ), tmp_path / "log", lock.fileno(), signals, 9, print)
+            child.run(sleeps, *given)
+    assert stopped.value.status == 143 and [each.returncode for each in started] == [-15]
+    assert [signal.getsignal(number) for number in child.Signals.NUMBERS] == before

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .log import Follower
 
@@ -29,22 +30,39 @@ class Stopped(BaseException):
         self.status = 128 + number
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Turn Ctrl-C and the signal of kill into ``Stopped``."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+class Signals:
+    """Turns Ctrl-C and the signal of kill into ``Stopped``, in a ``with`` block."""
 
-    def stop(number: int, _: object) -> None:
-        for one in numbers:  # nothing cuts short what ends the children
-            signal.signal(one, signal.SIG_IGN)
-        raise Stopped(number)
+    NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._waits = False
+        self._came: int | None = None
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._stop) for number in self.NUMBERS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _stop(self, number: int, _: object) -> None:
+        for each in self.NUMBERS:  # nothing cuts short what ends the children
+            signal.signal(each, signal.SIG_IGN)
+        self._came = number
+        if not self._waits:
+            raise Stopped(number)
+
+    @contextlib.contextmanager
+    def later(self) -> Iterator[None]:
+        """Let a signal wait for the end of the block: no child is started and then unknown."""
+        self._waits = True
+        yield
+        self._waits = False
+        if self._came is not None:
+            raise Stopped(self._came)
 
 
 def command(data: Path, flags: Sequence[str]) -> list[str]:
@@ -70,7 +88,7 @@ def ranks(words: Sequence[str], processes: int) -> list[list[str]]:
 
 def run(
     commands: Sequence[Sequence[str]], env: Mapping[str, str], log: Path, lock: int,
-    updates: int, note: Callable[[str], None],
+    signals: Signals, updates: int, note: Callable[[str], None],
 ) -> int:  # fmt: skip
     """Run commands side by side; if one fails or this process is stopped, end the others.
 
@@ -79,6 +97,7 @@ def run(
         env: their environment.
         log: gets what they say.
         lock: a file descriptor that they keep open: while one runs, the folder is held.
+        signals: which stop this process.
         updates: of the run, for the estimate.
         note: says how long it will take.
 
@@ -93,12 +112,12 @@ def run(
         follower = Follower(log, updates)
         try:
             for words in commands:
-                processes.append(
-                    subprocess.Popen(
+                with signals.later():
+                    process = subprocess.Popen(
                         words, env=env, pass_fds=(lock,), stdin=subprocess.DEVNULL, stdout=stream,
                         stderr=stream,
-                    )
-                )  # fmt: skip
+                    )  # fmt: skip
+                    processes.append(process)
             while True:
                 states = [process.poll() for process in processes]
                 failed = [state for state in states if state]

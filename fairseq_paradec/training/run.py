@@ -39,8 +39,8 @@ def train(request: Request, save_dir: Path | None, threads: int | None = None) -
     made = plan(request, gpus, lambda: _pays(threads))
     with _folder(save_dir) as folder, held(folder, note) as lock:
         try:
-            with child.stoppable():
-                return _train(request, made, folder, lock, threads, save_dir is None)
+            with child.Signals() as signals:
+                return _train(request, made, folder, lock, signals, threads, save_dir is None)
         except child.Stopped as stopped:
             kept = f"; checkpoints are kept in {folder}, and the same command goes on"
             note(f"stopped{kept if save_dir else ''}")
@@ -48,8 +48,9 @@ def train(request: Request, save_dir: Path | None, threads: int | None = None) -
 
 
 def _train(
-    request: Request, made: Plan, folder: Path, lock: int, threads: int, passing: bool
-) -> int:
+    request: Request, made: Plan, folder: Path, lock: int, signals: child.Signals, threads: int,
+    passing: bool,
+) -> int:  # fmt: skip
     """Do what is not done; see ``train``."""
     lines = settle(folder, request.data, made.lines, made.chosen)
     flags = [word for line in lines if line[0] not in NOT_FLAGS for word in line]
@@ -71,7 +72,7 @@ def _train(
         if request.processes > 1 and "--cpu" in flags:
             commands = child.ranks(commands[0], request.processes)
         env = machine.environment(threads)
-        status = child.run(commands, env, path, lock, made.updates, note)
+        status = child.run(commands, env, path, lock, signals, made.updates, note)
         if status:
             tail = path.read_text("utf-8", "replace").splitlines()[-20:]
             print("\n".join(tail), file=sys.stderr)
