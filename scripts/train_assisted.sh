@@ -22,13 +22,13 @@ output:
     DIR/acceptance.json    [3/3] passes and accepted tokens on DATA's validation set, also printed
 
 options:
-    --preset NAME          of both models: tiny, small, iwslt, base or big (default: base); see paradec train
+    --preset NAME          of both models: tiny, small, iwslt, base, big (default: base); see train.sh
     --layers N             of the drafter's decoder (default: 1); its sizes are the verifier's
     --verifier FILE        a trained Transformer
     --draft-on WHAT        what the drafter learns (default: own-greedy)
                              own-greedy  what the verifier will say: its greedy translations
                              references  the targets of DATA
-    --epochs N             how long the drafter is trained (default: the preset's; see paradec train)
+    --epochs N             how long the drafter is trained (default: the preset's; see train.sh)
     --updates N            or for N updates
     --seed N               of both models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)

@@ -8,8 +8,8 @@ usage() {
     cat <<'HELP'
 usage: scripts/train_blockwise.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
-From data to a model for --decoding blockwise (Stern et al. 2018), by paradec train, distill.sh and
-paradec acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
+From data to a model for --decoding blockwise (Stern et al. 2018), by paradec train, distill and
+acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
 made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -40,7 +40,7 @@ options:
                            Images are not distilled
     --block-size K         the next word and K-1 more (default: tiny and small 6, others 8); what is decoded
                            may be less
-    --preset NAME          size and settings: tiny, small, iwslt, base or big (default: base); see paradec train
+    --preset NAME          size and settings: tiny, small, iwslt, base, big (default: base); see train.sh
     --base FILE            a trained Transformer, whose size the model has
     --heads FILE           to fine-tune: --base with heads to start from, such as the model/model.pt of
                            setting regular or distillation; instead of DIR/frozen/
@@ -48,7 +48,7 @@ options:
                            another, of another seed); several with ':' between them are an ensemble
     --distilled FOLDER     distilled data that are there already
     --subset NAME          of DATA, for the report: valid or test (default: valid)
-    --epochs N             how long heads are trained (default: the preset's; see paradec train)
+    --epochs N             how long heads are trained (default: the preset's; see train.sh)
     --updates N            or for N updates
     --seed N               of all models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)

@@ -9,8 +9,8 @@ usage() {
 usage: scripts/train_reordered.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a decoder that writes several words a step, from both ends of the sentence for example
-(Zhang et al. 2020; Imamura and Sumita 2020), by paradec train, paradec distill and paradec evaluate. Stopped
-or killed, the same command goes on where it was; what is finished is not made again. A CUDA device
+(Zhang et al. 2020; Imamura and Sumita 2020), by paradec train, distill and evaluate. Stopped or
+killed, the same command goes on where it was; what is finished is not made again. A CUDA device
 is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -36,14 +36,14 @@ options:
                              double_token, double_token_l2r, double_token_r2l
                                                two, as Imamura and Sumita have them
                              transformer       one, from the left: for comparison
-    --preset NAME          size and settings: tiny, small, iwslt, base or big (default: base); see paradec train
+    --preset NAME          size and settings: tiny, small, iwslt, base, big (default: base); see train.sh
     --student              of 2 decoder layers (Zhang et al., Table 4)
     --teacher FILES        a trained Transformer; several with ':' between them are an ensemble
     --distilled FOLDER     distilled data that are there already
     --no-distillation      train on DATA itself
     --from-teacher         start from the teacher, and train for about a third of the time (tiny 14
                            epochs, small 4, iwslt 15, base 35,000 updates, big 100,000)
-    --epochs N             how long the decoder is trained (default: the preset's; see paradec train)
+    --epochs N             how long the decoder is trained (default: the preset's; see train.sh)
     --updates N            or for N updates
     --seed N               of all models (default: 1)
     --threads N            of each process on a CPU (default: the cores shared out evenly)
