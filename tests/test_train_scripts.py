@@ -105,6 +105,8 @@ def test_the_child_has_an_environment_that_is_fast_unless_the_user_says_otherwis
     monkeypatch.setenv("MALLOC_MMAP_MAX_", "7")
     (told,) = trainer.told()
     assert told["env"]["MALLOC_MMAP_MAX_"] == "7"
+    (told,) = trainer.told("--", "--fairseq-updates")
+    assert "MALLOC_TRIM_THRESHOLD_" not in told["env"]
 
 
 def test_a_run_keeps_the_autocast_that_it_began_with(trainer):

@@ -69,7 +69,7 @@ LINEAR = "lr-scheduler=polynomial_decay"
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder --start-from V",
-     f"encoder-embed-dim=128 encoder-from=V max-epoch=14 keep-last-epochs=5 {LINEAR}"),
+     f"encoder-embed-dim=128 start-from=V !encoder-from max-epoch=14 keep-last-epochs=5 {LINEAR}"),
     ("--preset small --arch ibdecoder --updates 600",
      f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015"),
     ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),

@@ -7,24 +7,28 @@ import sys
 import time
 from collections.abc import Mapping
 
-#: Large blocks come from the heap, which is kept: a fresh page costs as much as a small product. An
-#: update took 5% (Zen 5) to 62% (an AVX2 machine) less time.
+#: Large blocks come from the heap, which is kept: a fresh page costs as much as a small product.
+#: The plugin's tasks ask malloc for it themselves (updates/memory.py); this is for all tasks, from
+#: the start of the process on.
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 
 #: From so many times the speed of fp32 on products in bfloat16 pay; converting costs the rest.
 PAYS = 1.3
 
 
-def environment(threads: int, usual: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(
+    threads: int, keeps: bool = True, usual: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Return the environment of fairseq-train: the one place that sets it.
 
     Args:
         threads: of each process.
+        keeps: the process keeps its memory; not so with ``--fairseq-updates``.
         usual: the user's, which wins; but for the threads.
     """
     # Threads that spin while they wait slow each other down sixfold where cores are shared.
     ours = {"OMP_WAIT_POLICY": "passive"}
-    if sys.platform == "linux":
+    if keeps and sys.platform == "linux":
         ours |= ALLOCATOR
     return ours | dict(usual) | {"OMP_NUM_THREADS": str(threads)}
 

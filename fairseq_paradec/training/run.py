@@ -71,7 +71,7 @@ def _train(
         commands = [child.command(request.data, [*where, *flags])]
         if request.processes > 1 and "--cpu" in flags:
             commands = child.ranks(commands[0], request.processes)
-        env = machine.environment(threads)
+        env = machine.environment(threads, "--fairseq-updates" not in flags)
         status = child.run(commands, env, path, lock, signals, made.updates, note)
         if status:
             tail = path.read_text("utf-8", "replace").splitlines()[-20:]

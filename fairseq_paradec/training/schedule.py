@@ -92,10 +92,7 @@ def _sizes(file: Path) -> Any:
 
     try:
         found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
-    except Exception as error:  # fairseq asserts
-        found, cause = None, error
-    else:
-        cause = None
-    if found is None:
-        raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read") from cause
-    return found.sizes.copy()  # the file is closed with the data
+        sizes = found.sizes
+    except Exception as error:  # fairseq asserts, or gives None
+        raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read") from error
+    return sizes.copy()  # the file is closed with the data
