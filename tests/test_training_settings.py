@@ -16,8 +16,8 @@ from fairseq_paradec.training.plan import Request, plan
 from fairseq_paradec.training.settings import Settings, data, kind_of, settings, start_of
 
 ARCHS = (
-    "transformer", "image_transformer", "ibdecoder", "double_token", "shallow_decoder", "block_nat",
-    "block_nat_fast", "blockwise_transformer",
+    "transformer", "image_transformer", "ibdecoder", "transformer_r2l", "double_token",
+    "shallow_decoder", "block_nat", "block_nat_fast", "blockwise_transformer",
 )  # fmt: skip
 EVERY = [(arch, preset) for arch in ARCHS for preset in data()["presets"]]
 
@@ -69,11 +69,11 @@ LINEAR = "lr-scheduler=polynomial_decay"
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder --start-from V",
-     f"encoder-embed-dim=128 start-from=V !encoder-from max-epoch=14 keep-last-epochs=5 {LINEAR}"),
+     f"encoder-embed-dim=128 start-from=V start-rows=learned !encoder-from max-epoch=14 keep-last-epochs=5 {LINEAR}"),
     ("--preset small --arch ibdecoder --updates 600",
      f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015"),
     ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),
-    ("--arch double_token", "max-update=200000 warmup-updates=45000 clip-norm=5 average=10"),
+    ("--arch double_token", "max-update=200000 warmup-updates=45000 clip-norm=5 average=10 !start-rows"),
     ("--preset tiny --updates 5000 --average 3 --seed 7",
      "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
      "keep-last-epochs=3 seed=7"),

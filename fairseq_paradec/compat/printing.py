@@ -115,7 +115,7 @@ def print_usage_errors() -> None:
             # Compare by name: a second copy of the package has its own class.
             usage = kind.__name__ == UsageError.__name__
             if usage and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
-                print(f"error: {error}", file=sys.stderr)
+                sys.stderr.write(f"error: {error}\n")  # fairseq silences print of other ranks
             else:
                 original(kind, error, trace)
             if usage and not hasattr(sys, "ps1"):
