@@ -69,11 +69,12 @@ LINEAR = "lr-scheduler=polynomial_decay"
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder --start-from V",
-     f"encoder-embed-dim=128 start-from=V start-rows=learned !encoder-from max-epoch=14 keep-last-epochs=5 {LINEAR}"),
+     "encoder-embed-dim=128 start-from=V start-rows=learned !encoder-from max-epoch=14 "
+     f"keep-last-epochs=5 {LINEAR}"),
     ("--preset small --arch ibdecoder --updates 600",
      f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015"),
     ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),
-    ("--arch double_token", "max-update=200000 warmup-updates=45000 clip-norm=5 average=10 !start-rows"),
+    ("--arch double_token", "max-update=200000 warmup-updates=45000 average=10 !start-rows"),
     ("--preset tiny --updates 5000 --average 3 --seed 7",
      "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
      "keep-last-epochs=3 seed=7"),
