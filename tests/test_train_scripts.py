@@ -70,10 +70,11 @@ class Trainer:
         assert status == 0, said
         return [*map(json.loads, self.record.read_text().splitlines())]
 
-    def checkpoint(self, updates):
-        """Leave what a run of so many updates leaves."""
-        path = self.save_dir / "checkpoint_last.pt"
-        torch.save(checkpoint(updates, {"a": torch.ones(2)}), path)
+    def checkpoint(self, updates, **options):
+        """Leave what a run of so many updates, of a model with such options, leaves."""
+        state = checkpoint(updates, {"a": torch.ones(2)})
+        vars(state["cfg"]["model"]).update(options)
+        torch.save(state, self.save_dir / "checkpoint_last.pt")
 
 
 @pytest.fixture
@@ -220,13 +221,16 @@ def test_a_run_of_the_shell_script_goes_on_by_its_own_settings(trainer, checksum
         data = "\n".join(" ".join(line) for line in folder.data_lines(trainer.data))
     trainer.save_dir.mkdir()
     (trainer.save_dir / "settings.txt").write_text(OLD.format(data=data))
-    trainer.checkpoint(50)
+    trainer.checkpoint(50, directions=2)
     given = ["--arch", "ibdecoder", "--updates", 600, "--", "--dropout", "0.2", "--user", "it's"]
     (told,) = trainer.told(*given)
     words = told["words"]
     # Now it would be 60 updates, and a falling rate.
     assert words[words.index("--warmup-updates") + 1] == "2000" and "inverse_sqrt" in words
-    assert words[-4:] == given[-4:] and trainer.averaged == [8]
+    # Nor had models start rows of their own.
+    assert words[-6:] == [*given[-4:], "--start-rows", "tokens"] and trainer.averaged == [8]
+    trainer.checkpoint(60, directions=2, start_rows="learned")
+    assert "--start-rows" not in trainer.told(*given)[0]["words"]
     given[3] = 700
     status, said = trainer.run("--preset", "tiny", *given)
     assert status == 2 and "before: --max-update 600; now: --max-update 700" in said

@@ -58,7 +58,8 @@ LINEAR = "lr-scheduler=polynomial_decay"
     ("--arch block_nat -- --decoder-embed-dim 64", "!soft-copy"),
     ("--preset tiny --arch block_nat -- --encoder-from V", f"glancing-ratio=0 !soft-copy {LINEAR}"),
     # several prefixes need an attention that allows them
-    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 !encoder-layers"),
+    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 position-decay=0.8 "
+     "!encoder-layers !decoder-layers"),
     (f"{FAST} -- --drafter-attention bidirectional", "prefixes-per-sentence=1"),
     ("--preset tiny --arch shallow_decoder -- --encoder-from V",
      f"max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers {LINEAR} "
@@ -69,12 +70,12 @@ LINEAR = "lr-scheduler=polynomial_decay"
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder --start-from V",
-     "encoder-embed-dim=128 start-from=V start-rows=learned !encoder-from max-epoch=14 "
+     "encoder-embed-dim=128 start-from=V !encoder-from max-epoch=14 "
      f"keep-last-epochs=5 {LINEAR}"),
     ("--preset small --arch ibdecoder --updates 600",
      f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015"),
     ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),
-    ("--arch double_token", "max-update=200000 warmup-updates=45000 average=10 !start-rows"),
+    ("--arch double_token", "max-update=200000 warmup-updates=45000 average=10"),
     ("--preset tiny --updates 5000 --average 3 --seed 7",
      "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
      "keep-last-epochs=3 seed=7"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import child, log, machine
-from .checkpoints import repair, write_average
+from .checkpoints import read, repair, vars_of, write_average
 from .folder import AVERAGE, NOT_FLAGS, held, settle
 from .plan import Plan, Request, plan
 from .schedule import languages
@@ -60,6 +60,7 @@ def _train(
         note(f"already trained: {model}")
         return 0
     done = repair(folder)
+    flags += _start_rows(folder) if done else []
     log_is = "" if passing else f" (log: {path})"  # it goes with the folder
     if done >= _last(flags, "--max-update", done + 1):  # fairseq would do one more
         note(f"[1/2] training was finished: {done} updates")
@@ -85,6 +86,13 @@ def _train(
     if not passing:
         note(f"done: {model}")
     return 0
+
+
+def _start_rows(folder: Path) -> list[str]:
+    """Return the flag that a reordered model lacks whose run began before there was that flag."""
+    config = vars_of(read(folder / "checkpoint_last.pt")["cfg"]["model"])
+    older = "directions" in config and "start_rows" not in config
+    return ["--start-rows", "tokens"] if older else []
 
 
 def _last(flags: Sequence[str], name: str, otherwise: int) -> int:
