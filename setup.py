@@ -68,6 +68,7 @@ setup(
     package_data={
         "fairseq_paradec": ["csrc/*"],
         "fairseq_paradec.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.training": ["presets.toml"],
         "fairseq_paradec.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
     install_requires=[
@@ -76,6 +77,7 @@ setup(
         'fairseq==0.12.2; python_version<"3.11"',
         # From 2.6 on torch loads checkpoints safely by default.
         "torch>=2.6,<3",
+        'tomli>=2,<3; python_version<"3.11"',
         "numpy>=1.21,<3",
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",

@@ -4,17 +4,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-words=()
-while [ $# -gt 0 ]; do
-    if [ "$1" = --python ]; then
-        need_value "$@"
-        python=$2
-        shift
-    else
-        words+=("$1")
-    fi
-    shift
-done
+take_python "$@"
 need_python fairseq torch tqdm
 export LOGLEVEL=${LOGLEVEL:-WARNING} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 exec "${paradec[@]}" distill "${words[@]}"

@@ -121,6 +121,21 @@ parse_options() { # options with a value, switches (both as "--one --two"), then
 python=${PYTHON:-$root/.venv/bin/python}
 [ -x "$python" ] || [ -n "${PYTHON:-}" ] || python=python3
 
+take_python() { # "$@" of a script that is a front of a command: --python is ours, `words` the rest
+    words=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        if [ "$1" = --python ]; then
+            need_value "$@"
+            python=$2
+            shift
+        else
+            words+=("$1")
+        fi
+        shift
+    done
+    words+=("$@")
+}
+
 need_python() { # the modules that the script runs; then ${paradec[@]} is this checkout's paradec
     command -v "$python" >/dev/null || fail "no such Python: $python (run make setup, or give --python)"
     local missing
@@ -149,7 +164,7 @@ need_recipe_options() { # mistakes that all recipes name alike
     local option
     [ ${#positional[@]} -eq 1 ] || fail "got ${#positional[@]} paths; needed: DATA (see --help)"
     data=${positional[0]}
-    need_choice --preset "$preset" tiny iwslt base big
+    need_choice --preset "$preset" tiny small iwslt base big
     for option in epochs updates threads; do
         [ -z "${!option}" ] || need_number "--$option" "${!option}"
     done
@@ -212,21 +227,28 @@ run() { # a step of a recipe
     wait "$step" || status=$?
     step=
     [ "$status" = 0 ] || {
-        note "stopped by an error in ${1##*/}"
+        note "stopped by an error in paradec ${*:$((${#paradec[@]} + 1)):1}"
         exit "$status"
     }
 }
 
-train() { # data, folder, then more of train.sh
-    local settings=(--preset "$preset" --seed "$seed" --processes "$processes" --python "$python")
+train() { # data, folder, then more of paradec train
+    local settings=(--preset "$preset" --seed "$seed" --processes "$processes")
     [ -z "$threads" ] || settings+=(--threads "$threads")
-    run "$root/scripts/train.sh" "$1" --save-dir "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+    run "${paradec[@]}" train "$1" --save-dir "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
 }
 
-distill() { # data, folder, then more of distill.sh
-    local settings=(--device "$device" --processes "$processes" --python "$python")
+length() { # sets `long`: how long the last model is trained, if the user says it
+    long=()
+    [ -z "$epochs" ] || long=(--epochs "$epochs")
+    [ -z "$updates" ] || long=(--updates "$updates")
+}
+
+distill() { # data, folder, then more of paradec distill
+    local settings=(--device "$device" --processes "$processes")
     [ "$device" = cpu ] || settings+=(--max-tokens 16000)
-    run "$root/scripts/distill.sh" "$1" "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
+    LOGLEVEL=${LOGLEVEL:-WARNING} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} \
+        run "${paradec[@]}" distill "$1" "$2" "${settings[@]}" "${try_out[@]}" "${@:3}"
 }
 
 use_threads() { # for a step that asks for none itself
@@ -246,7 +268,7 @@ need_validation_and_verifier() {
 }
 
 train_drafter() { # flags of fairseq-train that those of the command line can change
-    local drafts long=()
+    local drafts
     case $draft_on in
         own-greedy)
             drafts=$save_dir/greedy
@@ -256,10 +278,9 @@ train_drafter() { # flags of fairseq-train that those of the command line can ch
         teacher) drafts=$save_dir/distilled ;;
         references) drafts=$data ;;
     esac
-    [ -z "$epochs" ] || long=(--epochs "$epochs")
-    [ -z "$updates" ] || long=(--updates "$updates")
-    train "$drafts" "$save_dir/drafter" --arch "$arch" "${long[@]}" \
-        -- --encoder-from "$verifier" "$@" "${more[@]}"
+    length
+    train "$drafts" "$save_dir/drafter" --arch "$arch" --start-from "$verifier" "${long[@]}" \
+        -- "$@" "${more[@]}"
 }
 
 count_accepted() { # --decoding, and more of paradec acceptance

@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_assisted.sh DATA --save-dir DIR [options] [-- the drafter's flags of fairseq-train]
 
 From data to a verifier and a drafter for --decoding assisted: a shallow decoder on the verifier's
-own encoder, which drafts token by token (--arch shallow_decoder). By train.sh, distill.sh and
+own encoder, which drafts token by token (--arch shallow_decoder). By paradec train, distill and
 paradec acceptance. Stopped or killed, the same command goes on where it was. A CUDA device is used
 if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
@@ -22,7 +22,7 @@ output:
     DIR/acceptance.json    [3/3] passes and accepted tokens on DATA's validation set, also printed
 
 options:
-    --preset NAME          of both models: tiny, iwslt, base or big (default: base); see train.sh
+    --preset NAME          of both models: tiny, small, iwslt, base, big (default: base); see train.sh
     --layers N             of the drafter's decoder (default: 1); its sizes are the verifier's
     --verifier FILE        a trained Transformer
     --draft-on WHAT        what the drafter learns (default: own-greedy)

@@ -8,8 +8,8 @@ usage() {
     cat <<'HELP'
 usage: scripts/train_blockwise.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
-From data to a model for --decoding blockwise (Stern et al. 2018), by train.sh, distill.sh and
-paradec acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
+From data to a model for --decoding blockwise (Stern et al. 2018), by paradec train, distill and
+acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
 made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -19,8 +19,8 @@ input:
 output:
     DIR/base/              [1/6] a Transformer, unless --base is given
     DIR/data.SRC-TGT/      [2/6] DATA with a teacher's translations (beam 5) as training targets
-    DIR/frozen/            [3/6] to fine-tune a tiny base: it with heads, trained while it is frozen,
-                           unless --heads is given. Larger ones start without heads, as in the paper
+    DIR/frozen/            [3/6] to fine-tune a tiny or small base: it with heads, trained while it is
+                           frozen, unless --heads is given. Larger ones start without heads, as in the paper
     DIR/model/             [4/6] the base with heads, trained: model.pt
     DIR/heads.pt           [5/6] of a frozen base the heads alone, for --drafter-path
     DIR/acceptance.json    [6/6] mean accepted block of the exact rule, top-2 and top-3, beside the
@@ -38,9 +38,9 @@ options:
                            A frozen base keeps its translations; a trained one has longer blocks and
                            other translations, which distilled data keep from getting much worse.
                            Images are not distilled
-    --block-size K         the next word and K-1 more (default: tiny 6, others 8); what is decoded
+    --block-size K         the next word and K-1 more (default: tiny and small 6, others 8); what is decoded
                            may be less
-    --preset NAME          size and settings: tiny, iwslt, base or big (default: base); see train.sh
+    --preset NAME          size and settings: tiny, small, iwslt, base, big (default: base); see train.sh
     --base FILE            a trained Transformer, whose size the model has
     --heads FILE           to fine-tune: --base with heads to start from, such as the model/model.pt of
                            setting regular or distillation; instead of DIR/frozen/
@@ -181,21 +181,19 @@ flags=()
 start=${heads:-$base}
 if [ -n "$heads" ]; then
     note "[3/6] heads to start from: $heads"
-elif [ -n "$frozen" ] || [ "$preset" != tiny ] || [ "$block_size" = 1 ]; then
+elif [ -n "$frozen" ] || [[ $preset != tiny && $preset != small ]] || [ "$block_size" = 1 ]; then
     note "[3/6] heads to start from: none"
 else
     note "[3/6] heads to start from: $save_dir/frozen"
-    train "$distilled" "$save_dir/frozen" --arch "blockwise_$plain" \
-        -- --base-path "$base" "${flags[@]}" "${layer[@]}"
+    train "$distilled" "$save_dir/frozen" --arch "blockwise_$plain" --start-from "$base" \
+        -- "${flags[@]}" "${layer[@]}"
     start=$save_dir/frozen/model.pt
 fi
 note "[4/6] model: $save_dir/model, $setting"
 [ -n "$frozen" ] || flags+=(--fine-tune-base)
-long=()
-[ -z "$epochs" ] || long=(--epochs "$epochs")
-[ -z "$updates" ] || long=(--updates "$updates")
-train "$distilled" "$save_dir/model" --arch "blockwise_$plain" "${long[@]}" \
-    -- --base-path "$start" "${flags[@]}" "${more[@]}"
+length
+train "$distilled" "$save_dir/model" --arch "blockwise_$plain" --start-from "$start" "${long[@]}" \
+    -- "${flags[@]}" "${more[@]}"
 model=$save_dir/model/model.pt
 
 models=("--path=$base")

@@ -8,8 +8,8 @@ usage() {
     cat <<'HELP'
 usage: scripts/train_gad.sh DATA --save-dir DIR [options] [-- the drafter's flags of fairseq-train]
 
-From data to a verifier and a drafter for --decoding gad and gad_pp (Xia et al. 2022), by train.sh,
-distill.sh and paradec acceptance. Stopped or killed, the same command goes on where it was; what is
+From data to a verifier and a drafter for --decoding gad and gad_pp (Xia et al. 2022), by paradec
+train, distill and acceptance. Stopped or killed, the same command goes on where it was; what is
 finished is not made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it
 on the CPU.
 
@@ -25,7 +25,7 @@ output:
 A step that the drafter does not need is left out: with --verifier the first three.
 
 options:
-    --preset NAME          of all models: tiny, iwslt, base or big (default: base); see train.sh
+    --preset NAME          of all models: tiny, small, iwslt, base, big (default: base); see train.sh
     --fast                 a drafter of 4 decoder layers on the verifier's own encoder, with the
                            prefix cached: the same as --arch block_nat_fast
     --arch NAME            the drafter's architecture (default: block_nat, the paper's). Its encoder

@@ -9,8 +9,8 @@ usage() {
 usage: scripts/train_reordered.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a decoder that writes several words a step, from both ends of the sentence for example
-(Zhang et al. 2020; Imamura and Sumita 2020), by train.sh, distill.sh and paradec evaluate. Stopped
-or killed, the same command goes on where it was; what is finished is not made again. A CUDA device
+(Zhang et al. 2020; Imamura and Sumita 2020), by paradec train, distill and evaluate. Stopped or
+killed, the same command goes on where it was; what is finished is not made again. A CUDA device
 is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -36,13 +36,13 @@ options:
                              double_token, double_token_l2r, double_token_r2l
                                                two, as Imamura and Sumita have them
                              transformer       one, from the left: for comparison
-    --preset NAME          size and settings: tiny, iwslt, base or big (default: base); see train.sh
+    --preset NAME          size and settings: tiny, small, iwslt, base, big (default: base); see train.sh
     --student              of 2 decoder layers (Zhang et al., Table 4)
     --teacher FILES        a trained Transformer; several with ':' between them are an ensemble
     --distilled FOLDER     distilled data that are there already
     --no-distillation      train on DATA itself
-    --from-teacher         start from the teacher's encoder, and train for about a third of the time
-                           (tiny 14 epochs, iwslt 15, base 35,000 updates, big 100,000)
+    --from-teacher         start from the teacher, and train for about a third of the time (tiny 14
+                           epochs, small 4, iwslt 15, base 35,000 updates, big 100,000)
     --epochs N             how long the decoder is trained (default: the preset's; see train.sh)
     --updates N            or for N updates
     --seed N               of all models (default: 1)
@@ -132,26 +132,11 @@ else
     distill "$data" "$distilled" --path "$teacher"
 fi
 
-flags=() long=()
-[ -z "$student" ] || flags+=(--decoder-layers 2)
-if [ -n "$from_teacher" ]; then
-    flags+=(--encoder-from "$teacher")
-    case $preset in # the presets' peaks; tuned for tiny only
-        tiny)
-            long=(--epochs 14 --average 5)
-            flags+=(--warmup-updates 500)
-            ;;
-        iwslt) long=(--epochs 15) ;;
-        base) long=(--updates 35000) ;;
-        big) long=(--updates 100000) ;;
-    esac
-fi
-[ -z "$epochs" ] || long=(--epochs "$epochs")
-[ -z "$updates" ] || long=(--updates "$updates")
-[ -z "$smoke" ] || long=()
-[ ${#flags[@]} -eq 0 ] && [ ${#more[@]} -eq 0 ] || long+=(-- "${flags[@]}" "${more[@]}")
+length
+[ -z "$from_teacher" ] || long+=(--start-from "$teacher")
+[ -z "$student" ] || more=(--decoder-layers 2 "${more[@]}")
 note "[3/4] model: $save_dir/model, $arch on $distilled"
-train "$distilled" "$save_dir/model" --arch "$arch" "${long[@]}"
+train "$distilled" "$save_dir/model" --arch "$arch" "${long[@]}" -- "${more[@]}"
 
 model=$save_dir/model/model.pt
 raw=$data/raw/test.${pair#*-}

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "encoders": {"errors", "images"},
     "importing": {"errors", "encoders", "models", "model_folder"},
     "analysis": BASE | {"output"},
+    "training": BASE | {"compat"},
     "decoding": BASE | {"options"},
     "models": BASE | {"compat"},
     "criterions": BASE | {"models"},
@@ -35,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"},
+    | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"}
+    | {"training"},
     "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"}
     | {"methods", "options"},
     "__main__": {"cli"},

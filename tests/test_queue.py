@@ -1,6 +1,8 @@
 """scripts/queue.sh: what is done stays done; kill, pause and failure."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -8,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.commands import ROOT, wait_until
+
+from fairseq_paradec.cli.main import parse
+from fairseq_paradec.training import plan, schedule
 
 
 class Runs:
@@ -60,6 +65,36 @@ def test_the_projects_own_queue_is_a_queue(runs):
     runs.queue = ROOT / "scripts/experiments.queue"
     result = runs.run("--list")
     assert result.stderr == "" and result.stdout.count(" not run ") > 100
+
+
+QUEUE = (ROOT / "scripts" / "experiments.queue").read_text().splitlines()
+#: Those that need another machine are comments.
+LINE = re.compile(r"(?:# )?[\w.-]+(?:\[.*?\])?  (.*)")
+COMMANDS = [found[1] for found in map(LINE.match, QUEUE) if found]
+
+
+def test_the_projects_own_commands_are_read_by_what_they_name(tmp_path):
+    """paradec by its parsers, recipes up to the data folder, which is not there."""
+    recipes, trainings = set(), 0
+    for command in COMMANDS:
+        for part in command.split(" && "):
+            program, *words = shlex.split(part)
+            if program == "scripts/train.sh":
+                _, args = parse(["train", *words])
+                given = plan._given(args.flags)
+                updates = given.max_update or args.updates
+                if given.warmup_updates and updates:
+                    schedule.check(given.warmup_updates, updates, "--updates")
+                trainings += 1
+            elif program.endswith("/paradec"):
+                parse(words)
+            elif program.startswith("scripts/train_"):
+                recipes.add((program, *words))
+    assert trainings > 60 and len(recipes) > 20
+    for program, *words in recipes:
+        given = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run([ROOT / program, *words], **given)
+        assert (done.returncode, "missing DATA: data-bin/" in done.stderr) == (2, True), done.stderr
 
 
 def test_runs_in_order_and_only_once(runs):

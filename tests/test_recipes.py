@@ -13,7 +13,7 @@ import pytest
 from support.commands import preprocess, wait_until
 from support.training import ENV, SCRIPTS, cut_short
 
-from fairseq_paradec.cli import average
+from fairseq_paradec.training import checkpoints
 
 RECIPES = ("gad", "assisted", "blockwise", "reordered")
 
@@ -43,7 +43,8 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
-    *"fairseq_paradec acceptance "* | *"fairseq_paradec evaluate "*)
+    *"fairseq_paradec train "* | *"fairseq_paradec distill "* | \
+        *"fairseq_paradec acceptance "* | *"fairseq_paradec evaluate "*)
         exec "${PYTHONPATH%%:*}/scripts/$4.sh" "${@:5}"
         ;;
     *"paradec shrink"*)
@@ -115,7 +116,7 @@ def words(text):
     return " ".join(f"[{word}]" for word in shlex.split(text))
 
 
-SHOWN = "path drafter-path arch decoder-layers encoder-from base-path beam subset".split()
+SHOWN = "path drafter-path arch decoder-layers start-from beam subset".split()
 
 
 def short(step):
@@ -135,13 +136,13 @@ REPORT = "acceptance data>out/acceptance.json path="
 QUALITY = "evaluate data>out/quality.json path="
 SHRINK = "shrink --heads-only --max-mb 10000 -- out/model/model.pt out/heads.pt"
 SHALLOW = "shallow_decoder decoder-layers"
-HEADED = "arch=blockwise_transformer base-path"
+HEADED = "arch=blockwise_transformer start-from"
 
 
 def drafted(data, verifier, arch="block_nat"):
     """A drafter and its report."""
     return [
-        f"train {data}>out/drafter arch={arch} encoder-from={verifier}",
+        f"train {data}>out/drafter arch={arch} start-from={verifier}",
         f"{REPORT}{verifier} drafter-path=out/drafter subset=valid",
     ]
 
@@ -188,7 +189,7 @@ STEPS = [
         f"{QUALITY}out/model beam=4 subset=test",
     ]),
     ("reordered", "--no-distillation --from-teacher", [
-        *TEACHER, "train data>out/model arch=ibdecoder encoder-from=out/teacher",
+        *TEACHER, "train data>out/model arch=ibdecoder start-from=out/teacher",
         f"{QUALITY}out/model beam=4 subset=test",
     ]),
 ]  # fmt: skip
@@ -209,7 +210,7 @@ def test_the_steps_of_blockwise_on_images(tmp_path):
     (blockwise.data / "sizes.json").touch()
     first, second, report = blockwise.steps("--setting", "fine-tuning")
     assert short(first) == "train data>out/base arch=image_transformer"
-    made = "train data>out/model arch=blockwise_image_transformer base-path=out/base"
+    made = "train data>out/model arch=blockwise_image_transformer start-from=out/base"
     assert short(second) == made and "[--fine-tune-base]" in second
     assert words("--accept-distance 0 --accept-distance 2") in report
 
@@ -220,7 +221,7 @@ def test_heads_are_taken_out_again_only_of_a_newer_model(tmp_path):
     blockwise.steps(*base)
     heads, whole = (blockwise.folder / "out" / name for name in ("heads.pt", "model/model.pt"))
     for age, wanted in ((5, False), (-5, True)):
-        # The stub of train.sh touches the model, as the real one does only when it trains.
+        # The stub of paradec train touches the model, as the real one does only when it trains.
         (blockwise.folder / "scripts" / "train.sh").write_text("#!/bin/sh\n")
         os.utime(whole, (heads.stat().st_mtime - age,) * 2)
         assert (SHRINK in map(short, blockwise.steps(*base))) == wanted
@@ -234,14 +235,14 @@ def test_heads_are_taken_out_again_only_of_a_newer_model(tmp_path):
     ("reordered", "--arch double_token", "out/model] "),
 ])  # fmt: skip
 def test_options_reach_the_steps_that_they_are_for(tmp_path, script, own, made):
-    general = "--preset tiny --updates 7 --seed 3 --threads 2 --processes 4".split()
+    general = "--preset small --updates 7 --seed 3 --threads 2 --processes 4".split()
     given = (*own.split(), *general, "--", "--lr", "1e-3; rm -rf $HOME")
     for step in Recipe(tmp_path, script).steps(*given, DEVICE="cuda"):
         learns = step.startswith("train.sh") and made in step
         for option in ("[--updates] [7]", "[--lr] [1e-3; rm -rf $HOME]", words(own)):
             assert (option in step) == learns
         if step.startswith("train.sh"):
-            assert words("--preset tiny --seed 3 --processes 4") in step
+            assert words("--preset small --seed 3 --processes 4") in step
             assert "[--threads] [2]" in step
         if step.startswith("distill.sh"):
             assert words("--device cuda --processes 4") in step and "[16000]" in step
@@ -261,7 +262,7 @@ def test_a_try_out_leaves_nothing_and_a_step_that_fails_ends_it(tmp_path, script
     first = {"blockwise": "base", "assisted": "verifier"}.get(script, "teacher")
     result = recipe.run(*where, FAIL=f"out/{first}")
     assert result.returncode == 3 and len(recipe.record.read_text().splitlines()) == 1
-    assert result.stderr.endswith(f"train_{script}: stopped by an error in train.sh\n")
+    assert result.stderr.endswith(f"train_{script}: stopped by an error in paradec train\n")
 
 
 @pytest.mark.slow
@@ -333,6 +334,6 @@ def test_reordered_killed_and_gone_on_with(tmp_path):
     said = cut_short([*command, *options.split()], model)
     assert f"already trained: {model}" in said and "BLEU" in said
     assert json.loads((save_dir / "quality.json").read_text())["rows"][0]["sentences"] == 40
-    state = average.read(model)["model"]
+    state = checkpoints.read(model)["model"]
     layers = {name.split(".")[2] for name in state if name.startswith("decoder.layers.")}
     assert layers == {"0", "1"}

@@ -2,7 +2,6 @@
 
 import random
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from unittest.mock import DEFAULT, Mock
@@ -11,13 +10,12 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from support.builders import save_drafter, tiny_model, tiny_task
-from support.commands import ROOT
 
 import fairseq_paradec
 from fairseq_paradec import model_folder
 from fairseq_paradec.cli import drafter_text, train_drafter
 from fairseq_paradec.cli.distill import plan
-from fairseq_paradec.cli.drafter_training import KINDS, SETTINGS
+from fairseq_paradec.cli.drafter_training import Training
 from fairseq_paradec.cli.main import main as paradec
 
 DRAW = random.Random(1)
@@ -100,13 +98,22 @@ def test_mistakes_change_nothing(spoil, flags, said, model, capsys):
     assert before == {path.name: path.read_bytes() for path in model.iterdir()}
 
 
-def test_settings_are_those_of_the_script():
-    code = 'more=() epochs= updates=; . scripts/train_settings.sh; echo "$batch ${training[*]@Q}"'
-    for (kind, small), usual in SETTINGS.items():
-        env = {"preset": "tiny" if small else "iwslt", "arch": KINDS[kind][0], "gpus": "0"}
-        said = subprocess.check_output(["bash", "-c", code], env=env, text=True, cwd=ROOT)
-        batch, *words = shlex.split(said)
-        theirs = dict(zip(words[::2], words[1::2]))
-        assert (usual.batch, usual.warmup) == (int(batch), int(theirs["--warmup-updates"]))
-        for flag in theirs.keys() & {*shlex.split(usual.flags)}:
-            assert f"{flag} {shlex.quote(theirs[flag])}" in usual.flags
+def test_the_schedule_follows_the_length_of_the_text():
+    """At most 60 times through the text; a tenth of warm-up; a fall that ends with the run."""
+    for kind, small, most, warmup in (
+        ("shallow", True, 2500, 200), ("shallow", False, 20000, 1000),
+        ("block", True, 12000, 500), ("block", False, 50000, 4000),
+    ):  # fmt: skip
+        training = Training(kind, Path("v.pt"), small, None, 1, "cpu", ["--lr", "9"])
+        assert training.length(10**9) == most
+        updates = training.length(100_000)
+        assert updates == 60 * 100_000 // training.usual.batch < most
+        for length in (most, updates, 7):
+            words = training.flags(length)
+            flags = dict(zip(words, words[1:]))
+            assert int(flags["--warmup-updates"]) == min(warmup, max(1, length // 10))
+            falls = kind == "shallow" or small
+            assert flags.get("--total-num-update") == (str(length) if falls else None)
+            assert (flags["--max-update"], words[-2:]) == (str(length), ["--lr", "9"])
+            tokens = int(flags["--max-tokens"]) * int(flags["--update-freq"])
+            assert 0.99 * training.usual.batch < tokens <= training.usual.batch

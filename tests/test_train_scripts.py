@@ -1,4 +1,4 @@
-"""scripts/train.sh, paradec average, resume and evaluate."""
+"""paradec train: folders, children, kill and resume; paradec average and evaluate."""
 
 import argparse
 import fcntl
@@ -8,223 +8,298 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from support.commands import preprocess, run_python, succeed, wait_until
-from support.training import ENV, SCRIPTS
+from support.training import ENV, SCRIPTS, write_pairs
 
-from fairseq_paradec.cli import average, resume
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.measure import evaluate, judge
+from fairseq_paradec.training import checkpoints, child, folder, log, machine, run
 
 TRAIN = SCRIPTS / "train.sh"
 
 
-def train(*args, **env):
+def train(*args):
     command = [str(TRAIN), *map(str, args)]
-    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=300)
 
 
-STUB = """#!/usr/bin/env bash
-case "$*" in
-    *find_spec*) ;;
-    *sizes.json*) exec "REAL" "$@" ;;
-    *device_count*) echo "$GPUS" ;;
-    *socket*) echo 12345 ;;
-    *"paradec resume"*) echo "$UPDATES" ;;
-    *"paradec average"*) printf '%s\\n' "$@" >"$RECORD.average" ;;
-    *fairseq_cli.train*)
-        # Ranks run side by side: each appends what it is told in one piece.
-        printf '%s\\n' "$@" "THREADS $OMP_NUM_THREADS" >"$RECORD.$$"
-        cat "$RECORD.$$" >>"$RECORD"
-        rm "$RECORD.$$"
-        [ -z "$FAIL" ] && exit
-        [[ "$*" == *"--distributed-rank 1"* ]] || { touch "$RECORD.$PPID"; exec sleep 600; }
-        until [ -e "$RECORD.$PPID" ]; do sleep 0.01; done # the other rank runs
-        exit "$FAIL"
-        ;;
-esac
+#: Stands for fairseq-train: writes down what it is told, and may fail as rank 1 while rank 0 runs.
+FAIRSEQ = """
+import json, os, sys, time
+record, fails, *words = sys.argv[1:]
+told = {"words": words, "env": dict(os.environ)}
+with open(record, "a") as stream:
+    stream.write(json.dumps(told) + "\\n")
+if fails:
+    rank = words[words.index("--distributed-rank") + 1] if "--distributed-rank" in words else "1"
+    while rank == "0" or open(record).read().count("\\n") < words.count("--distributed-rank") + 1:
+        time.sleep(0.01)
+    print("it has failed")
+    sys.exit(int(fails))
 """
 
 
-class Stubbed:
-    """train.sh with a Python that writes down what it is told."""
+class Trainer:
+    """paradec train in this process, with such a child, an average that is only noted, no GPU."""
 
-    def __init__(self, folder):
-        self.data = folder / "data"
-        self.data.mkdir()
-        for language in ("en", "de"):
-            (self.data / f"dict.{language}.txt").write_text("a 1\n")
-            (self.data / f"train.en-de.{language}.idx").touch()
-        self.record = folder / "record"
-        self.save_dir = folder / "model"
-        self.python = folder / "python"
-        self.python.write_text(STUB.replace("REAL", sys.executable))
-        self.python.chmod(0o755)
+    def __init__(self, folder, monkeypatch, capsys):
+        self.data, self.save_dir = folder / "data", folder / "model"
+        write_pairs(self.data, [5] * 40)
+        self.record, self.fails, self.capsys = folder / "record", "", capsys
+        self.averaged, self.pays = [], False
+        monkeypatch.setattr(child, "command", self.command)
+        monkeypatch.setattr(run, "write_average", lambda _, count, out: self.averaged.append(count))
+        monkeypatch.setattr(machine, "gpus", lambda: 0)
+        monkeypatch.setattr(machine, "bfloat16_pays", lambda _: (self.pays, 1.0))
 
-    def run(self, *args, **env):
-        settings = {"RECORD": str(self.record), "GPUS": "0", "UPDATES": "0", "FAIL": ""} | env
-        flags = ["--save-dir", self.save_dir, "--python", self.python]
-        return train(self.data, *flags, *args, **settings)
+    def command(self, data, flags):
+        return [sys.executable, "-S", "-c", FAIRSEQ, str(self.record), self.fails, *flags]
 
-    def flags(self, *args, **env):
-        """fairseq-train's flags with their values; those without one have an empty one."""
+    def run(self, *args):
+        """Return the status and what is said."""
+        status = paradec(["train", *map(str, (self.data, "--save-dir", self.save_dir, *args))])
+        return status, self.capsys.readouterr().err
+
+    def told(self, *args):
+        """What the children are told."""
         self.record.unlink(missing_ok=True)
-        assert self.run(*args, **env).returncode == 0
-        words = self.record.read_text().splitlines()
-        pairs = [(word[2:], after) for word, after in zip(words, words[1:]) if word[:2] == "--"]
-        found = {name: "" if after.startswith("--") else after for name, after in pairs}
-        return found | {"threads": words[-1].split()[1]}
+        status, said = self.run("--preset", "tiny", *args)
+        assert status == 0, said
+        return [*map(json.loads, self.record.read_text().splitlines())]
+
+    def checkpoint(self, updates, **options):
+        """Leave what a run of so many updates, of a model with such options, leaves."""
+        state = checkpoint(updates, {"a": torch.ones(2)})
+        vars(state["cfg"]["model"]).update(options)
+        torch.save(state, self.save_dir / "checkpoint_last.pt")
 
 
 @pytest.fixture
-def stubbed(tmp_path):
-    return Stubbed(tmp_path)
+def trainer(tmp_path, monkeypatch, capsys):
+    return Trainer(tmp_path, monkeypatch, capsys)
 
 
-FAST = "--preset tiny --arch block_nat_fast -- --encoder-from V"
-IMAGES = "--preset tiny --arch blockwise_image_transformer -- --base-path V"
+def test_ranks_on_a_cpu_are_processes_that_fail_together(trainer):
+    told = trainer.told("--processes", 2)
+    cores = int(subprocess.check_output(["nproc"]))
+    assert {one["env"]["OMP_NUM_THREADS"] for one in told} == {str(max(1, cores // 2))}
+    ranks = [one["words"][one["words"].index("--distributed-rank") + 1] for one in told]
+    assert sorted(ranks) == ["0", "1"] and trainer.averaged == [8]
+    trainer.save_dir, trainer.fails = trainer.save_dir.with_name("failing"), "9"
+    trainer.record.unlink()
+    # Rank 0 would run for ever.
+    status, said = trainer.run("--preset", "tiny", "--processes", 2)
+    assert status == 1 and "fairseq-train failed with status 9" in said and "it has failed" in said
 
 
-@pytest.mark.parametrize("given, expected", [
-    ("--preset tiny --threads 3",
-     "source-lang=en target-lang=de arch=transformer share-all-embeddings= max-tokens=4096 cpu= "
-     "criterion=lean_cross_entropy max-epoch=38 keep-last-epochs=8 threads=3 !max-update"),
-    ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
-    # the paper's: glancing lasts as long as the training, by itself
-    ("--arch block_nat --epochs 9",
-     "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25"),
-    ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
-    ("--arch block_nat_fast -- --encoder-from V", "glancing-ratio-end=0.3 !soft-copy"),
-    ("--preset tiny --arch block_nat -- --encoder-from V", "glancing-ratio=0 !soft-copy"),
-    # several prefixes need an attention that allows them
-    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 position-decay=0.8 "
-     "!encoder-layers !decoder-layers"),
-    (f"{FAST} --drafter-attention bidirectional", "prefixes-per-sentence=1"),
-    ("--preset tiny --arch shallow_decoder -- --encoder-from V",
-     "max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers"),
-    # a size in the name is the size; an encoder needs the preset's
-    ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
-    ("--preset tiny --arch ibdecoder -- --encoder-from V", "encoder-embed-dim=128"),
-    ("--preset tiny --updates 5000 --average 3 --seed 7",
-     "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
-     "keep-last-epochs=3 seed=7"),
-    # an image in a batch, where sentences have batches of 1,024
-    (f"{IMAGES} --fine-tune-base --block-size 4",
-     "task=image_super_resolution criterion=blockwise_loss heads-per-update=all block-size=4 "
-     "train-first-head= lr=0.0003 first-head-weight=10 max-epoch=10 max-tokens=3073 "
-     "!encoder-layers !share-all-embeddings"),
-])  # fmt: skip
-def test_settings(stubbed, given, expected):
-    """Of each name what it must have, of a !name that it must not be there; V is a model's file."""
-    model = stubbed.data / "it's a model.pt"
-    model.touch()
-    if "image" in given:
-        sizes = {"hr": {"height": 32, "width": 32, "channels": 3}}
-        (stubbed.data / "sizes.json").write_text(json.dumps(sizes))
-    flags = stubbed.flags(*(str(model) if word == "V" else word for word in given.split()))
-    for setting in expected.split():
-        name, is_there, value = setting.lstrip("!").partition("=")
-        found = flags.get(name, "none").replace(", ", ",").replace(str(model), "V")
-        assert found == (value if is_there else "none"), name
-    last = flags["keep-last-epochs"]
-    assert f"--last\n{last}\n" in Path(f"{stubbed.record}.average").read_text()
+def test_the_child_has_an_environment_that_is_fast_unless_the_user_says_otherwise(
+    trainer, monkeypatch
+):
+    for name in machine.ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    (told,) = trainer.told("--threads", 3)
+    assert machine.ALLOCATOR.items() <= told["env"].items()
+    assert (told["env"]["OMP_NUM_THREADS"], told["env"]["OMP_WAIT_POLICY"]) == ("3", "passive")
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "7")
+    (told,) = trainer.told()
+    assert told["env"]["MALLOC_MMAP_MAX_"] == "7"
+    (told,) = trainer.told("--", "--fairseq-updates")
+    assert "MALLOC_TRIM_THRESHOLD_" not in told["env"]
 
 
-@pytest.mark.parametrize(("gpus", "processes"), [(0, 3), (4, 2)])
-def test_a_batch_is_a_batch_whatever_the_device_and_the_processes(stubbed, gpus, processes):
-    for preset, layers, batch in (("iwslt", "6+6", 4096), ("deep-shallow", "12+1", 25000)):
-        stubbed.save_dir = stubbed.save_dir.with_name(preset)
-        given = ("--preset", preset, "--arch", "another", "--processes", processes)
-        flags = stubbed.flags(*given, GPUS=str(gpus))
-        assert f"{flags['encoder-layers']}+{flags['decoder-layers']}" == layers
-        tokens = int(flags["max-tokens"]) * int(flags["update-freq"]) * processes
-        assert 0.99 * batch < tokens <= batch
-        assert ("fp16" in flags, "cpu" in flags) == (gpus > 0, gpus == 0)
-        assert flags["distributed-world-size"] == str(processes)
+def test_a_run_keeps_the_autocast_that_it_began_with(trainer):
+    trainer.pays = True
+    (told,) = trainer.told()
+    assert "--autocast" in told["words"]
+    trainer.checkpoint(5)
+    trainer.pays = False  # on another machine
+    (told,) = trainer.told()
+    assert "--autocast" in told["words"]
+    status, said = trainer.run("--preset", "tiny", "--autocast", "off")
+    assert status == 2 and "before: --autocast" in said
+    trainer.save_dir = trainer.save_dir.with_name("other")
+    (told,) = trainer.told("--autocast", "on")
+    assert "--autocast" in told["words"]
+    assert "--autocast" not in trainer.told("--", "--task", "another")[0]["words"]
 
 
-def test_ranks_on_a_cpu_are_processes_that_fail_together(stubbed):
-    cores = int(subprocess.check_output(["nproc"], env=ENV))
-    assert stubbed.flags("--preset", "tiny", "--processes", 2)["threads"] == str(max(1, cores // 2))
-    words = stubbed.record.read_text().splitlines()
-    ranks = [rank for word, rank in zip(words, words[1:]) if word == "--distributed-rank"]
-    assert sorted(ranks) == ["0", "1"]
-    stubbed.save_dir = stubbed.save_dir.with_name("failing")
-    # Rank 0 would sleep for 600 seconds, and this waits for 300 at most.
-    result = stubbed.run("--preset", "tiny", "--processes", 2, FAIL="9")
-    assert result.returncode == 1 and "fairseq-train failed with status" in result.stderr
-
-
-def test_a_folder_in_which_another_process_trains_is_refused_and_untouched(stubbed):
-    assert stubbed.run("--preset", "tiny").returncode == 0
-    stubbed.record.unlink()
-    before = {path: path.read_bytes() for path in stubbed.save_dir.iterdir()}
-    with (stubbed.save_dir / ".lock").open("a") as lock:
+def test_a_folder_in_which_another_process_trains_is_refused_and_untouched(trainer, monkeypatch):
+    trainer.told()
+    trainer.record.unlink()
+    monkeypatch.setattr(folder, "PATIENCE", 0.1)
+    before = {path: path.read_bytes() for path in trainer.save_dir.iterdir()}
+    with (trainer.save_dir / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        result = stubbed.run("--preset", "tiny", "--seed", 2)
-    assert result.returncode == 2
-    waits, refusal = result.stderr.splitlines()
-    assert f"waiting for another process that trains in {stubbed.save_dir}" in waits
-    assert f"--save-dir: got '{stubbed.save_dir}', in which another process trains" in refusal
-    assert {path: path.read_bytes() for path in stubbed.save_dir.iterdir()} == before
-    assert not stubbed.record.exists()
+        status, said = trainer.run("--preset", "tiny", "--seed", 2)
+    waits, refusal = [line for line in said.splitlines() if "autocast" not in line]
+    assert status == 2 and f"waiting for another process that trains in {trainer.save_dir}" in waits
+    assert f"--save-dir: got '{trainer.save_dir}', in which another process trains" in refusal
+    assert {path: path.read_bytes() for path in trainer.save_dir.iterdir()} == before
+    assert not trainer.record.exists()
 
 
-def test_other_data_and_another_encoder_are_refused_wherever_they_lie(stubbed, tmp_path):
+def test_other_data_and_another_encoder_are_refused_wherever_they_lie(trainer, tmp_path):
     encoder = tmp_path / "encoder.pt"
-    words = ("--arch", "block_nat_fast", "--", "--encoder-from", encoder)
-    for path in (stubbed.data / "train.en-de.en.bin", encoder):
-        path.write_text("1")
-    assert stubbed.run(*words).returncode == 0
-    (stubbed.save_dir / "checkpoint_last.pt").touch()
-    copy = stubbed.data = shutil.copytree(stubbed.data, tmp_path / "it's a copy")
+    encoder.write_text("1")
+    words = ("--arch", "block_nat_fast", "--start-from", encoder, "--updates", 30)
+    trainer.told(*words)
+    trainer.checkpoint(5)
+    copy = trainer.data = shutil.copytree(trainer.data, tmp_path / "it's a copy")
     (copy / "test.en-de.en.bin").touch()  # no part of the training
-    assert stubbed.run(*words).returncode == 0
+    trainer.told(*words)
     for name in ("train.en-de.en.bin", "dict.en.txt", "train1.en-de.en.bin", "encoder.pt"):
         path = encoder if name == "encoder.pt" else copy / name
-        before = path.read_text() if path.exists() else None
+        before = path.read_bytes() if path.exists() else None
         path.write_text("b 1\n")
-        result = stubbed.run(*words)
-        assert result.returncode == 2 and result.stderr.count("\n") == 1, name
+        status, said = trainer.run("--preset", "tiny", *words)
         changed = "ENCODER" if path == encoder else f"DATA {name}"
-        assert "other settings: " in result.stderr and f"now: {changed} " in result.stderr
-        path.unlink() if before is None else path.write_text(before)
+        assert status == 2 and said.splitlines()[-1].count("other settings: ") == 1, name
+        assert f"now: {changed} " in said
+        path.unlink() if before is None else path.write_bytes(before)
 
 
-def test_settings_are_free_until_there_is_a_checkpoint_and_updates_are_not_exceeded(stubbed):
-    assert stubbed.run("--arch", "trasformer", "--processes", 2, FAIL="2").returncode == 1
-    assert stubbed.run("--updates", 100).returncode == 0
-    assert "'--arch' 'transformer'" in (stubbed.save_dir / "settings.txt").read_text()
-    (stubbed.save_dir / "checkpoint_last.pt").touch()
-    assert "before: '--arch'" in stubbed.run("--updates", 100, "--arch", "another").stderr
-    stubbed.record.unlink()
-    said = stubbed.run("--updates", 100, UPDATES="100").stderr
-    assert "training was finished: 100 updates" in said and not stubbed.record.exists()
-    (stubbed.save_dir / "settings.txt").unlink()
-    result = stubbed.run("--updates", 100)
-    assert result.returncode == 2
-    assert "has checkpoints of a run that this script did not start" in result.stderr
-    assert not (stubbed.save_dir / "settings.txt").exists()
+def test_settings_are_free_until_there_is_a_checkpoint_and_updates_are_not_exceeded(trainer):
+    trainer.fails = "2"
+    assert trainer.run("--arch", "trasformer", "--updates", 100)[0] == 1
+    trainer.fails = ""
+    assert trainer.run("--updates", 100)[0] == 0
+    settings = trainer.save_dir / "settings.txt"
+    assert "--arch transformer" in settings.read_text().splitlines()
+    trainer.checkpoint(5)
+    assert "before: --arch transf" in trainer.run("--updates", 100, "--arch", "another")[1]
+    assert "before: PRESET base" in trainer.run("--updates", 100, "--preset", "big")[1]
+    trainer.record.unlink()
+    trainer.checkpoint(100)
+    assert "training was finished: 100 updates" in trainer.run("--updates", 100)[1]
+    assert not trainer.record.exists()
+    settings.unlink()
+    status, said = trainer.run("--updates", 100)
+    assert status == 2 and "has checkpoints of a run that this command did not start" in said
+    assert not settings.exists()
 
 
-def test_mistakes_are_named_before_work_starts(stubbed, tmp_path):
-    data, out = stubbed.data, ["--save-dir", tmp_path / "no"]
+#: As scripts/train.sh wrote them when it was a program of its own.
+OLD = """\
+{data}
+'--arch' 'ibdecoder'
+'--encoder-layers' '4'
+'--encoder-embed-dim' '128'
+'--encoder-ffn-embed-dim' '256'
+'--encoder-attention-heads' '4'
+'--decoder-layers' '4'
+'--decoder-embed-dim' '128'
+'--decoder-ffn-embed-dim' '256'
+'--decoder-attention-heads' '4'
+'--share-all-embeddings'
+'--optimizer' 'adam'
+'--adam-betas' '(0.9, 0.98)'
+'--lr-scheduler' 'inverse_sqrt'
+'--lr' '0.005'
+'--warmup-updates' '2000'
+'--max-tokens' '4096'
+'--update-freq' '1'
+'--seed' '1'
+'--max-update' '600'
+'--save-interval-updates' '6'
+'--keep-interval-updates' '8'
+'--keep-last-epochs' '8'
+'--cpu'
+'--distributed-world-size' '1'
+'--dropout' '0.2' '--user' 'it'\\''s'
+--average 8
+"""
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_a_run_of_the_shell_script_goes_on_by_its_own_settings(trainer, checksums):
+    shutil.copy(trainer.data / "dict.en.txt", trainer.data / "dict.de.txt")
+    data = f"DATA {trainer.data}"
+    if checksums:
+        data = "\n".join(" ".join(line) for line in folder.data_lines(trainer.data))
+    trainer.save_dir.mkdir()
+    (trainer.save_dir / "settings.txt").write_text(OLD.format(data=data))
+    trainer.checkpoint(50, directions=2)
+    given = ["--arch", "ibdecoder", "--updates", 600, "--", "--dropout", "0.2", "--user", "it's"]
+    (told,) = trainer.told(*given)
+    words = told["words"]
+    # Now it would be 60 updates, and a falling rate.
+    assert words[words.index("--warmup-updates") + 1] == "2000" and "inverse_sqrt" in words
+    # Nor had models start rows of their own.
+    assert words[-6:] == [*given[-4:], "--start-rows", "tokens"] and trainer.averaged == [8]
+    trainer.checkpoint(60, directions=2, start_rows="learned")
+    assert "--start-rows" not in trainer.told(*given)[0]["words"]
+    given[3] = 700
+    status, said = trainer.run("--preset", "tiny", *given)
+    assert status == 2 and "before: --max-update 600; now: --max-update 700" in said
+
+
+def test_mistakes_are_named_before_work_starts(trainer, tmp_path, monkeypatch):
     for args, message in (
+        (["--arch", "block_nat_fast"], "--start-from is missing: the verifier whose encoder blo"),
+        (["--arch", "blockwise_transformer", "--", "--base-path", "/no.pt"],
+         "missing base (--base-path): /no.pt"),
+        (["--start-from", "/no.pt"], "--start-from: got '/no.pt'; allowed: it with a drafter, h"),
+        (["--arch", "ibdecoder", "--start-from", "/no.pt"], "missing Transformer (--start-from)"),
+        (["--arch", "image_transformer"], "allowed: it with images"),
+        (["--smoke", "--epochs", "2"], "--smoke sets --epochs, --updates and --average itself"),
+        (["--", "--max-update", "x"], "--: argument --max-update: invalid int value: 'x'"),
+        (["--updates", "600", "--", "--warmup-updates", "2000"],
+         "--warmup-updates: got 2000; allowed: fewer than the 600 updates of the run"),
+        (["--", "--warmup-updates=38"], "fewer than the 38 updates of the run (38 epochs (about"),
+    ):  # fmt: skip
+        status, said = trainer.run("--preset", "tiny", *args)
+        assert status == 2 and message in said and said.count("\n") == 1, said
+    data = trainer.data
+    for given, message in (
         ([data], "--save-dir is missing"),
-        ([tmp_path / "a:b", *out], f"DATA: got '{tmp_path}/a:b'; allowed: a path without ':'"),
-        ([data, *out, "--arch", "block_nat_fast"], "--encoder-from is missing after --: the ver"),
-        ([data, *out, "--", "--base-path", "/no.pt"], "missing base (--base-path): /no.pt"),
-        ([data, *out, "--arch", "image_transformer"], "allowed: it with images"),
+        ([tmp_path / "a:b", "--save-dir", "x"], "/a:b'; allowed: a path without ':'"),
+        ([tmp_path, "--save-dir", "x"], "allowed: a folder with two dict.LANG.txt"),
     ):
-        result = train(*args)
-        assert result.returncode == 2, args
-        assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
-    result = stubbed.run("--processes", 3, GPUS="2")
-    assert "--processes: got '3'; allowed: at most 2" in result.stderr
-    assert not (tmp_path / "no").exists() and not stubbed.save_dir.exists()
+        assert paradec(["train", *map(str, given)]) == 2
+        assert message in trainer.capsys.readouterr().err
+    monkeypatch.setattr(machine, "gpus", lambda: 2)
+    assert "--processes: got 3; allowed: at most 2" in trainer.run("--processes", 3)[1]
+    assert "--autocast: got 'on'; allowed: it on a CPU" in trainer.run("--autocast", "on")[1]
+    assert not trainer.save_dir.exists()
+
+
+def logged(tag, **values):
+    return f"2026-01-01 00:00:00 | INFO | {tag} | {json.dumps(values)}\n"
+
+
+def test_the_estimate_comes_once_twenty_updates_are_timed(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(logged("train_inner", num_updates="990", loss="3"))  # before it was stopped
+    follower = log.Follower(path, 1000)
+    said = []
+    for second in range(6):
+        with path.open("a") as stream:
+            stream.write(logged("train_inner", num_updates=str(100 + 10 * second), loss="2")[:-1])
+            said.append(follower.look(5.0 * second))
+            stream.write("\n")
+    # A line counts when it is whole: that of update 100 at the second look.
+    assert [*map(bool, said)] == [False] * 3 + [True] + [False] * 2
+    assert said[3] == "0.5 s an update: about 7 min for the 880 to come"
+
+
+def test_the_curve_is_drawn_of_what_is_logged(tmp_path, monkeypatch):
+    lines = [logged("train_inner", num_updates=str(n), loss=str(9 - n / 10)) for n in (10, 20)]
+    lines += [logged("train_inner", num_updates="20", loss="6.5")]  # made again after a kill
+    lines += [logged("valid", valid_num_updates="20", valid_loss="7", valid_accepted="1.5"), "x\n"]
+    lines += [logged("train", train_num_updates="20", train_loss="7"), "==== it's\n"]
+    curves = log.read(lines)
+    train = {10: 8.0, 20: 6.5}
+    assert curves == {"train loss": train, "valid loss": {20: 7.0}, "valid accepted": {20: 1.5}}
+    path, out = tmp_path / "train.log", tmp_path / "curve.png"
+    path.write_text("nothing yet\n")
+    assert not log.draw(path, out)
+    path.write_text("".join(lines))
+    assert log.draw(path, out) and out.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not log.draw(path, tmp_path / "no.png")
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +320,10 @@ def trained(corpus):
     assert result.returncode == 0, result.stderr
     # The end of an epoch counts, too.
     assert "averaged, of updates 14, 20" in result.stderr
-    names = {path.name for path in (corpus / "whole run").glob("checkpoint*[0-9].pt")}
-    assert names == {"checkpoint_1_10.pt", "checkpoint1.pt", "checkpoint_2_20.pt"}
+    names = {path.name for path in (corpus / "whole run").glob("checkpoint*.pt")}
+    numbered = {"checkpoint_1_10.pt", "checkpoint1.pt", "checkpoint_2_20.pt"}
+    assert names == numbered | {"checkpoint_best.pt", "checkpoint_last.pt"}
+    assert (corpus / "whole run" / "curve.png").is_file()
     return corpus / "whole run"
 
 
@@ -279,9 +356,14 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
     assert result.returncode == 0, result.stderr
     assert "averaged, of updates 14, 20" in result.stderr
     for name in ("checkpoint_last.pt", "model.pt"):
-        first, second = (average.read(path / name)["model"] for path in (folder, trained))
+        first, second = (checkpoints.read(path / name)["model"] for path in (folder, trained))
         assert first.keys() == second.keys()
         assert all(torch.equal(first[key], second[key]) for key in first)
+    curves = [log.read((path / "train.log").read_text().splitlines()) for path in (folder, trained)]
+    assert curves[0] == curves[1]
+    assert {name: [*points] for name, points in curves[1].items()} == {
+        "train loss": [10, 20], "valid loss": [10, 14, 20]
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -354,7 +436,7 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
     torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
     out = tmp_path / "model.pt"
     assert paradec(["average", str(tmp_path), "--last", "3", "--out", str(out)]) == 0
-    result = average.read(out)
+    result = checkpoints.read(out)
     found = result["model"]
     for name in ("a", "half"):
         wanted = sum(one[name].double() for one in models[1:]) / 3
@@ -363,7 +445,7 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
     assert torch.equal(found["frozen"].view(torch.int32), frozen.view(torch.int32))
     assert found["version"].tolist() == [3]
     assert found["a"].data_ptr() == found["b"].data_ptr()
-    assert average.count_updates(result) == 40 and result["last_optimizer_state"] is None
+    assert checkpoints.count_updates(result) == 40 and result["last_optimizer_state"] is None
     one, number = checkpoint(1, {"a": torch.ones(2), "n": torch.tensor(1)}), torch.tensor(1)
     for other, message in (
         ({"a": torch.ones(2)}, r"n is \(\) in one checkpoint and missing"),
@@ -371,7 +453,7 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
         ({"a": torch.ones(2), "n": number + 1}, "n holds whole numbers"),
     ):
         with pytest.raises(ValueError, match=message):
-            average.average([one, checkpoint(2, other)])
+            checkpoints.average([one, checkpoint(2, other)])
 
 
 @pytest.mark.parametrize(("state", "message"), [
@@ -383,29 +465,51 @@ def test_an_unfit_file_is_named_and_nothing_written(tmp_path, capsys, state, mes
     torn = tmp_path / "checkpoint_last.pt"
     torch.save(state or checkpoint(1, {"a": torch.ones(9)}), torn)
     torn.write_bytes(torn.read_bytes()[: -50 if state is None else None])
-    for words in (["average", "--last", "1", "--out", str(tmp_path / "model.pt")], ["resume"]):
-        assert paradec([*words, str(tmp_path)]) == 2
-        error = capsys.readouterr().err
-        assert message in error and "Weights only load" not in error
-        assert len([line for line in error.splitlines() if "not used: " not in line]) == 1
+    words = ["average", str(tmp_path), "--last", "1", "--out", str(tmp_path / "model.pt")]
+    assert paradec(words) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Weights only load" not in error and error.count("\n") == 1
+    with pytest.raises(ValueError, match=message):
+        checkpoints.repair(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [torn.name]
 
 
 def test_mending_takes_the_newest_whole_checkpoint(tmp_path):
-    assert resume.repair(tmp_path) == 0
+    assert checkpoints.repair(tmp_path) == 0
     for updates, name in ((5, "checkpoint1"), (9, "checkpoint_2_9"), (9, "checkpoint_best")):
         torch.save(checkpoint(updates, {"a": torch.ones(2)}), tmp_path / f"{name}.pt")
     last = tmp_path / "checkpoint_last.pt"
     for content in (b"", (tmp_path / "checkpoint1.pt").read_bytes()):  # torn, and older
         last.write_bytes(content)
         (tmp_path / "checkpoint_best.pt").write_bytes(b"torn")
-        assert resume.repair(tmp_path) == 9
+        assert checkpoints.repair(tmp_path) == 9
         assert last.read_bytes() == (tmp_path / "checkpoint_2_9.pt").read_bytes()
     torch.save(checkpoint(12, {"a": torch.ones(2)}), last)
     newest = last.read_bytes()
-    assert resume.repair(tmp_path) == 12 and last.read_bytes() == newest
+    assert checkpoints.repair(tmp_path) == 12 and last.read_bytes() == newest
     for path in tmp_path.glob("*.pt"):
         path.write_bytes(b"torn")
     with pytest.raises(ValueError, match="truncated or no checkpoint"):
-        resume.repair(tmp_path)
+        checkpoints.repair(tmp_path)
     assert last.exists()  # nothing is removed if no checkpoint is whole
+
+
+def test_a_signal_while_a_child_is_started_ends_that_child(tmp_path, monkeypatch):
+    """And is not lost; a second one changes nothing."""
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(child.subprocess, "Popen", Popen)
+    sleeps = [[sys.executable, "-S", "-c", "import time; time.sleep(600)"]] * 2
+    before = [signal.getsignal(number) for number in child.Signals.NUMBERS]
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(child.Stopped) as stopped:
+        with child.Signals() as signals:
+            given = (dict(os.environ), tmp_path / "log", lock.fileno(), signals, 9, print)
+            child.run(sleeps, *given)
+    assert stopped.value.status == 143 and [each.returncode for each in started] == [-15]
+    assert [signal.getsignal(number) for number in child.Signals.NUMBERS] == before

@@ -122,7 +122,7 @@ class Subset:
         self.model = str(translator.path / translator.folder.model)
         wanted = argparse.Namespace(
             data=data, subset=name, path=self.model, beam=1, lenpen=1.0, batch_size=None,
-            max_tokens=MAX_TOKENS, fp16=False, smoke=False,
+            max_tokens=MAX_TOKENS, fp16=False, smoke=False, engine_dtype="fp32",
         )  # fmt: skip
         self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
         self.sources = plan.load_sources(data, self.settings)

@@ -13,6 +13,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from .. import __version__, register
 from . import arguments
@@ -45,6 +46,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "make data and models": {
         "pack": "a model folder of a checkpoint, dictionaries and BPE",
+        "train": "a model by a preset: trains, goes on, averages",
         "train-drafter": "a drafter for a model folder, from text alone",
         "import": "a model folder of a model of transformers or Marian",
         "average": "average the last checkpoints of a training run",
@@ -55,10 +57,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 
-#: A step of scripts/train.sh, hidden from the overview.
-STEPS = ("resume",)
-
-COMMANDS = (*(name for group in GROUPS.values() for name in group), *STEPS)
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def overview() -> str:
@@ -87,14 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = f"got {words[0]!r}" if words else "none is given"
         print(f"paradec: error: COMMAND: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    prog = f"paradec {words[0]}"
-    return arguments.run(prog, lambda: _run(prog, words))
+    return arguments.run(f"paradec {words[0]}", lambda: _run(words))
 
 
-def _run(prog: str, words: Sequence[str]) -> int:
-    """Read the arguments of a subcommand, and run it."""
+def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
+    """Read the words after ``paradec``; return the subcommand's module, and its arguments."""
     module = importlib.import_module("." + words[0].replace("-", "_"), __package__)
-    parser = argparse.ArgumentParser(prog=prog, description=module.__doc__)
+    parser = argparse.ArgumentParser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)
@@ -102,6 +100,12 @@ def _run(prog: str, words: Sequence[str]) -> int:
     if takes_flags:
         args.flags = words[end + 1 :]
     args.argv = words
+    return module, args
+
+
+def _run(words: Sequence[str]) -> int:
+    """Read the arguments of a subcommand, and run it."""
+    module, args = parse(words)
     if getattr(args, "plugin", True):
         register()
     return module.run(args)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from ..corpus.parts import locked
 from ..errors import option_error
 from ..model_folder import ModelFolder, checksum, read, write
+from ..training.log import in_words
 from . import arguments
 from .drafter_text import Subset, made_of, write_sources
 from .drafter_training import KINDS, LAST, SMALL, Training
@@ -217,14 +218,6 @@ def same_file(first: Path, second: Path) -> bool:
     """Return whether two files are there and have the same content."""
     there = first.is_file() and second.is_file()
     return there and checksum(first) == checksum(second)
-
-
-def in_words(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours."""
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 3600:.1f} h"
 
 
 def note(text: str) -> None:

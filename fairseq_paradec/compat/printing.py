@@ -115,7 +115,9 @@ def print_usage_errors() -> None:
             # Compare by name: a second copy of the package has its own class.
             usage = kind.__name__ == UsageError.__name__
             if usage and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
-                print(f"error: {error}", file=sys.stderr)
+                # With several ranks torch keeps sys.stderr until this hook returns, which it does
+                # not, and fairseq silences print.
+                (sys.__stderr__ or sys.stderr).write(f"error: {error}\n")
             else:
                 original(kind, error, trace)
             if usage and not hasattr(sys, "ps1"):

@@ -4,7 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from support.commands import ROOT, wait_until
 
@@ -21,3 +24,21 @@ def cut_short(command: list[str], made: Path) -> str:
     result = subprocess.run(command, env=ENV, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout + result.stderr
+
+
+def write_pairs(folder: Path, lengths: Sequence[int], valid: int = 2) -> Path:
+    """Write a data folder of such sentences, on both sides, without words to speak of."""
+    from fairseq.data import Dictionary, indexed_dataset
+
+    folder.mkdir(parents=True)
+    for language in ("en", "de"):
+        words = Dictionary()
+        words.add_symbol(f"a-{language}")
+        words.save(str(folder / f"dict.{language}.txt"))
+        for subset, sizes in (("train", lengths), ("valid", lengths[:valid])):
+            stem = folder / f"{subset}.en-de.{language}"
+            builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(words))
+            for size in sizes:
+                builder.add_item(torch.tensor([4] * (size - 1) + [2]))
+            builder.finalize(f"{stem}.idx")
+    return folder

@@ -1,0 +1,1 @@
+"""How models are trained: settings (presets.toml), schedule, fairseq-train in a child process."""

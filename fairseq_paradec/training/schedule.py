@@ -1,0 +1,98 @@
+"""How long a run is in updates, and the learning rate's schedule, which follows that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, option_error
+from .settings import Flags
+
+#: A batch has so many sentences, or a multiple (fairseq's --required-batch-size-multiple).
+MULTIPLE = 8
+
+
+def fit(flags: Mapping[str, object], updates: int, share: float) -> Flags:
+    """Return a run's flags of the schedule: warm-up, and where a falling rate ends.
+
+    Args:
+        flags: of fairseq-train, with ``lr-scheduler`` and ``warmup-updates``.
+        updates: of the run.
+        share: the largest of the updates that the warm-up may take.
+    """
+    most = max(1, int(share * updates))
+    fitted: Flags = {"warmup-updates": min(int(str(flags["warmup-updates"])), most)}
+    if flags["lr-scheduler"] == "polynomial_decay":
+        fitted["total-num-update"] = updates
+    return fitted
+
+
+def check(warmup: int, updates: int, other: str) -> None:
+    """Refuse a warm-up that does not end before the run.
+
+    Args:
+        warmup: its updates.
+        updates: of the run.
+        other: the flags that say how long the run is.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if warmup >= updates:
+        allowed = (
+            f"fewer than the {updates} updates of the run ({other}), as the rate would never reach "
+            "--lr; without it, the warm-up follows the length"
+        )
+        raise option_error("--warmup-updates", warmup, allowed)
+
+
+def updates_an_epoch(
+    data: Path, tokens: int, pieces: int, processes: int, sentences: int | None = None
+) -> int:
+    """Return the number of updates of an epoch, nearly: fairseq breaks ties of length by chance.
+
+    Args:
+        data: fairseq's data folder.
+        tokens: at most in a piece (--max-tokens).
+        pieces: of a batch, of each process (--update-freq).
+        processes: that share the pieces.
+        sentences: at most in a piece (--batch-size).
+
+    Raises:
+        UsageError: DATA has no training set, or files that cannot be read.
+    """
+    import numpy as np
+    from fairseq.data import data_utils
+
+    pair = languages(data)
+    files = [sorted(data.glob(f"train*.{'-'.join(pair)}.{side}.idx")) for side in pair]
+    source, target = (np.concatenate([_sizes(file) for file in side]) for side in files)
+    order = np.lexsort((target, source))
+    longest = np.maximum(source, target).astype(np.int64)[order]
+    batches = data_utils.batch_by_size(order, None, longest, tokens, sentences, MULTIPLE)
+    return max(1, -(-len(batches) // (processes * pieces)))
+
+
+def languages(data: Path) -> tuple[str, str]:
+    """Return the languages of the first training set by name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for file in sorted(data.glob("train.*-*.*.idx")):
+        source, _, target = file.name.split(".")[1].partition("-")
+        return source, target
+    raise UsageError(f"DATA: got '{data}', which has no training set (train.*.idx)")
+
+
+def _sizes(file: Path) -> Any:
+    """Return the tokens of each sentence of a file of fairseq-preprocess."""
+    from fairseq.data import data_utils
+
+    try:
+        found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
+        sizes = found.sizes
+    except Exception as error:  # fairseq asserts, or gives None
+        raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read") from error
+    return sizes.copy()  # the file is closed with the data
