@@ -307,7 +307,7 @@ def test_a_changed_token_is_never_called_exact(models, always, quiet, monkeypatc
 
 
 def test_outputs_are_compared_when_they_are_timed_too(models, always, quiet):
-    _, found = report_of([*always, Cheating("c=greedy", models, MODEL, {})])
+    _, found = report_of([*always, Cheating(read("c=greedy"), models, MODEL, {})])
     system = found.pop("c")
     assert system["agreement"]["1"]["identical"] == 12 and system["changed"] > 0
     assert label(system) == f"NOT EXACT ({system['changed']} outputs changed when timed)"

@@ -66,7 +66,7 @@ def candidates(
         offer = Offer(block, vocabulary, config.engine_dtype, model)
         base = DecodingConfig(**{"decoding": name, **method.defaults, **limits})
         base = replace(
-            base, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
+            base, beam=1, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
         )
         for flags in method.candidates(offer):
             words = [
