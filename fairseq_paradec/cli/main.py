@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from .. import __version__, register
+from .. import __version__, extras, register
 from . import arguments
 
 #: The subcommands by purpose.
@@ -54,6 +54,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "data": "data folders from existing data; steps of scripts/prepare_*.sh",
     },
 }
+
+#: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
+#: they begin to work.
+LAB = frozenset(
+    "demo lossless benchmark acceptance evaluate passes breakeven modules threads workers "
+    "training-speed trace ddgviz order gallery analyse report results images".split()
+)
 
 #: A step of scripts/train.sh, hidden from the overview.
 STEPS = ("resume",)
@@ -102,6 +109,8 @@ def _run(prog: str, words: Sequence[str]) -> int:
     if takes_flags:
         args.flags = words[end + 1 :]
     args.argv = words
+    if words[0] in LAB:
+        extras.require(extras.LAB, "lab")
     if getattr(args, "plugin", True):
         register()
     return module.run(args)
