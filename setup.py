@@ -10,6 +10,11 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
+# What several extras need.
+MATPLOTLIB = "matplotlib>=3.11,<4"
+SACREBLEU = "sacrebleu>=2.4,<3"
+PILLOW = "pillow>=10,<14"
+
 
 class BuildWithLibrary(build_py):
     """Builds the library of native passes too; without it, torch computes them."""
@@ -61,7 +66,8 @@ setup(
     long_description_content_type="text/markdown",
     author="the fairseq_paradec authors",
     license="MIT",
-    python_requires=">=3.10,<3.13",
+    # Tested on both; hashlib.file_digest came with 3.11.
+    python_requires=">=3.11,<3.13",
     cmdclass={"build_py": BuildWithLibrary},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
@@ -73,36 +79,32 @@ setup(
     },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
-        'fairseq-fixed>=0.12.3.1,<0.13; python_version>="3.11"',
-        'fairseq==0.12.2; python_version<"3.11"',
+        "fairseq-fixed>=0.12.3.1,<0.13",
         # From 2.6 on torch loads checkpoints safely by default.
         "torch>=2.6,<3",
-        'tomli>=2,<3; python_version<"3.11"',
         "numpy>=1.21,<3",
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
         "tqdm>=4.60,<5",
         # reads corpora, wherever they are
         "fsspec>=2024.2",
-        # what the benchmark measures, checks and draws with
-        "sacrebleu>=2.4,<3",
-        "jsonschema>=4.18,<5",
-        # From 3.11 on it shapes text, and sets right-to-left scripts from right to left.
-        'matplotlib>=3.11,<4; python_version>="3.11"',
-        'matplotlib>=3.8,<3.11; python_version<"3.11"',
-        "networkx>=3,<4",
-        # images as sequences of tokens
-        "pillow>=10,<14",
-        # ROUGE of summaries
-        "rouge-score>=0.1.2,<0.2",
     ],
+    # fairseq_paradec/extras.py names the extra of each package to a user who lacks it.
     extras_require={
+        # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
+        # scripts from right to left; rouge-score judges summaries
+        "lab": [
+            MATPLOTLIB, SACREBLEU, PILLOW, "jsonschema>=4.18,<5", "networkx>=3,<4",
+            "rouge-score>=0.1.2,<0.2",
+        ],
+        # training scores what it validates, and draws its curves
+        "train": [MATPLOTLIB, SACREBLEU],
         # engines to compare with: paradec benchmark --peers
         "peers": ["ctranslate2>=4.5,<5", "transformers>=5,<6"],
-        # photographs: paradec data images --photographs
-        "images": ["scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
+        # images as sequences of tokens, and photographs: paradec data images
+        "images": [PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
-        "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3"],
+        "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
         "test": [
@@ -113,6 +115,7 @@ setup(
     entry_points={"console_scripts": ["paradec=fairseq_paradec.cli.main:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",

@@ -13,12 +13,16 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
 
+from . import extras
 from .errors import UsageError, option_error
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: Bytes: height × width, or height × width × 3.
 Pixels = npt.NDArray[np.uint8]
@@ -39,8 +43,8 @@ LANGUAGES = ("lr", "hr")
 # The allowed formats; some of Pillow's other formats start programs.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 
-# Pillow's exceptions for a file that is no image or ends too early.
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+# Pillow's exceptions for a file that is no image or ends too early; one of its own comes to them.
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -147,8 +151,10 @@ def shrink(image: Pixels, size: Size) -> Pixels:
         size: the size of the small image; at most as large, with as many channels.
 
     Raises:
-        UsageError: the new size is larger, or has other channels.
+        UsageError: the new size is larger, or has other channels; Pillow is not installed.
     """
+    with extras.named():
+        from PIL import Image
     large = size_of(image)
     if size.height > large.height or size.width > large.width or size.channels != large.channels:
         raise option_error("size", size, f"no more pixels than {large} and as many channels")
@@ -284,15 +290,17 @@ def load(path: Path, channels: int) -> Pixels:
 
     Raises:
         UsageError: the file cannot be read, ends too early, or holds more than such an image; the
-            message names the file.
+            message names the file. Pillow is not installed.
     """
+    with extras.named(str(path)):
+        from PIL import Image, ImageOps
     _check_channels(channels)
     try:
         with Image.open(path, formats=FORMATS) as file:
             more = _more_than_an_image(file)
             if more is None:
                 picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
-    except BROKEN as error:
+    except (*BROKEN, Image.DecompressionBombError) as error:
         formats = ", ".join(FORMATS)
         raise UsageError(
             f"{path}: cannot be read as an image ({error}); allowed: a whole file, {formats}"

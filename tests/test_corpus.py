@@ -71,7 +71,7 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
         ([*words[:-3], str(folder)], "--batch-size: got None, but --out"),
         ([*words, "--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
         ([*words, "--cluster", "localhost:1"], "there is none"),
-        ([*words, "--cluster", "auto"], "with Ray: pip install"),
+        ([*words, "--cluster", "auto"], "needs ray; install fairseq_paradec[cluster]"),
         (words, "got 'other lines than those that are finished in "),
     ):
         if given[-1] == "auto":

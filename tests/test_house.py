@@ -8,22 +8,23 @@ import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
-BASE = {"errors", "images", "records", "target_order"}
+BASE = {"errors", "extras", "images", "records", "target_order"}
 
 #: room -> the rooms of the package that it may import, besides itself. A room is a folder or a
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
     "output": {"errors"},
     "records": {"errors"},
     "target_order": {"errors"},
-    "images": {"errors"},
+    "images": {"errors", "extras"},
     "model_folder": {"errors"},
-    "corpus": {"errors"},
+    "corpus": {"errors", "extras"},
     "options": BASE,
     "compat": {"errors", "output"},
-    "encoders": {"errors", "images"},
-    "importing": {"errors", "encoders", "models", "model_folder"},
+    "encoders": {"errors", "extras", "images"},
+    "importing": {"errors", "extras", "encoders", "models", "model_folder"},
     "analysis": BASE | {"output"},
     "training": BASE | {"compat"},
     "decoding": BASE | {"options"},

@@ -1,9 +1,9 @@
 """What a preset means for an architecture, and the schedule, which follows the length."""
 
 import json
+import tomllib
 
 import pytest
-import tomllib
 from fairseq import options, tasks
 from support.commands import DEMO, PLUGIN
 from support.training import write_pairs

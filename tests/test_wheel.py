@@ -1,19 +1,24 @@
-"""The wheel, installed in a new environment outside the checkout, decodes the demo.
+"""The wheel, installed in new environments outside the checkout, decodes the demo.
 
-Nothing is downloaded: the new environment borrows the heavy packages of this one through a ``.pth``
-file. Only fairseq gets a folder of its own there, because it looks for a user dir beside that.
+Nothing is downloaded. The first environment borrows the heavy packages of this one through a
+``.pth`` file; only fairseq gets a folder of its own there, because it looks for a user dir beside
+that. The second is the core alone: it has the files of those packages only that the wheel requires,
+and of what these require themselves.
 """
 
 import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import fairseq
 import fairseq_cli  # type: ignore[import-untyped]
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from support import commands
 from support.commands import DEMO, ROOT, lines_of
 
@@ -37,17 +42,23 @@ def pip(*args):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     # A copy of the sources: a build leaves files, and picks up old ones.
-    source, new = folder / "source", folder / "environment"
+    source = folder / "source"
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "fairseq_paradec", source / "fairseq_paradec", ignore=unwanted)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
     pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, source)
-    (wheel,) = folder.glob("fairseq_paradec-*.whl")
+    (built,) = folder.glob("fairseq_paradec-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    new = tmp_path_factory.mktemp("borrowing") / "environment"
     venv.EnvBuilder(with_pip=False, symlinks=True).create(new)
     (site,) = new.glob("lib/python*/site-packages")
     for package in (fairseq, fairseq_cli):
@@ -73,3 +84,71 @@ def test_the_installed_wheel_decodes_the_demo(before, environment, tmp_path):
     assert len(lines_of(result.stdout, "H")) == 100
     (plugin,) = (line for line in result.stderr.splitlines() if line.startswith("plugin:"))
     assert Path(plugin.partition(" ")[2]).resolve().is_relative_to(environment.resolve())
+
+
+def required(given: Distribution) -> dict[str, Distribution]:
+    """What a distribution requires without extras, and what that requires, as metadata say."""
+    found: dict[str, Distribution] = {}
+    left = [(given, frozenset[str]())]
+    while left:
+        one, extras = left.pop()
+        for requirement in map(Requirement, one.requires or ()):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                continue
+            name = canonicalize_name(requirement.name)
+            if name not in found or requirement.extras:
+                found[name] = distribution(name)
+                left.append((found[name], frozenset(requirement.extras)))
+    return found
+
+
+def link_files(one: Distribution, site: Path) -> None:
+    """Give an environment a distribution's files: links to those of this environment."""
+    for file in one.files or ():
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            place = site / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(Path(str(file.locate())))
+
+
+@pytest.fixture(scope="module")
+def core(wheel, tmp_path_factory):
+    new = tmp_path_factory.mktemp("alone") / "environment"
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(new)
+    (site,) = new.glob("lib/python*/site-packages")
+    pip("--python", new / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    (metadata,) = site.glob("fairseq_paradec-*.dist-info")
+    for one in required(Distribution.at(metadata)).values():
+        link_files(one, site)
+    return new
+
+
+def test_the_core_requires_seven_packages(core):
+    (metadata,) = core.glob("lib/python*/site-packages/fairseq_paradec-*.dist-info")
+    requirements = [Requirement(text) for text in Distribution.at(metadata).requires or ()]
+    assert sorted(one.name for one in requirements if not one.marker) == [
+        "fairseq-fixed", "fsspec", "numpy", "sacremoses", "subword-nmt", "torch", "tqdm",
+    ]  # fmt: skip
+
+
+def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_path):
+    paradec = [str(core / "bin" / "python"), "-I", "-m", "fairseq_paradec"]
+    probe = "import importlib.util as u, sys; print(*(not u.find_spec(n) for n in sys.argv[1:]))"
+    lacks = ("matplotlib", "jsonschema", "rouge_score", "PIL", "ray", "transformers")
+    assert run(*paradec[:2], "-c", probe, *lacks, cwd=tmp_path).stdout.split() == ["True"] * 6
+    for decoding in ("greedy", "assisted"):
+        words = ("translate", "--model", DEMO, "--text", "A dog runs.", "--decoding", decoding)
+        assert run(*paradec, *words, cwd=tmp_path).stdout == "Ein Hund rennt.\n"
+    run(*paradec, "benchmark", "--help", cwd=tmp_path)
+    for words, said in (
+        (("benchmark", DEMO, "--path", DEMO / "model.pt", "--out", "b.json"), "matplotlib"),
+        (("report", tmp_path), "jsonschema"),
+    ):
+        done = subprocess.run(
+            [*paradec, *map(str, words)], cwd=tmp_path, env=commands.environment(),
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 2 and not done.stdout
+        line = f"paradec {words[0]}: error: needs {said}; install fairseq_paradec[lab]\n"
+        assert done.stderr == line

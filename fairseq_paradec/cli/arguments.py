@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from .. import extras
 from ..errors import UsageError
 from ..output import printable, whole_lines
 
@@ -126,7 +127,7 @@ def run(name: str, command: Callable[[], int]) -> int:
         SystemExit: nobody reads its output on.
     """
     try:
-        with whole_lines():
+        with whole_lines(), extras.named():
             return command()
     except (UsageError, OSError) as error:
         lines = map(printable, str(error).split("\n"))  # errors may quote texts of files

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .. import __version__, register
+from .. import __version__, extras, register
 from . import arguments
 
 #: The subcommands by purpose.
@@ -56,6 +56,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "data": "data folders from existing data; steps of scripts/prepare_*.sh",
     },
 }
+
+#: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
+#: they begin to work.
+LAB = frozenset(
+    "demo lossless benchmark acceptance evaluate passes breakeven modules threads workers "
+    "training-speed trace ddgviz order gallery analyse report results images".split()
+)
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
@@ -106,6 +113,8 @@ def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
 def _run(words: Sequence[str]) -> int:
     """Read the arguments of a subcommand, and run it."""
     module, args = parse(words)
+    if words[0] in LAB:
+        extras.require(extras.LAB, "lab")
     if getattr(args, "plugin", True):
         register()
     return module.run(args)

@@ -7,6 +7,9 @@ absent, and ``apply`` is idempotent.
 
 from __future__ import annotations
 
+from . import deferred  # noqa: F401  (before anything that imports fairseq)
+
+# isort: split
 from .activations import make_swish_a_function
 from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
 from .command_line import (

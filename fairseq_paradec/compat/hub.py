@@ -29,6 +29,8 @@ def refuse_unknown_overrides() -> None:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def overwrite(cfg: DictConfig, overrides: dict[str, Any]) -> None:
+            if set(overrides) <= {*_OF_HUB, *_names(cfg)}:  # the rest takes a tenth of a second
+                return original(cfg, overrides)
             known = {*_OF_HUB, *_names(cfg), *_names(OmegaConf.structured(FairseqConfig()))}
             kinds = [TASK_DATACLASS_REGISTRY.get(cfg.task.get("_name"))]
             for name, registry in REGISTRIES.items():

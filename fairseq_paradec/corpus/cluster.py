@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .. import extras
 from ..errors import UsageError, option_error
 from .crews import Load, Lost, Outcome
 
@@ -26,11 +27,8 @@ def connect(address: str) -> Any:
         UsageError: Ray is not installed, there is no cluster, or it has another version.
     """
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # 20 take 12 minutes at another server
-    try:
+    with extras.named(f"--cluster {address}"):
         ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        allowed = "local, or it with Ray: pip install 'fairseq_paradec[cluster]'"
-        raise option_error("--cluster", address, allowed) from error
     host, _, port = address.rpartition(":")
     handler = signal.getsignal(signal.SIGTERM)
     try:

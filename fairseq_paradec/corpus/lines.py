@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from .. import extras
 from ..errors import UsageError, option_error
 from .parts import Part
 
@@ -69,11 +70,8 @@ class Corpus:
 
     def _parquet(self, system: Any, path: str) -> Iterator[bytes]:
         """Yield the texts of a parquet file; one that is missing is empty."""
-        try:
+        with extras.named(path):
             parquet = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            allowed = "text, or it with pyarrow: pip install 'fairseq_paradec[cluster]'"
-            raise option_error("INPUT", path, allowed) from error
         with system.open(path, "rb") as stream:
             file = parquet.ParquetFile(stream)
             if self.column not in file.schema_arrow.names:

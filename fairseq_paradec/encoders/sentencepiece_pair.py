@@ -12,7 +12,8 @@ from typing import Any, Optional
 from fairseq.data.encoders import register_bpe
 from fairseq.dataclass import FairseqDataclass
 
-from ..errors import UsageError, option_error
+from .. import extras
+from ..errors import option_error
 
 
 @dataclass
@@ -88,13 +89,8 @@ def load_sentencepiece(path: str, flag: str) -> Any:
     Raises:
         UsageError: sentencepiece is not installed, or the file is missing or another.
     """
-    try:
+    with extras.named(f"{flag} {path}"):
         from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise UsageError(
-            f"{flag}: got {path!r}, and sentencepiece is not installed; "
-            "allowed: it after pip install 'fairseq_paradec[import]'"
-        ) from error
     try:
         return SentencePieceProcessor(model_file=path)
     except (OSError, RuntimeError, TypeError) as error:

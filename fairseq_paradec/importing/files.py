@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import extras
 from ..errors import UsageError, option_error
 from .foreign import SPECIAL
 
@@ -95,14 +96,9 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
     allowed = "an undamaged file of tensors"
     if file.suffix == ".safetensors":
-        try:
+        with extras.named(str(file)):
             from safetensors import SafetensorError
             from safetensors.torch import load_file
-        except ImportError as error:
-            raise UsageError(
-                f"{file}: safetensors is not installed; "
-                "allowed: it after pip install 'fairseq_paradec[import]'"
-            ) from error
         try:
             return load_file(file)
         except SafetensorError as error:

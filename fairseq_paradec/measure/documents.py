@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from ..analysis import benchmark_tables, pass_costs
 from ..analysis.promises import PROVENANCE
 from ..errors import UsageError, option_error
@@ -131,6 +129,8 @@ def check(document: dict[str, Any], name: str) -> None:
         _check_table(document, name)
         return
     schema_file, contradiction, make_tables, since = _RAW[document["schema"]]
+    import jsonschema
+
     schema = json.loads(Path(__file__).with_name(schema_file).read_text("utf-8"))
     errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
     worst = jsonschema.exceptions.best_match(errors)

@@ -16,9 +16,10 @@ from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from .. import extras
 from ..analysis.benchmark_tables import threads as counted
 from ..decoding.provenance import provenance
-from ..errors import UsageError, option_error
+from ..errors import UsageError
 from . import CTRANSLATE2
 from .systems import PEER, Models, Output, count_parameters
 from .text import plain_text, text_language
@@ -120,13 +121,6 @@ def search_name(beam: int) -> str:
     return "greedy" if beam == 1 else f"beam {beam}"
 
 
-def missing(engine: str) -> UsageError:
-    """Return the error of an engine that is not installed."""
-    return option_error(
-        "--peers", engine, "an installed package: pip install fairseq_paradec[peers]"
-    )
-
-
 def translator(folder: str, compute_type: str, threads: int) -> Any:
     """Load a converted model, on the CPU."""
     import ctranslate2
@@ -175,10 +169,8 @@ def converted_model(model: Any, task: Any, args: Any) -> str:
 
 def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: str) -> str:
     """Convert weights; ``name`` is theirs, for messages."""
-    try:
+    with extras.named(f"--peers {CTRANSLATE2}"):
         from ctranslate2.converters import FairseqConverter
-    except ImportError as error:
-        raise missing(CTRANSLATE2) from error
     keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
     _KEPT.append(keep)
     folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"

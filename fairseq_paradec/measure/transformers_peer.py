@@ -10,9 +10,10 @@ from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from .. import extras
 from ..errors import UsageError, option_error
 from . import TRANSFORMERS
-from .peers import Peer, missing, search_name
+from .peers import Peer, search_name
 from .systems import FairseqSystem, Models, System
 
 #: transformers' families by whether norms come first, and whether embeddings have one.
@@ -131,10 +132,8 @@ def load_class(name: str) -> Any:
     Raises:
         UsageError: transformers is not installed.
     """
-    try:
+    with extras.named(f"--peers {TRANSFORMERS}"):
         import transformers
-    except ImportError as error:
-        raise missing(TRANSFORMERS) from error
     transformers.utils.is_torchaudio_available = lambda: False
     return getattr(transformers, name)
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import fnmatch
 import functools
 import re
-import sys
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: Values of flags of fairseq-train; True is a switch.
 Flags = dict[str, Any]

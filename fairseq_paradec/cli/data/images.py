@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -27,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 
-from ... import images
+from ... import extras, images
 from ...errors import UsageError, option_error
 from ...images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size
 from ...output import printable
@@ -252,12 +252,10 @@ def _listed(folder: Path) -> list[Path]:
 def _installed() -> list[Path]:
     """Return the packages' photographs. The packages are not imported, so they load nothing."""
     paths = []
+    extras.require(tuple(PHOTOGRAPHS), "images")
     for package, names in PHOTOGRAPHS.items():
         spec = importlib.util.find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            raise option_error(
-                "--photographs", f"no {package}", "with fairseq_paradec[images] installed"
-            )
+        assert spec is not None and spec.submodule_search_locations
         paths += [Path(spec.submodule_search_locations[0]) / name for name in names]
     for path in paths:
         if not path.is_file():
@@ -334,7 +332,7 @@ def _describe(
             "patches": args.patches,
             "seed": args.seed,
             "smoke": args.smoke,
-            "pillow": PIL.__version__,
+            "pillow": importlib.metadata.version("pillow"),
         },
     }
     text = json.dumps(document, indent=1) + "\n"

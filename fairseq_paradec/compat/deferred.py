@@ -1,0 +1,54 @@
+"""Imports fairseq without scikit-learn and SciPy. Importing this module does it: it comes first."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+#: Packages that fairseq imports for a score each of two tasks, with the modules that it takes.
+_PACKAGES = {"sklearn": "sklearn.metrics", "scipy": "scipy.stats"}
+
+
+class _Deferred(ModuleType):
+    """A stand-in for a module: each of its names is a function that imports it when called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return functools.partial(_call, self.__name__, name)
+
+
+def _call(module: str, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the module itself."""
+    return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+
+def import_fairseq() -> None:
+    """Import fairseq; nothing changes for a package, or fairseq, that is already imported.
+
+    Fault: fairseq 0.12 imports scikit-learn and SciPy, a fourth of its time, for scores of
+    ``sentence_prediction`` and ``audio_classification``. Both still compute them. The stand-ins are
+    in ``sys.modules`` only while fairseq is imported.
+    """
+    if "fairseq" in sys.modules:
+        return
+    import torch  # noqa: F401  (it looks for SciPy, too)
+
+    placed: dict[str, ModuleType] = {}
+    for package, taken in _PACKAGES.items():
+        if package not in sys.modules:
+            placed |= {package: _Deferred(package), taken: _Deferred(taken)}
+            setattr(placed[package], taken.rpartition(".")[2], placed[taken])
+    sys.modules.update(placed)
+    try:
+        importlib.import_module("fairseq")
+    finally:
+        for name, module in placed.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+import_fairseq()

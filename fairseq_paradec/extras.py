@@ -1,0 +1,78 @@
+"""The packages that the core does without, and the extra of setup.py that brings each.
+
+Modules import such a package where they use it. ``named`` turns its absence into one line, and
+every command runs inside it; ``require`` asks before a command begins its work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+from .errors import UsageError
+
+#: The extra that a user installs, by the name under which a package is imported.
+EXTRAS: dict[str, str] = {
+    "matplotlib": "lab",
+    "networkx": "lab",
+    "jsonschema": "lab",
+    "sacrebleu": "lab",
+    "rouge_score": "lab",
+    "PIL": "images",
+    "skimage": "images",
+    "sklearn": "images",
+    "ctranslate2": "peers",
+    "transformers": "peers",
+    "safetensors": "import",
+    "sentencepiece": "import",
+    "yaml": "import",
+    "ray": "cluster",
+    "pyarrow": "cluster",
+}
+
+#: What the commands that measure and draw need all together; setup.py's ``[lab]`` is these.
+LAB = ("matplotlib", "networkx", "jsonschema", "sacrebleu", "rouge_score", "PIL")
+
+
+@contextlib.contextmanager
+def named(what: str = "") -> Iterator[None]:
+    """Name the extra of a package that is not installed.
+
+    Args:
+        what: the flag or file that needs the package, for the message; without it the command.
+
+    Raises:
+        UsageError: the body imports a package of ``EXTRAS``, which is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise _lacks(what, package, EXTRAS[package]) from error
+
+
+def require(packages: tuple[str, ...], extra: str) -> None:
+    """Check that packages are installed, without importing them.
+
+    Raises:
+        UsageError: one is not; the message names it and the extra.
+    """
+    for package in packages:
+        if not _is_installed(package):
+            raise _lacks("", package, extra)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # None in sys.modules: somebody hides it
+        return False
+
+
+def _lacks(what: str, package: str, extra: str) -> UsageError:
+    """Return the error of a package that is missing."""
+    subject = f"{what} needs" if what else "needs"
+    return UsageError(f"{subject} {package}; install fairseq_paradec[{extra}]")

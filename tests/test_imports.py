@@ -1,0 +1,68 @@
+"""What an import, and a first translation, load: not what nobody calls."""
+
+import json
+import subprocess
+import sys
+
+from support import commands
+from support.commands import DEMO, ROOT
+
+#: What takes time to load, and translates nothing.
+HEAVY = {
+    "IPython", "PIL", "jsonschema", "matplotlib", "networkx", "nltk", "pandas", "pyarrow", "ray",
+    "rouge_score", "scipy", "sentencepiece", "skimage", "sklearn", "torchaudio", "transformers",
+}  # fmt: skip
+
+LOADED = "json.dumps(sorted({name.partition('.')[0] for name in sys.modules}))"
+
+
+def python(code: str, *args: object) -> str:
+    """The last line of what a new process prints, which has imported nothing before."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import json, sys\n{code}", *map(str, args)],
+        cwd=ROOT, env=commands.environment({"PYTHONPATH": str(ROOT)}), capture_output=True,
+        text=True, timeout=commands.LONGEST,
+    )  # fmt: skip
+    return commands.succeed(done).stdout.splitlines()[-1]
+
+
+def test_a_first_translation_loads_nothing_that_it_does_not_need() -> None:
+    code = f"""
+sys.argv[0] = "paradec"
+from fairseq_paradec.cli.main import main
+assert main(sys.argv[1:]) == 0
+print({LOADED})"""
+    loaded = set(json.loads(python(code, "translate", "--model", DEMO, "--text", "A dog runs.")))
+    assert {"fairseq", "torch", "sacremoses"} <= loaded and not loaded & HEAVY
+
+
+def test_an_import_loads_nothing_that_it_does_not_need() -> None:
+    loaded = set(json.loads(python(f"import fairseq_paradec\nprint({LOADED})")))
+    assert {"fairseq", "torch"} <= loaded and not loaded & HEAVY
+
+
+def test_fairseqs_scores_still_come_from_scikit_learn_and_scipy() -> None:
+    code = """
+import fairseq_paradec
+from fairseq.criterions.sentence_prediction import acc_and_f1, matthews_corrcoef
+from fairseq.criterions.sentence_prediction import pearson_and_spearman
+from fairseq.tasks.audio_classification import sklearn_metrics
+import numpy, sklearn.metrics, scipy.stats, scipy.sparse
+assert callable(sklearn.metrics.roc_curve) and sklearn.metrics.__file__ and sklearn.__version__
+a, b = numpy.array([1, 0, 1, 1, 0]), numpy.array([1, 0, 0, 1, 1])
+curve = [list(map(float, x)) for x in sklearn_metrics.roc_curve(a, b * 0.5)]
+print(json.dumps([acc_and_f1(a, b)["f1"], matthews_corrcoef(a, b),
+                  pearson_and_spearman(a, b)["pearson"], curve[0]]))"""
+    f1, matthews, pearson, rates = json.loads(python(code))
+    # By hand: 2 hits, 1 miss, 1 false alarm, 1 correct rejection.
+    assert abs(f1 - 4 / 6) < 1e-12 and abs(matthews - 1 / 6) < 1e-12
+    assert abs(pearson - 1 / 6) < 1e-12 and rates == [0.0, 0.5, 1.0]
+
+
+def test_the_second_import_of_fairseq_changes_nothing() -> None:
+    code = """
+import fairseq.criterions.sentence_prediction as s
+before = s.f1_score
+import fairseq_paradec
+print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("sklearn")))"""
+    assert json.loads(python(code))
