@@ -14,6 +14,7 @@ BASE = {"errors", "images", "records", "target_order"}
 #: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "forks": set(),
     "output": {"errors"},
     "records": {"errors"},
     "target_order": {"errors"},
@@ -21,14 +22,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_folder": {"errors"},
     "corpus": {"errors"},
     "options": BASE,
-    "compat": {"errors", "output"},
+    "compat": {"errors", "forks", "output"},
     "encoders": {"errors", "images"},
     "importing": {"errors", "encoders", "models", "model_folder"},
     "analysis": BASE | {"output"},
-    "decoding": BASE | {"options"},
+    "decoding": BASE | {"options", "forks"},
     "models": BASE | {"compat"},
     "criterions": BASE | {"models"},
-    "methods": BASE | {"options", "decoding", "output"},
+    "methods": BASE | {"options", "decoding", "output", "forks"},
     "updates": {"errors"},
     "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"}
     | {"encoders", "updates"},
