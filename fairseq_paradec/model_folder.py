@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +24,9 @@ from .errors import option_error
 
 #: The file that names the others, and the version of its keys.
 NAME, FORMAT = "paradec.json", 1
+
+#: How the name of a folder ends that is being made.
+_PARTIAL = ".partial"
 
 _TEXT = "a word"
 _FILE = "the name of a file in the folder"
@@ -119,6 +125,8 @@ def write(path: Path, folder: ModelFolder) -> None:
 def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     """Make a folder whole or not at all: yields a temporary one, which becomes it at the end.
 
+    Temporary ones of processes that were killed are removed: nobody holds their locks.
+
     Args:
         path: the folder, which does not exist or is empty.
         flag: the argument that names it, for errors.
@@ -132,7 +140,8 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
         if goal.is_file() or (goal.is_dir() and any(goal.iterdir())):
             raise taken
         goal.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{goal.name}.", dir=goal.parent))
+        _remove_dead(goal)
+        partial, held = _make_partial(goal)
     except OSError as error:
         raise option_error(flag, str(path), f"a folder that can be made ({error})") from error
     try:
@@ -144,6 +153,34 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
             raise taken from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(held)
+
+
+def _make_partial(goal: Path) -> tuple[Path, int]:
+    """Make a temporary folder beside a folder, and lock it: -> path, what holds the lock."""
+    while True:
+        name = tempfile.mkdtemp(prefix=f".{goal.name}.", suffix=_PARTIAL, dir=goal.parent)
+        held = os.open(name, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if os.path.isdir(name):
+            return Path(name), held
+        os.close(held)  # another process took it for a dead one before it was locked
+
+
+def _remove_dead(goal: Path) -> None:
+    """Remove the temporary folders of a folder that no process has locked."""
+    pattern = re.compile(re.escape(f".{goal.name}.") + r"\w{8}" + re.escape(_PARTIAL))
+    for path in goal.parent.iterdir():
+        if pattern.fullmatch(path.name) is None or path.is_symlink():
+            continue
+        with contextlib.suppress(OSError):  # it is locked, or another process was faster
+            found = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(found)
 
 
 def checksum(path: Path) -> str:

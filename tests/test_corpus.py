@@ -91,6 +91,8 @@ def test_what_cannot_be_read_is_named_and_other_flags_can_follow(tmp_path, capsy
         ("torn.gz", "torn.gz'; allowed: a file that can be read (Compressed file ended"),
         ("n.parquet", "--column: got 'text'; allowed: a column of text; "),
         (".", "/out'; allowed: a folder that is not in INPUT"),
+        ("none", "/none'; allowed: a file, pattern or folder that exists; there is none"),
+        ("*.no", "/*.no'; allowed: a file, pattern or folder that exists; there is none"),
         ("in", "in/link'; allowed: a file, a pattern, or a folder with files (no pipe"),
     ):
         assert paradec(command(tmp_path / "out", tmp_path / name)) == 2

@@ -124,6 +124,9 @@ def test_tokens_of_languages_are_no_text() -> None:
     assert split[:2] == ["__en__", ">>x<<"]
     assert pair.decode(f"__de__ {' '.join(split[2:])}") == "Ein Hund"
     there = made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model")
+    assert {"__de__", "__fr__", "__zu__"} <= pair.dropped
+    mixed = ["__fr__", *split[2:4], "__de__", *split[4:], "__fr__"]
+    assert pair.decode(" ".join(mixed)) == "Ein Hund"
     assert there("Ein Hund")["input_ids"] == [
         *(made.numbers[word] for word in pair.encode("Ein Hund").split()), 2
     ]  # fmt: skip

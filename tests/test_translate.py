@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.model_folder import new_folder
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
@@ -47,6 +50,27 @@ def demo_copy(folder: Path) -> Path:
     for name in FILES:
         shutil.copy(DEMO / name, folder / name)
     return folder
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    """But not what one that lives is making, nor a hidden folder of the user's."""
+    out, own = tmp_path / "model", tmp_path / ".model.settings"
+    own.mkdir()
+    child = os.fork()
+    if child == 0:
+        with new_folder(out) as made:
+            (made / "model.pt").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    (dead,) = {*tmp_path.iterdir()} - {own}
+    with new_folder(tmp_path / "other"):
+        assert dead.is_dir()  # it is of another model
+    with pytest.raises(UsageError), new_folder(out) as slow:
+        assert not dead.exists()
+        with new_folder(out) as fast:
+            assert slow.is_dir() and slow != fast
+            (fast / "model.pt").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "other", ".model.settings"}
 
 
 def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypatch):

@@ -35,6 +35,7 @@ from omegaconf import (
 from omegaconf.base import ContainerMetadata, Metadata
 
 from ..errors import UsageError
+from ..forks import computes
 from .patching import wrap_once
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ def explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        computes()  # torch fills and copies weights on all threads
         asked = OVERRIDES.set(arg_overrides)
         try:
             models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)

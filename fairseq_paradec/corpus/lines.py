@@ -102,6 +102,8 @@ def _find(given: str) -> list[tuple[Any, str, int]]:
     except (ImportError, ValueError, OSError) as error:
         allowed = f"a file, pattern or folder that can be read ({error})"
         raise option_error("INPUT", given, allowed) from error
+    if not named:
+        raise option_error("INPUT", given, "a file, pattern or folder that exists; there is none")
     if strange or not found:
         allowed = "a file, a pattern, or a folder with files (no pipe, no link to a folder)"
         raise option_error("INPUT", strange[0] if strange else given, allowed)

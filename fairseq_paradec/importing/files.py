@@ -138,6 +138,24 @@ def added_tokens(folder: Path, first: int) -> dict[str, int]:
     return found | {one: first + number for number, one in enumerate(new)}
 
 
+def ordinary_tokens(folder: Path) -> set[str]:
+    """Return the added tokens that a tokenizer's files call not special: they are text.
+
+    transformers' ``skip_special_tokens`` leaves out the others.
+    """
+    found: set[str] = set()
+    for name, key in (("tokenizer_config.json", "added_tokens_decoder"),
+                      ("tokenizer.json", "added_tokens")):  # fmt: skip
+        file = folder / name
+        if not file.is_file():
+            continue
+        tokens = read_json(file).get(key) or {}
+        with known_form(file, "added tokens as transformers writes them"):
+            listed = tokens.values() if isinstance(tokens, dict) else tokens
+            found |= {one["content"] for one in listed if one.get("special") is False}
+    return found
+
+
 #: Files that name added tokens, and how each gives their numbers, later ones before others.
 _NUMBERED: dict[str, Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]] = {
     "special_tokens_map.json": lambda content: (),

@@ -39,6 +39,7 @@ class Foreign:
         pieces: the sentencepiece models of the source and of the target.
         before: words that precede every source.
         first: the word that every output begins with; None: any.
+        dropped: target words that are no text, wherever they are in an output.
     """
 
     file: Path
@@ -53,6 +54,7 @@ class Foreign:
     pieces: tuple[Path, Path]
     before: Sequence[str] = ()
     first: str | None = None
+    dropped: Sequence[str] = ()
 
 
 def dictionary_order(words: Sequence[str | None]) -> list[int | None]:

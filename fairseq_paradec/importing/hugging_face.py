@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import option_error
-from .files import added_tokens, read_json, read_weights, whole_number
+from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
     M2M_100,
@@ -213,7 +213,7 @@ def _marian(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> d
 
 
 def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:
-    """Read the words of a model with tokens of languages: as ``_marian``, and ``first``."""
+    """Read the words of a model with tokens of languages: as ``_marian``, and more."""
     pieces = folder / "sentencepiece.bpe.model"
     file = folder / "vocab.json"
     if file.is_file():
@@ -229,4 +229,8 @@ def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]
         language_token(flag, language, added)
         for flag, language in zip(("--source", "--target"), pair, strict=True)
     )
-    return {"words": (words, words), "pieces": (pieces, pieces), "before": [before], "first": first}
+    text = ordinary_tokens(folder) - {first}
+    return {
+        "words": (words, words), "pieces": (pieces, pieces), "before": [before], "first": first,
+        "dropped": [token for token in added if token not in text],
+    }  # fmt: skip

@@ -51,9 +51,9 @@ def write(model: Foreign, folder: Path) -> None:
     if model.pieces[1] != model.pieces[0]:
         files["sentencepiece_target"] = _TARGET
         shutil.copyfile(model.pieces[1], folder / _TARGET)
-    if model.before or model.first:
+    if model.before or model.dropped:
         files["sentencepiece_tokens"] = _TOKENS
-        tokens = {"source": list(model.before), "target": [model.first] if model.first else []}
+        tokens = {"source": list(model.before), "target": list(model.dropped)}
         (folder / _TOKENS).write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     about = model_folder.ModelFolder(
         source=model.source, target=model.target, bpe="sentencepiece_pair", bpe_files=files,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-import threading
 import time
 import warnings
 import weakref
@@ -26,6 +25,7 @@ from ..decoding.row import Row
 from ..decoding.sampling import Sampling
 from ..decoding.token_rules import TokenRules
 from ..errors import nan_error, option_error
+from ..forks import Lock, computes
 from ..options import DecodingConfig
 from ..records import Record
 from ..target_order import TargetOrder, order_of
@@ -95,7 +95,7 @@ class Decoder(abc.ABC):
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
         self.audit = Audit.of(self.models, config, context) if config.audit else None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
             raise option_error(
@@ -203,6 +203,7 @@ class Decoder(abc.ABC):
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
+        computes()
         with self._lock:  # a decoder has one cache
             return self._decode_alone(sample, prefix_tokens, bos_token)
 

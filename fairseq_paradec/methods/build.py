@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import option_error
+from ..forks import computes
 from ..options import DecodingConfig
 from .base import Context, Decoder
 from .configure import as_trained, check_search, for_models
@@ -29,6 +30,7 @@ def build_decoder(
     Raises:
         UsageError: the method does not support an option or the models.
     """
+    computes()  # it gathers and packs weights
     config = for_models(config, models)
     if context is None:
         context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)

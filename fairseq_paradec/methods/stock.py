@@ -15,6 +15,7 @@ from ..decoding.engine.settings import Engine
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.row import Row
 from ..decoding.token_rules import TokenRules
+from ..forks import computes
 from ..options import ALL, DecodingConfig
 from ..records import PassRecord, Record
 from .base import Context
@@ -73,6 +74,7 @@ class StockDecoder:
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
+        computes()
         self._counted.passes = 0
         found: list[list[dict[str, Any]]] = self.search.generate(
             self.models, sample, prefix_tokens=prefix_tokens, constraints=constraints,

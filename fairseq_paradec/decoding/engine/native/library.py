@@ -62,6 +62,15 @@ TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
 _LOADING = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Free the lock in the child of a fork; see ``forks.Lock``, which setup.py could not import."""
+    global _LOADING
+    _LOADING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class NativeUnavailable(Exception):
     """The library cannot be built or loaded here; the message says why."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
+from ....forks import Lock
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
 from ..watch import Watch
@@ -37,7 +37,7 @@ _PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
 _PACKED = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
-_PACKING = threading.Lock()
+_PACKING = Lock()
 
 
 def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:

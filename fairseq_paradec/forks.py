@@ -1,0 +1,85 @@
+"""After a fork: the child computes on one thread, and no lock of a lost thread stops it.
+
+A fork copies the thread that forks, and no other. OpenMP does not notice, and waits for its threads
+without end where it shares work among them. torch computes by OpenMP, and so do native passes,
+which take torch's number of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from types import TracebackType
+
+import torch
+
+log = logging.getLogger(__name__)
+
+_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class _State:
+    """What is known of this process.
+
+    Attributes:
+        computes: whether it, or one that it was forked from, has begun to compute.
+        lost: how many threads a fork has lost; 0: none, or the warning is said.
+    """
+
+    computes = False
+    lost = 0
+
+
+class Lock:
+    """A lock that is free in the child of a fork, where the thread that held it does not exist.
+
+    What it protects must stand being begun anew.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Forget who holds it."""
+        self._lock = threading.Lock()
+
+
+def computes() -> None:
+    """Note that this process loads a model or decodes.
+
+    A fork from now on leaves its child one thread. Such a child says so here, once.
+    """
+    _State.computes = True
+    if _State.lost > 0:
+        lost, _State.lost = _State.lost, 0
+        log.warning(
+            "this process was forked after a model was loaded, and computes on one thread, not "
+            "on %d: OpenMP's threads do not survive a fork. Load in each process to use more",
+            lost,
+        )
+
+
+def _settle_child() -> None:
+    """Free the locks, and leave torch one thread if the process had begun to compute on more."""
+    for lock in list(_LOCKS):
+        lock.renew()
+    if _State.computes and torch.get_num_threads() > 1:
+        _State.lost = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_settle_child)

@@ -1,0 +1,158 @@
+"""A model that is loaded before a fork translates after it, in the child too.
+
+Each program is a process of its own, on two threads. One that hangs is killed, with its children,
+and fails.
+"""
+
+import json
+import os
+from typing import Any
+
+import pytest
+from support.commands import DEMO, ROOT, run_python, succeed
+
+from fairseq_paradec.forks import Lock
+
+START = """
+import json, multiprocessing, os, sys, threading, torch
+root, folder, engine = sys.argv[1:]
+sys.path.insert(0, root)
+import fairseq_paradec
+torch.set_num_threads(2)
+TEXT = ["A dog runs across the grass.", "Two men sit.", "A man in a black suit waits.", "Birds."]
+
+def load():
+    global model
+    model = fairseq_paradec.load(folder)
+
+def translate(lines=TEXT, **options):
+    "Return this process, its threads, and the translations."
+    options = options or {"decoding": "greedy", "engine": engine}
+    return [os.getpid(), torch.get_num_threads(), model.translate(lines, **options)]
+
+def fork(work=translate):
+    "Return what the work returns in a child, which does it twice."
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, json.dumps([work(), work()]).encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0
+    with open(read) as file:
+        first, second = json.load(file)
+    assert first == second and first[0] == child
+    return first
+
+def report(*found):
+    print("REPORT", json.dumps(found))
+
+sys.modules["__main__"].translate = translate  # where a pool's worker looks for it
+"""
+
+
+def run(code: str, engine: str) -> tuple[list[Any], str]:
+    """Run code after START; return what it reports, and stderr."""
+    result = run_python(START + code, ROOT, DEMO, engine)
+    lines = succeed(result).stdout.splitlines()
+    said = next(line for line in lines if line.startswith("REPORT "))
+    return json.loads(said.removeprefix("REPORT ")), result.stderr
+
+
+def check(parent: list[Any], children: list[list[Any]], err: str) -> None:
+    """The children's outputs are the parent's; they compute on one thread, and each says so once.
+
+    A worker of a pool may have translated nothing, or more than once.
+    """
+    assert parent[1] == 2 and len(parent[2]) == 4 and all(parent[2])
+    for child in children:
+        assert child[1:] == [1, parent[2]]
+    workers = {child[0] for child in children}
+    assert parent[0] not in workers
+    warnings = [line for line in err.splitlines() if "fork" in line]
+    assert len(warnings) == len(workers)
+    assert all("computes on one thread, not on 2: OpenMP's threads" in line for line in warnings)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_forks_before_and_after_the_first_pass_and_a_pool_of_four(engine: str) -> None:
+    code = """
+load()
+before = fork()
+parent = translate()
+after = fork()
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    report(parent, before, after, *pool.map(translate, [TEXT] * 8, chunksize=1))
+"""
+    (parent, *children), err = run(code, engine)
+    assert len(children) == 10
+    check(parent, children, err)
+
+
+def test_forks_inside_a_thread_while_another_decodes() -> None:
+    code = """
+load()
+parent, children, ended = translate(), [], threading.Event()
+
+def decode():
+    while not ended.is_set():
+        translate()
+
+def forks():
+    translate()
+    children.extend(fork() for _ in range(3))
+    ended.set()
+
+threads = [threading.Thread(target=work, daemon=True) for work in (decode, forks)]
+for thread in threads:
+    thread.start()
+for thread in reversed(threads):
+    thread.join()
+report(parent, *children)
+"""
+    (parent, *children), err = run(code, "native")
+    assert len(children) == 3
+    check(parent, children, err)
+
+
+def test_a_fork_with_fairseqs_search() -> None:
+    code = """
+load()
+work = lambda: translate(decoding="beam", beam=2)
+report(work(), fork(work))
+"""
+    (parent, *children), err = run(code, "torch")
+    assert len(children) == 1
+    check(parent, children, err)
+
+
+def test_a_fork_that_costs_nothing_is_not_warned_of() -> None:
+    """Before a model is loaded; and of a process on one thread."""
+    code = """
+def work():
+    load()
+    return translate()
+
+before = fork(work)
+parent = work()
+torch.set_num_threads(1)
+report(parent, before, fork())
+"""
+    (parent, before, after), err = run(code, "native")
+    assert [parent[1], before[1], after[1]] == [2, 2, 1]
+    assert parent[2] == before[2] == after[2] and all(parent[2])
+    assert "fork" not in err
+
+
+def test_a_lock_is_free_in_the_child_of_a_fork() -> None:
+    lock = Lock()
+    with lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lock._lock.acquire(timeout=5) else 1)
+        assert not lock._lock.acquire(blocking=False)
+        assert os.waitpid(child, 0)[1] == 0
+    assert lock._lock.acquire(blocking=False)
