@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "images": {"errors", "extras"},
     "model_folder": {"errors"},
     "corpus": {"errors", "extras"},
+    "forks": set(),
     "options": BASE,
     "compat": {"errors", "forks", "output"},
     "encoders": {"errors", "extras", "images"},
