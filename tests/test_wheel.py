@@ -143,7 +143,7 @@ def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_
     run(*paradec, "benchmark", "--help", cwd=tmp_path)
     for words, said in (
         (("benchmark", DEMO, "--path", DEMO / "model.pt", "--out", "b.json"), "matplotlib"),
-        (("report", tmp_path), "jsonschema"),
+        (("report", tmp_path), "matplotlib"),
     ):
         done = subprocess.run(
             [*paradec, *map(str, words)], cwd=tmp_path, env=commands.environment(),
