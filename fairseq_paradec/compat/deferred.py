@@ -31,23 +31,26 @@ def import_fairseq() -> None:
 
     Fault: fairseq 0.12 imports scikit-learn and SciPy, a fourth of its time, for scores of
     ``sentence_prediction`` and ``audio_classification``. Both still compute them. The stand-ins are
-    in ``sys.modules`` only while fairseq is imported.
+    in ``sys.modules`` only while fairseq is imported. It also imports pyarrow for ``plasma``, which
+    pyarrow has not had since version 12: fairseq is told so at once.
     """
     if "fairseq" in sys.modules:
         return
     import torch  # noqa: F401  (it looks for SciPy, too)
 
-    placed: dict[str, ModuleType] = {}
+    placed: dict[str, ModuleType | None] = {}
     for package, taken in _PACKAGES.items():
         if package not in sys.modules:
             placed |= {package: _Deferred(package), taken: _Deferred(taken)}
             setattr(placed[package], taken.rpartition(".")[2], placed[taken])
-    sys.modules.update(placed)
+    if "pyarrow" not in sys.modules:
+        placed["pyarrow"] = None  # an ImportError, which fairseq expects
+    sys.modules.update(placed)  # type: ignore[arg-type]
     try:
         importlib.import_module("fairseq")
     finally:
         for name, module in placed.items():
-            if sys.modules.get(name) is module:
+            if sys.modules.get(name, ...) is module:
                 del sys.modules[name]
 
 
