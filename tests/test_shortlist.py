@@ -111,8 +111,8 @@ class ShortNetwork(heads_paper.Network):
 
     shortlist = 0
 
-    def log_probs(self, state: Tensor, head: int, temperature: float) -> Tensor:
-        scores = super().log_probs(state, head, temperature)
+    def log_probs(self, state: Tensor, head: int, temperature: float, first: int = 0) -> Tensor:
+        scores = super().log_probs(state, head, temperature, first)
         return cut(scores, self.shortlist) if head > 0 else scores
 
 

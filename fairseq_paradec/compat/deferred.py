@@ -29,10 +29,10 @@ def _call(module: str, name: str, *args: Any, **kwargs: Any) -> Any:
 def import_fairseq() -> None:
     """Import fairseq; nothing changes for a package, or fairseq, that is already imported.
 
-    Fault: fairseq 0.12 imports scikit-learn and SciPy, a fourth of its time, for scores of
-    ``sentence_prediction`` and ``audio_classification``. Both still compute them. The stand-ins are
-    in ``sys.modules`` only while fairseq is imported. It also imports pyarrow for ``plasma``, which
-    pyarrow has not had since version 12: fairseq is told so at once.
+    Fault: fairseq 0.12 imports scikit-learn and SciPy for scores of ``sentence_prediction`` and
+    ``audio_classification``. Both still compute them. The stand-ins are in ``sys.modules`` only
+    while fairseq is imported. It also imports pyarrow for ``plasma``, which pyarrow has not had
+    since version 12: fairseq is told so at once.
     """
     if "fairseq" in sys.modules:
         return
