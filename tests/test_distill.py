@@ -4,6 +4,8 @@ The corpus is 72 sentences: the demo's, an empty one and one that is longer than
 in two pieces (train, train1).
 """
 
+import json
+import random
 import shutil
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from support.commands import DEMO, fairseq, lines_of, succeed
 
+from fairseq_paradec.cli.distill.merge import loops
 from fairseq_paradec.cli.main import main as paradec
 
 TEACHER = DEMO / "model.pt"
@@ -84,6 +87,29 @@ def test_the_folder_holds_the_teachers_translations(data, whole, corpus):
     assert all((data / name).read_bytes() == (whole / name).read_bytes() for name in copies)
     raw = {path.name: path.read_text() for path in (whole / "raw").iterdir()}
     assert raw == {name: f"raw {name}\n" for name in ("valid.en", "test.de")}
+
+
+def test_loops_are_left_out(data, whole, tmp_path, capsys):
+    """Those of the same translations; a folder with them is no folder without."""
+    repeats = lambda t, n: any(t[i : i + n] * 3 == t[i : i + 3 * n] for i in range(len(t)))  # noqa: E731
+    drawn = random.Random(1)
+    for _ in range(500):
+        tokens = drawn.choices(range(drawn.choice([2, 3])), k=drawn.randrange(14))
+        assert loops(tokens) == any(repeats(tokens, n) for n in range(1, 5))
+    copy = tmp_path / "copy"
+    shutil.copytree(whole / "parts", copy / "parts")
+    assert distill(data, copy, "--no-loops") == 2
+    assert "--no-loops: got True" in capsys.readouterr().err
+    part, file = copy / "parts" / "000000000.jsonl", copy / "parts" / "settings.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"no-loops": True}))
+    rows = [json.loads(row) for row in part.read_text().splitlines()]
+    rows[0]["targets"][0] = [9, 8, 9, 8, 9, 8]
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert distill(data, copy, "--no-loops") == 0
+    left_out = [r.split("\t")[0] for r in (copy / "text/left-out.txt").read_text().splitlines()]
+    assert set(left_out) == {str(EMPTY), str(TOO_LONG), str(rows[0]["ids"][0])}
+    kept = data_utils.load_indexed_dataset(str(copy / "train.en-de.de"), WORDS["de"])
+    assert len(kept) == SENTENCES - 3
 
 
 @pytest.mark.slow

@@ -21,8 +21,9 @@ from . import merge, plan
 EPILOG = """
 DEST: dictionaries, the distilled subset, and DATA's other subsets unchanged. raw/: their text, if
 DATA/raw has it. text/: the pairs as text (BPE tokens), a line for each sentence, in order; one
-without translation (empty, or too long for the teacher) has an empty line, is in left-out.txt
-(number from 0, tokens, source), and not in the binarised subset. parts/: finished batches.
+without translation (empty, or too long for the teacher) has an empty line. Such ones, and those
+that --no-loops leaves out, are in left-out.txt (number from 0, tokens, source), and not in the
+binarised subset. parts/: finished batches.
 distilled.json: settings and counts, written last.
 """
 
@@ -54,6 +55,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--engine-dtype", choices=("fp32", "bf16", "int8"), default="fp32",
         help="of the passes on a CPU: int8 is fastest, and some translations differ (default: "
         "fp32; distilled.json says it)",
+    )  # fmt: skip
+    add(
+        "--no-loops", action="store_true",
+        help="leave out translations that repeat up to four tokens three times in a row: a model "
+        "that is fine-tuned on its own loops runs on",
     )  # fmt: skip
     add("--smoke", action="store_true", help="only the first 64 sentences")
     machines.declare(parser)

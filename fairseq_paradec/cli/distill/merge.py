@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def write(
             ]
             print(lines[0], file=source_text)
             print(lines[1], file=target_text)
-            if not len(target):
+            if not len(target) or (settings.get("no-loops") and loops(target.tolist())):
                 counts["left out"] += 1
                 print(i, len(sources[i]), lines[0], sep="\t", file=left_out)
                 continue
@@ -82,6 +82,17 @@ def write(
     for builder, prefix in zip(builders, prefixes):
         builder.finalize(f"{prefix}.idx")
     return counts
+
+
+def loops(tokens: Sequence[int], longest: int = 4, times: int = 3) -> bool:
+    """Return whether up to ``longest`` tokens stand so many times in a row."""
+    for size in range(1, longest + 1):
+        same = 0  # how many tokens in a row are those of ``size`` places before
+        for token, before in zip(tokens[size:], tokens, strict=False):
+            same = same + 1 if token == before else 0
+            if same == size * (times - 1):
+                return True
+    return False
 
 
 def copy_rest(data: Path, folder: Path, settings: dict[str, Any]) -> None:

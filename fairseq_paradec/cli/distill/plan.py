@@ -92,8 +92,9 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
         "max-tokens": args.max_tokens,
         "fp16": args.fp16,
         "smoke": args.smoke,
-        # Folders that were begun before this setting existed have none.
+        # Folders that were begun before these settings existed have none.
         **({} if args.engine_dtype == "fp32" else {"engine-dtype": args.engine_dtype}),
+        **({"no-loops": True} if args.no_loops else {}),
     }
 
 
