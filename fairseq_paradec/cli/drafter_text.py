@@ -123,6 +123,7 @@ class Subset:
         wanted = argparse.Namespace(
             data=data, subset=name, path=self.model, beam=1, lenpen=1.0, batch_size=None,
             max_tokens=MAX_TOKENS, fp16=False, smoke=False, engine_dtype="fp32",
+            no_loops=False,
         )  # fmt: skip
         self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
         self.sources = plan.load_sources(data, self.settings)
