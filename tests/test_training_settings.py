@@ -66,7 +66,7 @@ LINEAR = "lr-scheduler=polynomial_decay"
      "total-num-update=2500 warmup-updates=200"),
     # what small drafters cannot use harms heads alone, too
     (HEADS, f"dropout=0 label-smoothing=0 {LINEAR} base-path=V !encoder-layers"),
-    (f"{HEADS} -- --fine-tune-base", "!dropout label-smoothing=0.1 first-head-weight=10"),
+    (f"{HEADS} -- --fine-tune-base", "dropout=0 label-smoothing=0 first-head-weight=10"),
     # a size in the name is the size; an encoder needs the preset's
     ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
     ("--preset tiny --arch ibdecoder --start-from V",
