@@ -61,6 +61,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	"$(VPY)" -m ruff check .
+	"$(VPY)" -m ruff format --check --quiet .
 	"$(VPY)" -m mypy $(MYPY_PATHS)
 	"$(VPY)" -m pytest tests -m "not slow" $(WORKERS) $(ARGS)
 

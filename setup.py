@@ -42,7 +42,6 @@ class PlatformDistribution(Distribution):
         return True
 
 
-
 def read_version() -> str:
     """Read the version as text: importing the package would need torch and fairseq."""
     text = (ROOT / "fairseq_paradec" / "__init__.py").read_text(encoding="utf-8")
@@ -94,7 +93,11 @@ setup(
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; rouge-score judges summaries
         "lab": [
-            MATPLOTLIB, SACREBLEU, PILLOW, "jsonschema>=4.18,<5", "networkx>=3,<4",
+            MATPLOTLIB,
+            SACREBLEU,
+            PILLOW,
+            "jsonschema>=4.18,<5",
+            "networkx>=3,<4",
             "rouge-score>=0.1.2,<0.2",
         ],
         # training scores what it validates, and draws its curves
@@ -108,8 +111,14 @@ setup(
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
         "test": [
-            "pytest>=8", "pytest-xdist>=3.6", "ruff", "mypy", "selenium>=4.20,<5",
-            "transformers>=5,<6", "ray>=2.40,<3", "pyarrow>=15",
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "ruff",
+            "mypy",
+            "selenium>=4.20,<5",
+            "transformers>=5,<6",
+            "ray>=2.40,<3",
+            "pyarrow>=15",
         ],
     },
     entry_points={"console_scripts": ["paradec=fairseq_paradec.cli.main:main"]},

@@ -202,9 +202,7 @@ class DecodingConfig:
         5, "hypotheses of --decoding beam, or of a decoder that reads it", SEARCH, least=1
     )
     nbest: int = _option(1, "hypotheses in the output", SEARCH, least=1)
-    max_len_a: float = _option(
-        0.0, "an output has at most A * source tokens + B tokens", SEARCH
-    )
+    max_len_a: float = _option(0.0, "an output has at most A * source tokens + B tokens", SEARCH)
     max_len_b: int = _option(200, "see --max-len-a", SEARCH)
     min_len: int = _option(1, "tokens of an output, at least", SEARCH)
     unnormalized: bool = _option(False, "rank by scores that no length divides", SEARCH)
@@ -357,9 +355,10 @@ def check_values(given: Mapping[str, Any]) -> None:
         for name, why in (("audit", "judge"), ("trace_file", "trace")):
             if given.get(name):
                 raise option_error(
-                    flag(name), given[name],
+                    flag(name),
+                    given[name],
                     f"it without --latency-budget-ms, whose decoders it may not be able to {why}",
-                )  # fmt: skip
+                )
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",
@@ -368,9 +367,10 @@ def check_values(given: Mapping[str, Any]) -> None:
         )
     if given.get("deduplicate_ngrams") and "trace_file" in given:
         raise option_error(
-            "--deduplicate-ngrams", given["deduplicate_ngrams"],
+            "--deduplicate-ngrams",
+            given["deduplicate_ngrams"],
             "it without --trace-file, which shows what the model wrote",
-        )  # fmt: skip
+        )
     for name in ("stats_file", "trace_file", "speed_profile"):
         if name in given:
             _check_folder(flag(name), given[name])

@@ -87,9 +87,10 @@ class TargetOrder:
             raise option_error("--middle-to-side", True, f"it with --directions 2, not {h}")
         if self.alternate_ends and (h == 1 or c > 1 or self.double_token):
             raise option_error(
-                "--alternate-ends", True,
+                "--alternate-ends",
+                True,
                 "it with --directions 2 or more, a token of each, and without --double-token",
-            )  # fmt: skip
+            )
         if self.independent_directions and (h == 1 or self.alternate_ends):
             allowed = "it with --directions 2 or more, and without --alternate-ends"
             raise option_error("--independent-directions", True, allowed)

@@ -78,10 +78,18 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 #: The files that take longest. They come first: one that came last would run alone, and tests that
 #: run side by side are dealt out file by file (``--no-loadscope-reorder`` in the Makefile).
 LONGEST = (
-    "test_train_gad", "test_gad", "test_train_scripts", "test_auto_fast", "test_engine",
-    "test_data_scripts", "test_corpus", "test_ddg", "test_task", "test_train_blockwise",
+    "test_train_gad",
+    "test_gad",
+    "test_train_scripts",
+    "test_auto_fast",
+    "test_engine",
+    "test_data_scripts",
+    "test_corpus",
+    "test_ddg",
+    "test_task",
+    "test_train_blockwise",
     "test_distributed",
-)  # fmt: skip
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

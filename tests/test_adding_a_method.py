@@ -15,8 +15,10 @@ PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 #: file -> the code that the page puts into it
 BLOCKS = dict(re.findall(r"`([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL))
 METHOD, REGISTRY, TEST = (
-    "fairseq_paradec/methods/echo.py", "fairseq_paradec/methods/registry.py", "tests/test_echo.py",
-)  # fmt: skip
+    "fairseq_paradec/methods/echo.py",
+    "fairseq_paradec/methods/registry.py",
+    "tests/test_echo.py",
+)
 
 # Each command in the one process, and what it printed: {"help": [0, "..."], ...}.
 DRIVER = """

@@ -38,9 +38,15 @@ def test_otem_by_hand():
 def test_repetition_by_hand():
     """Of up to four tokens at once, right behind themselves, within a sentence."""
     for text, count in (
-        ("a b c", 0), ("a a b", 1), ("a a a", 2), ("a b a b", 2), ("a b a b a", 3), ("a b c a", 0),
-        ("a b c d a b c d", 4), ("a b c d e a b c d e", 0),
-    ):  # fmt: skip
+        ("a b c", 0),
+        ("a a b", 1),
+        ("a a a", 2),
+        ("a b a b", 2),
+        ("a b a b a", 3),
+        ("a b c a", 0),
+        ("a b c d a b c d", 4),
+        ("a b c d e a b c d e", 0),
+    ):
         assert ngrams.repeated_tokens(text.split()) == count
     # ``the the the``: 2; ``a b a b``: none behind itself; across sentences: none. 2 of 8.
     found = ngrams.repetition([["the", "the", "the"], list("abab"), ["b"]])
@@ -98,9 +104,12 @@ def test_pairs_by_hand():
     ):
         assert contrastive_pairs(["", line]) == [Pair(1, line, wrong, distance)]
     for line in (  # the first tells no number; of the second also: stehen
-        "Die Frau steht .", "Eine Gruppe von Menschen steht da .", "Ein Mann jongliert .",
-        "Ein Mann und eine Frau stehen .", "Ein Mann , der steht , lacht .",
-    ):  # fmt: skip
+        "Die Frau steht .",
+        "Eine Gruppe von Menschen steht da .",
+        "Ein Mann jongliert .",
+        "Ein Mann und eine Frau stehen .",
+        "Ein Mann , der steht , lacht .",
+    ):
         assert contrastive_pairs([line]) == []
 
 
@@ -144,20 +153,25 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     source = "A man stands .\nTwo dogs in water run .\n"
     assert found == {
-        "right.en": source, "wrong.en": source, "distances": "1\n3\n",
+        "right.en": source,
+        "wrong.en": source,
+        "distances": "1\n3\n",
         "right.de": "Ein Mann steht .\nZwei Hunde im Wasser laufen .\n",
         "wrong.de": "Ein Mann stehen .\nZwei Hunde im Wasser läuft .\n",
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
-    ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
-    ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
-    ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
-    ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
-    ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("over-translation one ref", "one: got 1 sentences; allowed: 2, as in ref (REF)"),
+        ("over-translation gap ref", "gap: got no line H-0; allowed: all sentences of a test"),
+        ("length-bins ref ref1 ref2 --bins 1 --stats four", "four, line 1: got a batch of 4; allo"),
+        ("pmi nan.p two.p", "nan.p: got 'nan -1' in line P-0; allowed: one log-probability"),
+        ("pmi two.p three.p", "two.p: got 2 tokens for sentence 0; allowed: 3, as in three"),
+        ("contrastive two.p more.p", "two.p: got no scores of sentence 1; allowed: scores of"),
+    ],
+)
 def test_mistakes_are_named(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for path in ("ref", "ref1", "ref2"):
@@ -193,14 +207,17 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     assert [float(row[2]) for row in rows] == [100] * 6
 
 
-@pytest.mark.parametrize(("num_accepted", "num_tokens", "sizes"), [
-    # the paper's section 7.4; the last pass accepts a drafted </s>
-    ([0, 9, 4, 3, 9, 1, 2], 34, [10, 5, 4, 10, 2, 3]),
-    ([0], 1, [1]),  # </s> at once
-    ([0, 2], 4, [3, 1]),  # </s> is the model's own
-    ([0, 2], 3, [3]),  # </s> was drafted
-    ([0, 5, 5, 5], 18, [6, 6, 6]),  # 1 + ceil((18 - 1) / 6) passes
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_accepted", "num_tokens", "sizes"),
+    [
+        # the paper's section 7.4; the last pass accepts a drafted </s>
+        ([0, 9, 4, 3, 9, 1, 2], 34, [10, 5, 4, 10, 2, 3]),
+        ([0], 1, [1]),  # </s> at once
+        ([0, 2], 4, [3, 1]),  # </s> is the model's own
+        ([0, 2], 3, [3]),  # </s> was drafted
+        ([0, 5, 5, 5], 18, [6, 6, 6]),  # 1 + ceil((18 - 1) / 6) passes
+    ],
+)
 def test_block_sizes(num_accepted, num_tokens, sizes):
     assert block_sizes(num_accepted, num_tokens) == sizes
 
@@ -251,10 +268,14 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     assert plot.read_bytes().startswith(b"\x89PNG")
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["rows"][2] == {
-        "decoder": "regular 4", "label": "exact", "mean accepted block": 1.67,
-        "passes per sentence": 7.0, "length ratio": 1.0, "x our greedy": "1.00 (1.00-1.00)",
+        "decoder": "regular 4",
+        "label": "exact",
+        "mean accepted block": 1.67,
+        "passes per sentence": 7.0,
+        "length ratio": 1.0,
+        "x our greedy": "1.00 (1.00-1.00)",
         "x fairseq greedy": "2.25 (1.50-3.00)",
-    }  # fmt: skip
+    }
     doctored = document()
     doctored["setting"]["rounds"] = 50
     for arguments, words in (

@@ -28,10 +28,14 @@ from fairseq_paradec.methods.gad import BlockDrafter, GadDecoder
 LIMITS = builders.Limits()
 HGJ = [f"hgj --block-size {size} --jacobi-window sliding" for size in (3, 5, "5 --adaptive-block")]
 GAD = [f"gad --block-size {size}" for size in ("6", "3", "6 --adaptive-block")]
-LOOSE = [f"gad_pp --block-size 6 --accept-topk {rule}" for rule in ("3 --accept-margin 1.0",
-         "5 --accept-margin 3.0")]  # fmt: skip
-OWN = [f"blockwise --block-size {size}" for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2,
-       f"{HEADS_BLOCK_SIZE} --adaptive-block")]  # fmt: skip
+LOOSE = [
+    f"gad_pp --block-size 6 --accept-topk {rule}"
+    for rule in ("3 --accept-margin 1.0", "5 --accept-margin 3.0")
+]
+OWN = [
+    f"blockwise --block-size {size}"
+    for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2, f"{HEADS_BLOCK_SIZE} --adaptive-block")
+]
 ASSISTED = [f"assisted --block-size {size}" for size in (4, 8)]
 SELF = "self_draft"
 FIRST = Bin(1, 8)
@@ -158,9 +162,12 @@ def test_what_is_measured_is_the_mean_and_its_standard_error(monkeypatch):
     assert trial.measured(set()).ratios == {"greedy": 1.0, "a": 0.5}  # a stall; one dropped out
     monkeypatch.setattr(choosing, "SECONDS", 10.0)
     for running, batches, seconds, done in (
-        ("greedy a", BATCHES - 1, 0.0, False), ("greedy a", BATCHES, 0.0, True),
-        ("greedy a", 3, 11.0, True), ("greedy", 2, 0.0, True), ("a", 8, 0.0, True),
-    ):  # fmt: skip
+        ("greedy a", BATCHES - 1, 0.0, False),
+        ("greedy a", BATCHES, 0.0, True),
+        ("greedy a", 3, 11.0, True),
+        ("greedy", 2, 0.0, True),
+        ("a", 8, 0.0, True),
+    ):
         begun = choosing.Trial(running.split(), trial.ratios, batches=batches, seconds=seconds)
         assert begun.is_done == done
 
@@ -229,10 +236,13 @@ class Anything(ExactMatch):
         return torch.full_like(draft[:, 0], draft.size(1)) if draft.numel() else draft.sum(1)
 
 
-@pytest.mark.parametrize(("place", "name", "wrong", "said"), [
-    (BlockDrafter, "propose", lambda *given: 1 / 0, "division by zero"),
-    (GadDecoder, "acceptance", lambda self: Anything(), "NOT a tie"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "name", "wrong", "said"),
+    [
+        (BlockDrafter, "propose", lambda *given: 1 / 0, "division by zero"),
+        (GadDecoder, "acceptance", lambda self: Anything(), "NOT a tie"),
+    ],
+)
 def test_who_breaks_the_promise_is_out(monkeypatch, caplog, place, name, wrong, said):
     """Though it would be the fastest."""
     generator = paired(costs_of(0.9, {"gad": 0.2}))

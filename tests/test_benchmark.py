@@ -61,13 +61,32 @@ def document(tmp_path_factory):
     out = tmp_path_factory.mktemp("a folder") / "new" / "b.json"
     other = shutil.copy(MODEL, out.parent.parent / "other's.pt")
     arguments = [
-        str(DEMO), "--path", MODEL, "--sentences", "12", "--timed", "6", "--rounds", "3",
-        "--batch-sizes", "4,12,99", "--threads", "1,2", "--busy", "--peers", "--out", str(out),
-        "--decoder", "pgj --block-size 3",
-        "--decoder", "six wide=hgj --block-size 6 --jacobi-window sliding",
-        "--decoder", f'student=beam --beam 1 --path "{other}"',
-        "--decoder", "eighth=pj --engine-dtype int8",
-    ]  # fmt: skip
+        str(DEMO),
+        "--path",
+        MODEL,
+        "--sentences",
+        "12",
+        "--timed",
+        "6",
+        "--rounds",
+        "3",
+        "--batch-sizes",
+        "4,12,99",
+        "--threads",
+        "1,2",
+        "--busy",
+        "--peers",
+        "--out",
+        str(out),
+        "--decoder",
+        "pgj --block-size 3",
+        "--decoder",
+        "six wide=hgj --block-size 6 --jacobi-window sliding",
+        "--decoder",
+        f'student=beam --beam 1 --path "{other}"',
+        "--decoder",
+        "eighth=pj --engine-dtype int8",
+    ]
     assert paradec(["benchmark", *arguments]) == 0
     assert sorted(p.name for p in out.parent.iterdir()) == ["b.json", "b.md", "b.png"]
     return json.loads(out.read_text(encoding="utf-8"))
@@ -128,10 +147,14 @@ def test_ratios_are_recomputed_from_the_raw_samples(document):
 def test_outputs_are_told_apart(document):
     rows = by_decoder(document, "Output")
     assert {name: row["label"] for name, row in rows.items()} == {
-        BEAM: "beam search", GREEDY: "exact", "greedy [native fp32]": "exact",
-        "pgj --block-size 3 [native fp32]": "exact", "six wide [native fp32]": "exact",
-        "student [fairseq fp32]": "exact", "eighth [native int8]": "other dtype",
-    }  # fmt: skip
+        BEAM: "beam search",
+        GREEDY: "exact",
+        "greedy [native fp32]": "exact",
+        "pgj --block-size 3 [native fp32]": "exact",
+        "six wide [native fp32]": "exact",
+        "student [fairseq fp32]": "exact",
+        "eighth [native int8]": "other dtype",
+    }
     rows = {name.partition(" [")[0]: row for name, row in rows.items()}
     assert rows["six wide"]["identical to greedy"] == "12/12"
     # A copy of the model is known by its weights.
@@ -143,8 +166,10 @@ def test_outputs_are_told_apart(document):
     assert numbers_of_threads(6, [3, 1]) == [1, 2, 3, 4, 6]
     assert [*found] == [
         f"CTranslate2 {search}, {dtype}, {count} thread{'s' * (count > 1)}"
-        for dtype in ("float32", "int8") for search in ("greedy", "beam 5") for count in numbers
-    ]  # fmt: skip
+        for dtype in ("float32", "int8")
+        for search in ("greedy", "beam 5")
+        for count in numbers
+    ]
     assert found["CTranslate2 greedy, float32, 1 thread"]["identical"] == "12/12"
     assert found["CTranslate2 beam 5, float32, 2 threads"]["BLEU"] == rows[BEAM]["BLEU"]
     # With as many threads as the others they are among them.
@@ -293,7 +318,7 @@ def report_of(some, **changes):
 
 @pytest.mark.slow
 def test_a_changed_token_is_never_called_exact(models, always, quiet, monkeypatch):
-    wrong = Wrong("w=greedy", models, MODEL, {})
+    wrong = Wrong(read("w=greedy"), models, MODEL, {})
     assert wrong.promise == "exact"
     document, found = report_of([*always, wrong], batch_sizes=(4,))
     counts = {"sentences": 12, "identical": 11, "ties": 0, "beyond ties": 1}
@@ -336,13 +361,19 @@ def test_transformers_says_the_same(models, always, document):
 @pytest.mark.parametrize(
     "variant, refused",
     [
-        ("learned_positions", None), ("prenorm", None), ("mbart", None), ("separate", None),
-        ("layernorm_embedding", None), ("no_scale", None), ("no_positions", None), ("gelu", None),
+        ("learned_positions", None),
+        ("prenorm", None),
+        ("mbart", None),
+        ("separate", None),
+        ("layernorm_embedding", None),
+        ("no_scale", None),
+        ("no_positions", None),
+        ("gelu", None),
         ("adaptive_softmax", "decoder.adaptive_softmax.head"),
         ("other_dims", "size (16,)"),
         ("no_final_norm", "decoder.layer_norm.bias of size None"),
     ],
-)  # fmt: skip
+)
 def test_layouts_of_transformers_have_the_same_logits(variant, refused):
     task = task_for(variant)
     model, words = tiny_model(task, variant, torch.float32), task.target_dictionary

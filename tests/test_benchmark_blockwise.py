@@ -49,15 +49,18 @@ def test_promises(models, paths):
     for spec, promise in (
         ("blockwise --drafter-path {heads}", "exact"),
         ("blockwise --drafter-path {whole} --block-size 2", "exact"),
-        ("blockwise --path {whole}", "exact"), ("auto --path {whole}", "exact"),
-        ("beam --beam 1 --path {whole}", "exact"), ("beam --beam 4 --path {whole}", "beam search"),
+        ("blockwise --path {whole}", "exact"),
+        ("auto --path {whole}", "exact"),
+        ("beam --beam 1 --path {whole}", "exact"),
+        ("beam --beam 4 --path {whole}", "beam search"),
         ("blockwise --drafter-path {heads} --accept-topk 2", "relaxed"),
         ("blockwise --drafter-path {heads} --min-block 2", "relaxed"),
         ("blockwise --path {whole} --accept-topk 2", "relaxed"),
         ("blockwise --drafter-path {heads} --accept-topk 1 --min-block 1", "exact"),
-        ("blockwise --path {tuned}", "other model"), ("blockwise --path {first}", "other model"),
+        ("blockwise --path {tuned}", "other model"),
+        ("blockwise --path {first}", "other model"),
         ("greedy --path {tuned}", "other model"),
-    ):  # fmt: skip
+    ):
         assert FairseqSystem(read(spec.format(**paths)), models, MODEL, {}).promise == promise, spec
     for name in ("whole", "tuned", "first"):
         for spec in ("blockwise", "greedy", "beam --beam 1"):
@@ -77,9 +80,13 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
 def test_a_row_says_how_long_outputs_are():
     """By the first model's: a block may be long because outputs run on."""
     entry = {
-        "tokens": [[5, 6, 6, 6, 2], [6, 6, 2]], "passes": [3, 2], "drafted": [[0, 3, 0], [0, 3]],
-        "accepted": [[0, 2, 0], [0, 1]], "flags": {"block_size": 4}, "ties": 0,
-    }  # fmt: skip
+        "tokens": [[5, 6, 6, 6, 2], [6, 6, 2]],
+        "passes": [3, 2],
+        "drafted": [[0, 3, 0], [0, 3]],
+        "accepted": [[0, 2, 0], [0, 1]],
+        "flags": {"block_size": 4},
+        "ties": 0,
+    }
     row = acceptance.row({"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]])
     assert (row["tokens"], row["length ratio"], row["passes per sentence"]) == (8, 1.6, 2.5)
     assert row[acceptance.BLOCK] == round(8 / 5, 3)

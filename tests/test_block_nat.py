@@ -114,9 +114,13 @@ def test_features_are_the_twins(attention: str, count: int, copy: bool) -> None:
 @pytest.mark.parametrize("ratio, masks, decay", [(None, 2, 0.7), (0.5, SIZE, 0.7), (0.5, 2, 1.0)])
 @pytest.mark.parametrize("attention, prefixes", [(BIDIRECTIONAL, 1), (CAUSAL, 3)])
 def test_loss_is_the_twins(
-    monkeypatch: pytest.MonkeyPatch, attention: str, prefixes: int, ratio: float | None, masks: int,
+    monkeypatch: pytest.MonkeyPatch,
+    attention: str,
+    prefixes: int,
+    ratio: float | None,
+    masks: int,
     decay: float,
-) -> None:  # fmt: skip
+) -> None:
     """A ratio of None is validation: always as many masks as at most, and all weigh the same."""
     task, training = tiny_task(), ratio is not None
     model = tiny_drafter(task, attention, dropout=0.0, soft_copy=True)
@@ -136,13 +140,21 @@ def test_loss_is_the_twins(
         assert lots.shape == (12, starts.size(1), size) and len(rand) == 2
     want = [
         twin.train_block(
-            model.eval(), source, target, int(starts[b, j]), size, attention, 0.1, ratio or 0.0,
-            lots[b, j].tolist() if training else (), decay=decay if training else 1.0,
+            model.eval(),
+            source,
+            target,
+            int(starts[b, j]),
+            size,
+            attention,
+            0.1,
+            ratio or 0.0,
+            lots[b, j].tolist() if training else (),
+            decay=decay if training else 1.0,
         )
         for b, (source, target) in enumerate(rows_of(sample))
         for j in range(starts.size(1))
         if drawn[b, j]
-    ]  # fmt: skip
+    ]
     assert sample_size == logging["sample_size"] == sum(sum(w.scored) for w in want)
     assert loss.item() == pytest.approx(sum(w.loss for w in want), rel=1e-5)
     assert float(logging["loss"]) == loss.item() and not logging["loss"].requires_grad
@@ -300,15 +312,18 @@ def test_the_first_pass_has_the_seconds_dropout_and_no_gradient(
     assert not run_model(model, sample, starts)[0].logits.equal(without.logits), "dropout is on"
 
 
-@pytest.mark.parametrize("options, points", [
-    ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
-    ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
-    ({"glancing_ratio": 0.0}, [(300, 1, 0.0)]),
-    ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
-    ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
-    ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),
-    ({"glancing_updates": 0}, [(150_000, 9, 0.4)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, points",
+    [
+        ({}, [(0, 1, 0.5), (150, 9, 0.4), (300, 1, 0.3), (301, 1, 0.3), (10**6, 1, 0.3)]),
+        ({"max_update": 8, "max_epoch": 2}, [(150, 2, 0.4)]),
+        ({"glancing_ratio": 0.0}, [(300, 1, 0.0)]),
+        ({"glancing_updates": 0, "max_update": 600}, [(150, 9, 0.45), (600, 9, 0.3)]),
+        ({"glancing_updates": 0, "max_epoch": 5}, [(10**6, 1, 0.5), (0, 2, 0.45), (9, 5, 0.3)]),
+        ({"glancing_updates": 0, "max_epoch": 5, "max_update": 60}, [(45, 2, 0.35), (1, 4, 0.35)]),
+        ({"glancing_updates": 0}, [(150_000, 9, 0.4)]),
+    ],
+)
 def test_the_glancing_ratio_changes_linearly_and_stays(options: Any, points: Any) -> None:
     """Over given updates, the run's own, or its epochs."""
     criterion = loss_of(**options)
@@ -363,7 +378,7 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
         ({"encoder_from": VERIFIER, "encoder_layers": 3}, "--encoder-layers: .*3; .*4, .*model.pt"),
         ({"encoder_from": VERIFIER, "encoder_learned_pos": True}, "--encoder-learned-pos: "),
         ({"encoder_from": other}, "--encoder-from: got .*other.pt.*Transformer"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError, match=f"^{message}"):
             build(tiny_task(), "block_nat_tiny", **options)
     wrong = {
@@ -402,9 +417,15 @@ def test_encoder_from_copies_encoder_and_sizes_and_is_read_once(tmp_path: Path) 
 def test_a_shared_encoder_is_never_trained() -> None:
     task, verifier, _ = demo()
     model = build(
-        task, "block_nat", encoder_from=VERIFIER, share_verifier_encoder=True, decoder_layers=1,
-        soft_copy=True, drafter_block_size=SIZE, dropout=0.3,
-    )  # fmt: skip
+        task,
+        "block_nat",
+        encoder_from=VERIFIER,
+        share_verifier_encoder=True,
+        decoder_layers=1,
+        soft_copy=True,
+        drafter_block_size=SIZE,
+        dropout=0.3,
+    )
     assert model.eval().train().decoder.training
     assert not any(module.training for module in model.encoder.modules())
     before = model.decoder.embed_tokens.weight.clone()

@@ -57,11 +57,21 @@ def test_heads_take_the_precision_of_their_base() -> None:
     assert given.heads.bias.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("flags", [
-    {}, {"accept_topk": 3}, {"accept_topk": 999}, {"accept_distance": 1}, {"accept_distance": 100},
-    {"min_block": 3}, {"min_block": TRAINED}, {"min_block": 2, "accept_topk": 2},
-    {"min_block": 4, "accept_distance": 3},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"accept_topk": 3},
+        {"accept_topk": 999},
+        {"accept_distance": 1},
+        {"accept_distance": 100},
+        {"min_block": 3},
+        {"min_block": TRAINED},
+        {"min_block": 2, "accept_topk": 2},
+        {"min_block": 4, "accept_distance": 3},
+    ],
+    ids=str,
+)
 def test_every_rule_is_the_papers(flags: dict[str, Any]) -> None:
     """Tokens, scores, blocks and passes."""
     found_sizes, drafted_ends = set(), 0

@@ -12,9 +12,11 @@ from fairseq_paradec.decoding.provenance import weights_hash
 
 DRAFTED = ("gad", "assisted", "blockwise")
 ENGINES = {
-    "native": {"engine": "native"}, "native int8": {"engine": "native", "engine_dtype": "int8"},
-    "torch": {"engine": "torch"}, "a copy": {"engine": "torch", "engine_dtype": "bf16"},
-}  # fmt: skip
+    "native": {"engine": "native"},
+    "native int8": {"engine": "native", "engine_dtype": "int8"},
+    "torch": {"engine": "torch"},
+    "a copy": {"engine": "torch", "engine_dtype": "bf16"},
+}
 
 
 def new_values(model, other):

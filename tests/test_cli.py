@@ -18,14 +18,20 @@ from fairseq_paradec.measure import lossless
 LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "never-written.json"]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
-    (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
-    (["demo", "--data", str(DEMO), "--assistant-path", "no.pt"], ["--assistant-path", "'no.pt'"]),
-    (["demo"], ["--data", "data-bin/demo-small.en-de in a checkout"]),
-    ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
-    ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
+        (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        (
+            ["demo", "--data", str(DEMO), "--assistant-path", "no.pt"],
+            ["--assistant-path", "'no.pt'"],
+        ),
+        (["demo"], ["--data", "data-bin/demo-small.en-de in a checkout"]),
+        ([*LOSSLESS, "--decoding", "gad"], ["--decoding", "'gad'", "--drafter-path"]),
+        ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
+    ],
+)
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("fairseq_paradec.cli.demo.DEFAULT_DATA", Path("site-packages/data-bin"))
@@ -53,9 +59,15 @@ def test_the_demo_compares_all_decoders(capsys):
     jacobi = ["pj", "pgj block 3", "hgj block 3", "hgj sliding 3"]
     exact = ["greedy", "self_draft", *jacobi, "gad", "assisted", "blockwise"]
     assert list(table) == [
-        "fairseq beam 5", "fairseq greedy", *exact[:-2], "gad_pp top-3, 1.0", *exact[-2:],
-        "own beam 5", "ibdecoder beam 5", "ibdecoder+SA beam 5",
-    ]  # fmt: skip
+        "fairseq beam 5",
+        "fairseq greedy",
+        *exact[:-2],
+        "gad_pp top-3, 1.0",
+        *exact[-2:],
+        "own beam 5",
+        "ibdecoder beam 5",
+        "ibdecoder+SA beam 5",
+    ]
     assert {table[name][4] for name in ("fairseq greedy", *exact)} == {"6/6"}
     assert table["own beam 5"][:2] == table["fairseq beam 5"][:2]
     assert table["ibdecoder beam 5"][4] == "other model"

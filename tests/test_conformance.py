@@ -33,9 +33,12 @@ def twin(setting: Setting, source: Sequence[int], prefix: Sequence[int]) -> Any:
     family = setting.case.family
     if family == "jacobi":
         rules = rules_for(
-            setting.task.target_dictionary, setting.models, len(source), prefix=prefix,
+            setting.task.target_dictionary,
+            setting.models,
+            len(source),
+            prefix=prefix,
             **limits.reference(),
-        )  # fmt: skip
+        )
         result = reference(sentence(setting.models, source, rules), **flags)
         return result.tokens, None, result.num_passes, None
     if family == "self":

@@ -17,8 +17,12 @@ from support.recipes import SCRIPTS, contents, kill_at, read, refuse, run, succe
 RECIPES = sorted(path.stem for path in SCRIPTS.glob("prepare_*.sh") if path.stem != "prepare_demo")
 LANGUAGES, SPLITS = ("en", "de"), ("train", "valid", "test")
 #: Files of Multi30k, their sentences, and how they are called in the data folder.
-MULTI30K = {"train": (60, "train"), "val": (8, "valid"), "test_2016_flickr": (19, "test"),
-            "test_2017_flickr": (5, "test1")}  # fmt: skip
+MULTI30K = {
+    "train": (60, "train"),
+    "val": (8, "valid"),
+    "test_2016_flickr": (19, "test"),
+    "test_2017_flickr": (5, "test1"),
+}
 
 
 def sentences(count, letter, seed):
@@ -284,10 +288,12 @@ def wmt16(source):
     sides = [f"{split}2016-roen-{end}" for split in ("newsdev", "newstest") for end in ends]
     pack(source / "dev.tgz", {f"dev/{side}.sgm": sgm([f"{side}."]) for side in sides})
     return {
-        "raw/train.ro": ["Unu.", "A treia"], "raw/train.en": ["One.", "Third & last"],
-        "raw/valid.ro": ["newsdev2016-roen-src.ro."], "raw/test.en": ["newstest2016-roen-ref.en."],
+        "raw/train.ro": ["Unu.", "A treia"],
+        "raw/train.en": ["One.", "Third & last"],
+        "raw/valid.ro": ["newsdev2016-roen-src.ro."],
+        "raw/test.en": ["newstest2016-roen-ref.en."],
         "tok/train.ro": ["Unu .", "A treia"],
-    }  # fmt: skip
+    }
 
 
 def iwslt15(source):
@@ -312,18 +318,22 @@ def aspec(source):
     for name in ("dev", "devtest", "test"):
         write(source / name / f"{name}.txt", [f"A-1 ||| 1 ||| 東京です ||| It is {name}."])
     return {
-        "raw/train.ja": ["日本語1", "日本語2", "日本語3"], "tok/valid.en": ["It is dev ."],
+        "raw/train.ja": ["日本語1", "日本語2", "日本語3"],
+        "tok/valid.en": ["It is dev ."],
         "tok/train.ja": ["日本_語1", "日本_語2", "日本_語3"],
         "raw/test.en": ["It is devtest.", "It is test."],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fill", "script", "options"), [
-    (wmt16, "wmt16_roen", []),
-    (iwslt15, "iwslt15_envi", ["--workers", 2]),
-    (aspec, "aspec_jaen", ["--segmenter", r"sed s/\(本\|京\)/\1_/"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fill", "script", "options"),
+    [
+        (wmt16, "wmt16_roen", []),
+        (iwslt15, "iwslt15_envi", ["--workers", 2]),
+        (aspec, "aspec_jaen", ["--segmenter", r"sed s/\(本\|京\)/\1_/"]),
+    ],
+)
 def test_what_comes_out(fill, script, options, tmp_path):
     """Of a source, the lines of some files."""
     source, dest = tmp_path / "from", tmp_path / "dest"

@@ -38,9 +38,12 @@ def one_pass(start: int, verifier: str, committed: int, accepted: int = 0) -> di
 
 #: `b` is right, then wrong, then right; `d` before `c` to its left.
 FIVE = record(
-    "a b c d </s>", one_pass(0, "a b x x y", 1), one_pass(1, "x x d y", 0),
-    one_pass(1, "b x d y", 1), one_pass(2, "c d </s>", 3),
-)  # fmt: skip
+    "a b c d </s>",
+    one_pass(0, "a b x x y", 1),
+    one_pass(1, "x x d y", 0),
+    one_pass(1, "b x d y", 1),
+    one_pass(2, "c d </s>", 3),
+)
 
 
 def test_five_tokens_by_hand() -> None:
@@ -68,19 +71,22 @@ def broken(**fields: Any) -> dict[str, Any]:
     return FIVE | {"trace": [first, second | fields, *more]}
 
 
-@pytest.mark.parametrize(("bad", "message"), [
-    (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
-    (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
-    (record(""), "s has no output"),
-    (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-    (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-    (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
-    (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
-    (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
-        record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
-        "s contradicts itself: what it commits at position 1 is not what the model predicted",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
+        (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
+        (record(""), "s has no output"),
+        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
+        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
+        (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
+        (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
+            record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
+            "s contradicts itself: what it commits at position 1 is not what the model predicted",
+        ),
+    ],
+)
 def test_broken_records(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         from_record(bad, "s")
@@ -183,14 +189,17 @@ def test_sentences_of_a_trace(capsys: Any, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("h*")} == {"h-a_b.svg", "h-.._.._x.svg"}
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (["{trace}", "--sentence", "9"], "--sentence: got '9'; allowed: numbers (id) of sentences"),
-    (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
-    (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
-    (["{strange}"], "\\x1b[2J"),
-    (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
-    (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["{trace}", "--sentence", "9"], "--sentence: got '9'; allowed: numbers (id) of sentences"),
+        (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
+        (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
+        (["{strange}"], "\\x1b[2J"),
+        (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
+        (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
+    ],
+)
 def test_mistakes(capsys: Any, tmp_path: Path, args: list[str], message: str) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("trace", "gad", "strange")}
     write(files["trace"], FIVE)

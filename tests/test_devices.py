@@ -23,10 +23,17 @@ def test_an_output_that_is_not_greedys(dtype, monkeypatch):
         gates.hold(row, "cpu")
 
 
-@pytest.mark.parametrize(("tokens", "scores", "whole"), [
-    ([5, 2], [-1.0, -2.0], True), ([5, 6], [-1.0, -2.0], False), ([5, 2], [-1.0], False),
-    ([2, 5, 2], [-1.0, -1.0, -2.0], False), ([5, 2], [-1.0, float("nan")], False), ([], [], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tokens", "scores", "whole"),
+    [
+        ([5, 2], [-1.0, -2.0], True),
+        ([5, 6], [-1.0, -2.0], False),
+        ([5, 2], [-1.0], False),
+        ([2, 5, 2], [-1.0, -1.0, -2.0], False),
+        ([5, 2], [-1.0, float("nan")], False),
+        ([], [], False),
+    ],
+)
 def test_outputs_that_do_not_end_or_have_no_scores(tokens, scores, whole):
     given = torch.tensor(scores)
     hypo = {"tokens": torch.tensor(tokens), "positional_scores": given, "score": given.sum()}

@@ -82,8 +82,11 @@ def test_the_folder_holds_the_teachers_translations(data, whole, corpus):
     copies = {p.name for p in data.iterdir() if p.name.startswith(("dict", "valid", "test"))}
     ours = {f"train.en-de.{lang}.{end}" for lang in WORDS for end in ("bin", "idx")}
     assert {p.name for p in whole.iterdir() if p.is_file()} == {
-        ".lock", "distilled.json", *copies, *ours
-    }  # fmt: skip
+        ".lock",
+        "distilled.json",
+        *copies,
+        *ours,
+    }
     assert all((data / name).read_bytes() == (whole / name).read_bytes() for name in copies)
     raw = {path.name: path.read_text() for path in (whole / "raw").iterdir()}
     assert raw == {name: f"raw {name}\n" for name in ("valid.en", "test.de")}

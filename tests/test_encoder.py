@@ -115,9 +115,11 @@ def relative_error(want, got):
 #: dtype, form -> how far from fairseq's in fp32 it may be. Measured on the demo: 0.006, 0.006,
 #: 0.0006 and 0.023; with two layers in each other's place it is 0.25 and more.
 BOUNDS = {
-    (torch.bfloat16, "packed"): 0.02, (torch.bfloat16, "plain"): 0.02,
-    (torch.float16, "plain"): 0.003, (torch.float32, "int8"): 0.05,
-}  # fmt: skip
+    (torch.bfloat16, "packed"): 0.02,
+    (torch.bfloat16, "plain"): 0.02,
+    (torch.float16, "plain"): 0.003,
+    (torch.float32, "int8"): 0.05,
+}
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's notices that quantisation moves elsewhere
@@ -163,9 +165,16 @@ def pruned_heads(encoder):
 
 
 PARTS = (
-    "", "layers.1", "layers", "layers.0.self_attn", "layers.0.self_attn.out_proj", "layers.1.fc1",
-    "layers.1.final_layer_norm", "embed_tokens", "embed_positions",
-)  # fmt: skip
+    "",
+    "layers.1",
+    "layers",
+    "layers.0.self_attn",
+    "layers.0.self_attn.out_proj",
+    "layers.1.fc1",
+    "layers.1.final_layer_norm",
+    "embed_tokens",
+    "embed_positions",
+)
 STRANGE = {
     **{f"own {name}": subclass(name) for name in PARTS},
     "positions without padding": put("embed_positions", lambda: torch.nn.Embedding(64, 16)),
@@ -180,7 +189,7 @@ STRANGE = {
     "hook": lambda encoder: encoder.layers[0].register_forward_hook(lambda *args: 2 * args[2]),
     "forward": put("layers.0.forward", lambda: lambda x, encoder_padding_mask: x),
     "no bias": put("layers.0.fc1.bias", None),
-}  # fmt: skip
+}
 
 
 def test_strange_encoders_are_left_to_fairseq():

@@ -196,19 +196,25 @@ def test_forms_compute_the_same(rows, bias):
 def test_what_compiles_and_the_best_form():
     """Of weights that a library laid out, only one row in fp32, which is served without it."""
     for form, dtype, rows, compiles in (
-        ("plain", torch.float32, 11, True), ("columns", torch.float32, 11, True),
-        ("packed", torch.float32, 1, True), ("packed", torch.float32, 2, False),
-        ("packed", torch.bfloat16, 1, False), ("int8", torch.float32, 1, False),
-    ):  # fmt: skip
+        ("plain", torch.float32, 11, True),
+        ("columns", torch.float32, 11, True),
+        ("packed", torch.float32, 1, True),
+        ("packed", torch.float32, 2, False),
+        ("packed", torch.bfloat16, 1, False),
+        ("int8", torch.float32, 1, False),
+    ):
         assert weights.compiles(form, dtype, rows) == compiles
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
     packed = "packed" if torch.backends.mkldnn.is_available() else "columns"
     for given, form in (
-        ((torch.float32, cpu, True, 10), "columns"), ((torch.float64, cpu, True, large), "columns"),
-        ((torch.float32, cpu, False, 10), "plain"), ((torch.float16, cpu, True, 10), "plain"),
-        ((torch.float32, gpu, True, 10), "plain"), ((torch.float32, cpu, True, large), packed),
-    ):  # fmt: skip
+        ((torch.float32, cpu, True, 10), "columns"),
+        ((torch.float64, cpu, True, large), "columns"),
+        ((torch.float32, cpu, False, 10), "plain"),
+        ((torch.float16, cpu, True, 10), "plain"),
+        ((torch.float32, gpu, True, 10), "plain"),
+        ((torch.float32, cpu, True, large), packed),
+    ):
         assert weights.best_form(*given) == form
     message = "--engine-dtype or --drafter-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"
     with pytest.raises(UsageError, match=message):

@@ -40,10 +40,16 @@ TOLERANCE = 0.02
 
 WORDS = 53
 UNEVEN = {
-    "encoder_layers": 3, "encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20,
-    "encoder_attention_heads": 3, "decoder_layers": 2, "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 28, "decoder_attention_heads": 2, "max_target_positions": 64,
-}  # fmt: skip
+    "encoder_layers": 3,
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_attention_heads": 3,
+    "decoder_layers": 2,
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 28,
+    "decoder_attention_heads": 2,
+    "max_target_positions": 64,
+}
 
 
 def counted(run):
@@ -66,9 +72,11 @@ def shape_of(model, **settings):
 
 #: Of another size than the verifier in all that may differ.
 DRAFTER = {
-    "decoder_embed_dim": 20, "decoder_ffn_embed_dim": 36, "encoder_embed_dim": 20,
+    "decoder_embed_dim": 20,
+    "decoder_ffn_embed_dim": 36,
+    "encoder_embed_dim": 20,
     "encoder_ffn_embed_dim": 44,
-}  # fmt: skip
+}
 
 
 def plain(task):
@@ -119,31 +127,50 @@ RELAXED = {"accept_topk": 9, "adaptive_block": True, "drafter_shortlist": 31}
 PER_HEAD = {"head_layer": "per_head", "train_first_head": False}
 
 
-@pytest.mark.parametrize(("make", "flags"), [
-    (plain, {"decoding": "greedy"}),
-    (plain, {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
-    (plain, {"decoding": "hgj", "block_size": 3, "jacobi_window": "sliding",
-             "hybrid_length": 11}),
-    (plain, {"decoding": "multiword_beam", "beam": 5}),
-    (drafted, {"decoding": "gad"}),
-    (drafted, {"decoding": "gad_pp", "accept_margin": 9.0} | RELAXED),
-    (partial(drafted, attention="bidirectional", soft_copy=True, decoder_output_dim=14),
-     {"decoding": "gad"}),
-    (assisted, {"decoding": "assisted", "draft_confidence": 0.02}),
-    (partial(assisted, **DRAFTER, decoder_layers=1, decoder_output_dim=14),
-     {"decoding": "assisted", "accept_margin": 9.0} | RELAXED),
-    (drafter_alone, {"decoding": "nat", "block_size": 5}),
-    (partial(headed, variant="output_dim", head_layer="dense", train_first_head=True),
-     {"decoding": "blockwise", "block_size": 4} | RELAXED),
-    (partial(headed, variant="other_dims", beside=True, **PER_HEAD),
-     {"decoding": "blockwise", "block_size": 4}),
-    (partial(headed, variant="other_dims", heads_see_token=True, train_first_head=True),
-     {"decoding": "blockwise", "block_size": 4}),
-    (partial(reordered, arch="ibdecoder_sa_tiny", step=4),
-     {"decoding": "multiword_beam", "beam": 4}),
-    (partial(reordered, arch="double_token_tiny", step=2),
-     {"decoding": "double_token_beam", "beam": 4}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "flags"),
+    [
+        (plain, {"decoding": "greedy"}),
+        (plain, {"decoding": "pgj", "block_size": 4, "jacobi_stop": "unchanged"}),
+        (
+            plain,
+            {"decoding": "hgj", "block_size": 3, "jacobi_window": "sliding", "hybrid_length": 11},
+        ),
+        (plain, {"decoding": "multiword_beam", "beam": 5}),
+        (drafted, {"decoding": "gad"}),
+        (drafted, {"decoding": "gad_pp", "accept_margin": 9.0} | RELAXED),
+        (
+            partial(drafted, attention="bidirectional", soft_copy=True, decoder_output_dim=14),
+            {"decoding": "gad"},
+        ),
+        (assisted, {"decoding": "assisted", "draft_confidence": 0.02}),
+        (
+            partial(assisted, **DRAFTER, decoder_layers=1, decoder_output_dim=14),
+            {"decoding": "assisted", "accept_margin": 9.0} | RELAXED,
+        ),
+        (drafter_alone, {"decoding": "nat", "block_size": 5}),
+        (
+            partial(headed, variant="output_dim", head_layer="dense", train_first_head=True),
+            {"decoding": "blockwise", "block_size": 4} | RELAXED,
+        ),
+        (
+            partial(headed, variant="other_dims", beside=True, **PER_HEAD),
+            {"decoding": "blockwise", "block_size": 4},
+        ),
+        (
+            partial(headed, variant="other_dims", heads_see_token=True, train_first_head=True),
+            {"decoding": "blockwise", "block_size": 4},
+        ),
+        (
+            partial(reordered, arch="ibdecoder_sa_tiny", step=4),
+            {"decoding": "multiword_beam", "beam": 4},
+        ),
+        (
+            partial(reordered, arch="double_token_tiny", step=2),
+            {"decoding": "double_token_beam", "beam": 4},
+        ),
+    ],
+)
 def test_decoding_is_what_torch_counts(tmp_path, make, flags):
     """Decode two sentences one by one; compare each record's count with torch's.
 
@@ -229,9 +256,15 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
 
     def told(log):
         return training_flops.drafter_update(
-            shape, SOURCE, TARGET, 99, model.block_size, glancing > 0, log["sample_size"] / ROWS,
+            shape,
+            SOURCE,
+            TARGET,
+            99,
+            model.block_size,
+            glancing > 0,
+            log["sample_size"] / ROWS,
             tries=99 if errors else 0,
-        )  # fmt: skip
+        )
 
     criterion = BlockNatLoss(task, 0.1, 99, 0, errors, 0.8, glancing, glancing, 300, 0, 0)
     check_update(task, model, criterion, told)
@@ -241,9 +274,12 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
 
 @pytest.mark.parametrize(
     ("variant", "layer", "first", "fine_tuned", "sees"),
-    [("output_dim", "dense", False, True, False), ("other_dims", "per_head", True, False, False),
-     ("output_dim", "dense", True, True, True)],
-)  # fmt: skip
+    [
+        ("output_dim", "dense", False, True, False),
+        ("other_dims", "per_head", True, False, False),
+        ("output_dim", "dense", True, True, True),
+    ],
+)
 def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned, sees):
     """One head at a time, head 0 among them where it learns, and all at once."""
     task = tiny_task(size=WORDS)
@@ -299,8 +335,10 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
     ratios = [sum(a) / sum(b) for a, b in zip(rounds["greedy"], rounds["gad"], strict=True)]
     for row, trained, speed in zip(
         table(capsys, tmp_path, "flops", *files, *path, *drafter, *beside),
-        (2e9, 3e9), (1.0, statistics.median(ratios)), strict=True,
-    ):  # fmt: skip
+        (2e9, 3e9),
+        (1.0, statistics.median(ratios)),
+        strict=True,
+    ):
         cost = operations[row["trace"]] + trained
         assert float(row["training FLOP"]) == trained
         assert float(row["FLOP with training"]) == pytest.approx(cost, rel=1e-3)

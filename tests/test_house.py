@@ -33,17 +33,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "criterions": BASE | {"models"},
     "methods": BASE | {"options", "decoding", "output", "forks"},
     "updates": {"errors"},
-    "tasks": BASE | {"options", "compat", "decoding", "models", "criterions", "methods"}
+    "tasks": BASE
+    | {"options", "compat", "decoding", "models", "criterions", "methods"}
     | {"encoders", "updates"},
     "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
-    "cli": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
+    "cli": BASE
+    | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
     | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"}
     | {"training"},
     "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"}
     | {"methods", "options"},
     "__main__": {"cli"},
-}  # fmt: skip
+}
 
 
 def imports(path: Path, package: Path) -> Iterator[tuple[str, ...]]:
@@ -80,9 +82,16 @@ def test_imports_go_one_way(room: str) -> None:
 LAB = {"analysis", "measure"}
 #: The commands of the core, in cli/.
 CORE_COMMANDS = {
-    "__init__", "main", "arguments", "machines", "translate", "translate_corpus", "doctor", "pack",
+    "__init__",
+    "main",
+    "arguments",
+    "machines",
+    "translate",
+    "translate_corpus",
+    "doctor",
+    "pack",
     "import",
-}  # fmt: skip
+}
 
 
 def test_the_core_imports_nothing_of_the_lab() -> None:

@@ -134,13 +134,16 @@ def test_a_folder_tells_languages_and_sizes(data):
     assert (task.cfg.source_lang, task.cfg.target_lang) == ("lr", "hr")
 
 
-@pytest.mark.parametrize(("file", "change", "words"), [
-    (images.SIZES, "[", "is no JSON"),
-    (images.SIZES, {"hr": {"height": 8, "width": 8.0, "channels": 1}}, "lacks the height"),
-    (images.SIZES, {"hr": vars(Size(8, 8, 3))}, "do not fit, 4×4×1 and 8×8×3"),
-    (images.SIZES, {"lr": vars(Size(2, 2, 1))}, "lr image 0 has 16 intensities; allowed: 4"),
-    ("dict.hr.txt", "".join(f"{n} 1\n" for n in reversed(range(256))), "has other words than"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        (images.SIZES, "[", "is no JSON"),
+        (images.SIZES, {"hr": {"height": 8, "width": 8.0, "channels": 1}}, "lacks the height"),
+        (images.SIZES, {"hr": vars(Size(8, 8, 3))}, "do not fit, 4×4×1 and 8×8×3"),
+        (images.SIZES, {"lr": vars(Size(2, 2, 1))}, "lr image 0 has 16 intensities; allowed: 4"),
+        ("dict.hr.txt", "".join(f"{n} 1\n" for n in reversed(range(256))), "has other words than"),
+    ],
+)
 def test_another_folder_is_named(tmp_path, file, change, words):
     folder = image_folder(tmp_path / "data", pairs={"test": 1})
     path = folder / file

@@ -32,14 +32,17 @@ def test_tokens_are_in_raster_order():
     assert images.tokens(across) == [1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]
 
 
-@pytest.mark.parametrize(("call", "given", "message"), [
-    (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
-    (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
-    (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
-    (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
-    (Size, (2, -1, 3), "width: got"),
-    (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "given", "message"),
+    [
+        (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
+        (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
+        (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
+        (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
+        (Size, (2, -1, 3), "width: got"),
+        (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
+    ],
+)
 def test_what_is_wrong_is_named(call, given, message):
     with pytest.raises(UsageError, match=message):
         call(*given)
@@ -160,16 +163,34 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
     ]
     out, document = tmp_path / "deep" / "pictures", tmp_path / "table.json"
     status, _, _ = run(
-        capsys, "images", "compare", data, greedy, f"blockwise={block}", "--out", out,
-        "--stats", *stats, "--first", 3, "--scale", 2, "--json", document,
-    )  # fmt: skip
+        capsys,
+        "images",
+        "compare",
+        data,
+        greedy,
+        f"blockwise={block}",
+        "--out",
+        out,
+        "--stats",
+        *stats,
+        "--first",
+        3,
+        "--scale",
+        2,
+        "--json",
+        document,
+    )
     assert status == 0
     rows = json.loads(document.read_text())["rows"]
     # Off by one everywhere: 48.13 dB; by two: 42.11; without error, one intensity off by one.
     assert rows[0] == {
-        "system": "greedy", "PSNR": 48.13, "95% interval": "48.13 to 48.13",
-        "against the first": "-", "passes per image": 65.0, "mean accepted block": 1.0,
-    }  # fmt: skip
+        "system": "greedy",
+        "PSNR": 48.13,
+        "95% interval": "48.13 to 48.13",
+        "against the first": "-",
+        "passes per image": 65.0,
+        "mean accepted block": 1.0,
+    }
     best = 48.1308 + 10 * np.log10(64)
     mean = (4 * 42.1102 + best) / 5
     assert (rows[1]["system"], rows[1]["PSNR"]) == ("blockwise", round(mean, 2))
@@ -196,17 +217,20 @@ def line(kind: str, number: int) -> str:
     return f"{kind}-{number}\t{score}{' '.join(map(str, images.tokens(pixels)))}\n"
 
 
-@pytest.mark.parametrize(("spoilt", "arguments", "words"), [
-    (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
-    ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
-    (line("H", 1), "{whole}", "got two lines H-1"),
-    (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
-    (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),
-    ("", "{whole} --stats x={more}", "more.jsonl, line 6: got 'image 5'"),
-    ("", "{whole} --stats x={less}", "less.jsonl: got no line for image 4"),
-    ("", "{whole} --stats x={long}", "line 1: got 65 tokens, 66 of them accepted"),
-    ("", "{whole} --json {whole}", "--json: got"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spoilt", "arguments", "words"),
+    [
+        (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
+        ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
+        (line("H", 1), "{whole}", "got two lines H-1"),
+        (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
+        (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),
+        ("", "{whole} --stats x={more}", "more.jsonl, line 6: got 'image 5'"),
+        ("", "{whole} --stats x={less}", "less.jsonl: got no line for image 4"),
+        ("", "{whole} --stats x={long}", "line 1: got 65 tokens, 66 of them accepted"),
+        ("", "{whole} --json {whole}", "--json: got"),
+    ],
+)
 def test_mistakes_are_named(data, tmp_path, capsys, spoilt, arguments, words):
     whole = generated(tmp_path / "x.txt", shifted(1))
     if spoilt:

@@ -31,8 +31,21 @@ def imported(family: str) -> tuple[Saved, Path, Any, Any]:
     made = saved(family)
     out = made.folder.with_name("out")
     languages = [one.strip("_") for one in made.languages] or ["en", "de"]
-    assert main(["import", "hf", str(made.folder), str(out), "--target", languages[1], "--source",
-                 languages[0]]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "import",
+                "hf",
+                str(made.folder),
+                str(out),
+                "--target",
+                languages[1],
+                "--source",
+                languages[0],
+            ]
+        )
+        == 0
+    )
     return made, out, *load(out)
 
 
@@ -107,9 +120,12 @@ def test_text_is_split_and_joined_as_by_transformers() -> None:
     lines = ["She  sings!", *(DEMO / "raw/demo.en").read_text("utf-8").splitlines()[:12]]
     given = tokenizer(lines, return_tensors="pt", padding=True)
     found = made.model.generate(
-        **given, max_new_tokens=64, do_sample=False, forced_eos_token_id=0,
+        **given,
+        max_new_tokens=64,
+        do_sample=False,
+        forced_eos_token_id=0,
         bad_words_ids=[[made.model.config.pad_token_id]],
-    )  # fmt: skip
+    )
     wanted = tokenizer.batch_decode(found, skip_special_tokens=True)
     ours = fairseq_paradec.load(out).translate(lines, decoding="greedy")
     assert ours == wanted and any(ours)
@@ -128,8 +144,9 @@ def test_tokens_of_languages_are_no_text() -> None:
     mixed = ["__fr__", *split[2:4], "__de__", *split[4:], "__fr__"]
     assert pair.decode(" ".join(mixed)) == "Ein Hund"
     assert there("Ein Hund")["input_ids"] == [
-        *(made.numbers[word] for word in pair.encode("Ein Hund").split()), 2
-    ]  # fmt: skip
+        *(made.numbers[word] for word in pair.encode("Ein Hund").split()),
+        2,
+    ]
 
 
 def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
@@ -213,7 +230,7 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("npz", {"enc-depth": 1}, EN_DE, "encoder_l2|an unknown weight"),
     ("npz", lose("decoder.yml"), EN_DE, "decoder.yml|missing"),
     ("npz", put("words.yml", b"\xff"), EN_DE, "words.yml|damaged"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))

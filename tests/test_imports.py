@@ -9,9 +9,23 @@ from support.commands import DEMO, ROOT
 
 #: What takes time to load, and translates nothing.
 HEAVY = {
-    "IPython", "PIL", "jsonschema", "matplotlib", "networkx", "nltk", "pandas", "pyarrow", "ray",
-    "rouge_score", "scipy", "sentencepiece", "skimage", "sklearn", "torchaudio", "transformers",
-}  # fmt: skip
+    "IPython",
+    "PIL",
+    "jsonschema",
+    "matplotlib",
+    "networkx",
+    "nltk",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "rouge_score",
+    "scipy",
+    "sentencepiece",
+    "skimage",
+    "sklearn",
+    "torchaudio",
+    "transformers",
+}
 
 LOADED = "json.dumps(sorted({name.partition('.')[0] for name in sys.modules}))"
 
@@ -20,9 +34,12 @@ def python(code: str, *args: object) -> str:
     """The last line of what a new process prints, which has imported nothing before."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"import json, sys\n{code}", *map(str, args)],
-        cwd=ROOT, env=commands.environment({"PYTHONPATH": str(ROOT)}), capture_output=True,
-        text=True, timeout=commands.LONGEST,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=commands.environment({"PYTHONPATH": str(ROOT)}),
+        capture_output=True,
+        text=True,
+        timeout=commands.LONGEST,
+    )
     return commands.succeed(done).stdout.splitlines()[-1]
 
 

@@ -45,17 +45,37 @@ def test_calls_inside_calls_are_counted_once():
     generator = SimpleNamespace(scorer=scorer(), draft_scorer=scorer(), projection=scorer())
     clock = StandingClock(generator, modules.PARTS)
     assert modules.profile(SimpleNamespace(translate=translate), clock, 0) == {
-        "encoder and keys": 15, "drafter's encoder and keys": 5, "drafter's decoder": 40,
-        "drafter's vocabulary": 4, "decoder": 60, "vocabulary": 2, "rest": 15, "all": 141,
-    }  # fmt: skip
+        "encoder and keys": 15,
+        "drafter's encoder and keys": 5,
+        "drafter's decoder": 40,
+        "drafter's vocabulary": 4,
+        "decoder": 60,
+        "vocabulary": 2,
+        "rest": 15,
+        "all": 141,
+    }
 
 
 def test_the_table(tmp_path, capsys):
     out = tmp_path / "modules.json"
-    command = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "greedy", "--decoder",
-               "quick=pgj --block-size 3", "--decoder",
-               f"both=assisted --drafter-path {DEMO / 'model.pt'}", "--sentences", "3", "--rounds",
-               "2", "--busy", "--out", str(out)]  # fmt: skip
+    command = [
+        str(DEMO),
+        "--path",
+        str(DEMO / "model.pt"),
+        "--decoder",
+        "greedy",
+        "--decoder",
+        "quick=pgj --block-size 3",
+        "--decoder",
+        f"both=assisted --drafter-path {DEMO / 'model.pt'}",
+        "--sentences",
+        "3",
+        "--rounds",
+        "2",
+        "--busy",
+        "--out",
+        str(out),
+    ]
     assert paradec(["modules", *command]) == 0
     greedy, quick, both = rows = json.loads(out.read_text())["rows"]
     assert [row["decoder"] for row in rows] == ["greedy", "quick", "both"]

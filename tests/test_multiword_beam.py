@@ -23,12 +23,13 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 #: fairseq's limits: none, and each of them in turn.
 LIMITS: dict[str, Limits] = {
-    "model": Limits(max_len_b=200), "short": Limits(max_len_b=5, lenpen=0.6),
+    "model": Limits(max_len_b=200),
+    "short": Limits(max_len_b=5, lenpen=0.6),
     "ratio": Limits(max_len_a=0.8, max_len_b=2, lenpen=0.0),
     "empty": Limits(min_len=0, max_len_b=9),
     "min": Limits(min_len=6, max_len_b=9, unnormalized=True),
     "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
-}  # fmt: skip
+}
 
 
 def same_as_twin(
@@ -179,21 +180,24 @@ def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
             assert got[0]["tokens"].tolist()[: len(wanted)] == wanted
 
 
-@pytest.mark.parametrize("given, flags, message", [
-    ("ibdecoder", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
-    ("ibdecoder", {"decoding": "double_token_beam"}, "--decoding: got .*; .*multiword_beam"),
-    ("ibdecoder", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
-    ("ibdecoder", {"beam": 0}, "--beam: got "),
-    ("ibdecoder", {"audit": True}, "--audit: got "),
-    ("ibdecoder", {"block_size": 3}, "--block-size: got "),
-    ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
-    ("ibdecoder", {"deduplicate_ngrams": 2, "trace_file": "t"}, "--deduplicate-ngrams: got "),
-    ("ibdecoder", {"sampling": True}, "--sampling: got "),
-    ("double_token", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*double_token_beam"),
-    ("double_token", {"decoding": "multiword_beam"}, "--decoding: got .*; .*double_token_beam"),
-    ("double_token", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
-    (None, {"decoding": "double_token_beam"}, "--path: .*double_token"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, flags, message",
+    [
+        ("ibdecoder", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*multiword_beam"),
+        ("ibdecoder", {"decoding": "double_token_beam"}, "--decoding: got .*; .*multiword_beam"),
+        ("ibdecoder", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+        ("ibdecoder", {"beam": 0}, "--beam: got "),
+        ("ibdecoder", {"audit": True}, "--audit: got "),
+        ("ibdecoder", {"block_size": 3}, "--block-size: got "),
+        ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
+        ("ibdecoder", {"deduplicate_ngrams": 2, "trace_file": "t"}, "--deduplicate-ngrams: got "),
+        ("ibdecoder", {"sampling": True}, "--sampling: got "),
+        ("double_token", {"decoding": "hgj"}, "--decoding: got 'hgj'; .*double_token_beam"),
+        ("double_token", {"decoding": "multiword_beam"}, "--decoding: got .*; .*double_token_beam"),
+        ("double_token", {"prefix_tokens": PREFIXES}, "--prefix-size: got 3; allowed: 0"),
+        (None, {"decoding": "double_token_beam"}, "--path: .*double_token"),
+    ],
+)
 def test_what_it_cannot_honour_is_refused(
     given: str | None, flags: dict[str, Any], message: str
 ) -> None:

@@ -215,11 +215,17 @@ def test_a_source_may_hold_pad(variant: str) -> None:
     torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
 
 
-@pytest.mark.parametrize("arch, options", [
-    ("ibdecoder_tiny", {}), ("double_token_tiny", {}), ("transformer_both_ends_tiny", {}),
-    ("ibdecoder_sa_tiny", {}), ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
-    ("ibdecoder_sa_tiny", {"independent_directions": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arch, options",
+    [
+        ("ibdecoder_tiny", {}),
+        ("double_token_tiny", {}),
+        ("transformer_both_ends_tiny", {}),
+        ("ibdecoder_sa_tiny", {}),
+        ("ibdecoder_sa_tiny", {"vanilla_mask": True}),
+        ("ibdecoder_sa_tiny", {"independent_directions": True}),
+    ],
+)
 def test_steps_in_another_order(arch: str, options: dict[str, bool]) -> None:
     """Beams of models that write several words a step."""
     task = tiny_task()

@@ -22,12 +22,26 @@ from fairseq_paradec.tasks.flags import ParallelTranslationConfig
 NAN = float("nan")
 SLIDING = {"jacobi_window": "sliding"}
 GOOD = {
-    "block_size": 3, "jacobi_window": "block", "jacobi_init": "bos", "jacobi_length": "grow",
-    "jacobi_stop": "unchanged", "hybrid_length": 7, "drafter_path": "drafter.pt", "accept_topk": 4,
-    "accept_margin": 2.5, "accept_distance": 2, "min_block": 2, "adaptive_block": True,
-    "drafter_shortlist": 100, "drafter_dtype": "bf16", "speed_profile": "profile.json",
-    "latency_budget_ms": 20.0, "deduplicate_ngrams": 2, "draft_confidence": 0.4, "draft_tree": 24,
-}  # fmt: skip
+    "block_size": 3,
+    "jacobi_window": "block",
+    "jacobi_init": "bos",
+    "jacobi_length": "grow",
+    "jacobi_stop": "unchanged",
+    "hybrid_length": 7,
+    "drafter_path": "drafter.pt",
+    "accept_topk": 4,
+    "accept_margin": 2.5,
+    "accept_distance": 2,
+    "min_block": 2,
+    "adaptive_block": True,
+    "drafter_shortlist": 100,
+    "drafter_dtype": "bf16",
+    "speed_profile": "profile.json",
+    "latency_budget_ms": 20.0,
+    "deduplicate_ngrams": 2,
+    "draft_confidence": 0.4,
+    "draft_tree": 24,
+}
 ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}
 
@@ -129,38 +143,41 @@ def test_auto_refuses_what_is_only_of_a_method(name):
         assert generator.config.decoding == "multiword_beam"
 
 
-@pytest.mark.parametrize(("decoding", "options", "words"), [
-    ("gready", {}, "--decoding gready greedy hgj"),
-    ("auto", {"block_size": 0}, "--block-size 0 from 1"),
-    ("hgj", {"block_size": 2.5}, "--block-size 2.5 from 1"),
-    ("hgj", {"block_size": False}, "--block-size False from 1"),
-    ("hgj", {"hybrid_length": 0}, "--hybrid-length 0 from 1"),
-    ("hgj", {"adaptive_block": True}, "--adaptive-block True --jacobi-window sliding"),
-    ("gad", {"drafter_path": ""}, "--drafter-path block_nat gad"),
-    ("gad_pp", {"drafter_path": None}, "--drafter-path block_nat gad_pp"),
-    ("gad_pp", {"accept_topk": 0}, "--accept-topk 0 from 1"),
-    ("gad_pp", {"accept_margin": -0.1}, "--accept-margin -0.1 from 0"),
-    ("gad_pp", {"accept_margin": NAN}, "--accept-margin nan from 0"),
-    ("gad_pp", {"accept_margin": "1"}, "--accept-margin '1' from 0"),
-    ("blockwise", {"accept_distance": -1}, "--accept-distance -1 from 0"),
-    ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
-    ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
-    ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
-    ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
-    ("blockwise", {"min_block": 2, "draft_tree": 4}, "--draft-tree 4 --min-block"),
-    ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
-    ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
-    ("nat", {"audit": True}, "--audit True nat"),
-    ("beam", {"audit": True}, "--audit"),
-    ("pj", {"jacobi_init": "zero"}, "--jacobi-init zero source-copy"),
-    ("pj", {"jacobi_length": "ref"}, "--jacobi-length ref oracle"),
-    ("pgj", {"jacobi_window": "x"}, "--jacobi-window x sliding"),
-    ("pgj", SLIDING | {"jacobi_stop": "unchanged"}, "--jacobi-stop unchanged prefix sliding"),
-    ("greedy", {"stats_file": "x", "trace_file": "x"}, "--trace-file --stats-file"),
-    ("greedy", {"stats_file": "none/x.jsonl"}, "--stats-file folder"),
-    ("greedy", {"trace_file": "."}, "--trace-file folder"),
-    ("greedy", {"stats_file": ""}, "--stats-file ''"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("decoding", "options", "words"),
+    [
+        ("gready", {}, "--decoding gready greedy hgj"),
+        ("auto", {"block_size": 0}, "--block-size 0 from 1"),
+        ("hgj", {"block_size": 2.5}, "--block-size 2.5 from 1"),
+        ("hgj", {"block_size": False}, "--block-size False from 1"),
+        ("hgj", {"hybrid_length": 0}, "--hybrid-length 0 from 1"),
+        ("hgj", {"adaptive_block": True}, "--adaptive-block True --jacobi-window sliding"),
+        ("gad", {"drafter_path": ""}, "--drafter-path block_nat gad"),
+        ("gad_pp", {"drafter_path": None}, "--drafter-path block_nat gad_pp"),
+        ("gad_pp", {"accept_topk": 0}, "--accept-topk 0 from 1"),
+        ("gad_pp", {"accept_margin": -0.1}, "--accept-margin -0.1 from 0"),
+        ("gad_pp", {"accept_margin": NAN}, "--accept-margin nan from 0"),
+        ("gad_pp", {"accept_margin": "1"}, "--accept-margin '1' from 0"),
+        ("blockwise", {"accept_distance": -1}, "--accept-distance -1 from 0"),
+        ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
+        ("blockwise", {"accept_topk": 2, "accept_distance": 2}, "--accept-distance --accept-topk"),
+        ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
+        ("assisted", {"draft_confidence": 1.5}, "--draft-confidence 1.5 from 0 to 1"),
+        ("blockwise", {"min_block": 2, "draft_tree": 4}, "--draft-tree 4 --min-block"),
+        ("assisted", {"accept_margin": 1.0}, "--accept-margin 1.0 --accept-topk"),
+        ("greedy", {"engine_dtype": "fp8"}, "--engine-dtype fp8 fp32 int8"),
+        ("nat", {"audit": True}, "--audit True nat"),
+        ("beam", {"audit": True}, "--audit"),
+        ("pj", {"jacobi_init": "zero"}, "--jacobi-init zero source-copy"),
+        ("pj", {"jacobi_length": "ref"}, "--jacobi-length ref oracle"),
+        ("pgj", {"jacobi_window": "x"}, "--jacobi-window x sliding"),
+        ("pgj", SLIDING | {"jacobi_stop": "unchanged"}, "--jacobi-stop unchanged prefix sliding"),
+        ("greedy", {"stats_file": "x", "trace_file": "x"}, "--trace-file --stats-file"),
+        ("greedy", {"stats_file": "none/x.jsonl"}, "--stats-file folder"),
+        ("greedy", {"trace_file": "."}, "--trace-file folder"),
+        ("greedy", {"stats_file": ""}, "--stats-file ''"),
+    ],
+)
 def test_wrong_values(decoding, options, words):
     with pytest.raises(UsageError) as error:
         config(**needed(decoding) | options, decoding=decoding)
@@ -170,11 +187,21 @@ def test_wrong_values(decoding, options, words):
 
 #: What fairseq's own searches can do.
 FAIRSEQS = {
-    "nbest": 2, "sampling": True, "constraints": "ordered", "lm_path": "lm.pt",
-    "no_repeat_ngram_size": 3, "print_alignment": "hard", "replace_unk": "dict.txt",
-    "match_source_len": True, "diverse_beam_groups": 2, "diversity_rate": 0.5,
-    "retain_dropout": True, "score_reference": True, "beam": 4, "temperature": 0.0,
-}  # fmt: skip
+    "nbest": 2,
+    "sampling": True,
+    "constraints": "ordered",
+    "lm_path": "lm.pt",
+    "no_repeat_ngram_size": 3,
+    "print_alignment": "hard",
+    "replace_unk": "dict.txt",
+    "match_source_len": True,
+    "diverse_beam_groups": 2,
+    "diversity_rate": 0.5,
+    "retain_dropout": True,
+    "score_reference": True,
+    "beam": 4,
+    "temperature": 0.0,
+}
 
 
 @pytest.mark.parametrize("decoding", METHODS)
@@ -195,13 +222,16 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
             task.build_generator([own.get(decoding, model)], args)
 
 
-@pytest.mark.parametrize(("flags", "words"), [
-    ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
-    ({"audit": True}, "--audit: got True; allowed: it without --sampling"),
-    ({"accept_topk": 2}, "--accept-topk: got 2; allowed: it without --sampling"),
-    ({"draft_tree": 4}, "--draft-tree: got 4; allowed: it without --sampling"),
-    ({"sampling": False, "sampling_topk": 3}, "--sampling-topk: got 3; .*it with --sampling"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
+        ({"audit": True}, "--audit: got True; allowed: it without --sampling"),
+        ({"accept_topk": 2}, "--accept-topk: got 2; allowed: it without --sampling"),
+        ({"draft_tree": 4}, "--draft-tree: got 4; allowed: it without --sampling"),
+        ({"sampling": False, "sampling_topk": 3}, "--sampling-topk: got 3; .*it with --sampling"),
+    ],
+)
 def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):
     task, model = built("default")
     path = lend(task, model, tiny_drafter(task) if "decoding" in flags else model)
@@ -253,16 +283,19 @@ def test_a_report_does_not_overwrite_other_data(tmp_path):
         open_report("--stats-file", "/proc/none/x")
 
 
-@pytest.mark.parametrize(("name", "value", "allowed"), [
-    ("max_len_b", "x", "a whole number"),
-    ("max_len_b", 2.5, "a whole number"),
-    ("max_len_a", "1", "a number"),
-    ("beam", "5", "a whole number from 1 up"),
-    ("nbest", 0, "a whole number from 1 up"),
-    ("unnormalized", "no", "True or False"),
-    ("temperature", 0, "a number above 0"),
-    ("stats_file", 3, "a text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_len_b", "x", "a whole number"),
+        ("max_len_b", 2.5, "a whole number"),
+        ("max_len_a", "1", "a number"),
+        ("beam", "5", "a whole number from 1 up"),
+        ("nbest", 0, "a whole number from 1 up"),
+        ("unnormalized", "no", "True or False"),
+        ("temperature", 0, "a number above 0"),
+        ("stats_file", 3, "a text"),
+    ],
+)
 def test_values_of_another_type_are_refused_wherever_they_come_from(name, value, allowed):
     """Also fairseq's own settings, as keywords, from a Namespace, and in a config made by hand."""
     said = f"{flag(name)}: got {value!r}; allowed: {allowed}$"

@@ -18,12 +18,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         arch: (arch, {})
         for arch in (
-            "ibdecoder", "ibdecoder_sa", "imdecoder", "sa_transformer", "transformer_r2l",
-            "transformer_both_ends", "double_token", "double_token_l2r", "double_token_r2l",
+            "ibdecoder",
+            "ibdecoder_sa",
+            "imdecoder",
+            "sa_transformer",
+            "transformer_r2l",
+            "transformer_both_ends",
+            "double_token",
+            "double_token_l2r",
+            "double_token_r2l",
         )
     },
     "ibdecoder-zero": ("ibdecoder", {"start_rows": "zero"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("given", MODELS)
@@ -32,8 +39,9 @@ def test_sentences_are_learned_by_heart(given: str) -> None:
     (arch, options), (task, samples) = MODELS[given], sentences()
     ends = {"max_source_positions": 32, "max_target_positions": 32}
     torch.manual_seed(1)
-    model = build(task, arch, **SIZES, **ends, share_all_embeddings=True,
-                  **{"start_rows": None} | options)  # fmt: skip
+    model = build(
+        task, arch, **SIZES, **ends, share_all_embeddings=True, **{"start_rows": None} | options
+    )
     task._model = model
     ordered = [task.in_model_order(sample) for sample in samples]
     criterion = LeanCrossEntropy(task, False, 0.0, 0, True)

@@ -20,9 +20,25 @@ from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_piece
 from fairseq_paradec.measure.specs import read
 
 #: The shortest run: random weights, one repetition in one round.
-QUICK = ["--arch-size", "tiny", "--vocabulary", "50", "--rounds", "1", "--repetitions", "1",
-         "--memory-mib", "1", "--matrix", "32", "--chunks", "1,5", "--block-sizes", "4",
-         "--busy"]  # fmt: skip
+QUICK = [
+    "--arch-size",
+    "tiny",
+    "--vocabulary",
+    "50",
+    "--rounds",
+    "1",
+    "--repetitions",
+    "1",
+    "--memory-mib",
+    "1",
+    "--matrix",
+    "32",
+    "--chunks",
+    "1,5",
+    "--block-sizes",
+    "4",
+    "--busy",
+]
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 OTHER = ROOT / "results" / "modules-tiny.json"
 
@@ -49,15 +65,18 @@ def test_pieces_counted_by_hand():
     cache = 2 * (2 * 2 * 7 * 16 * 4)
     assert {n: (p["weights"], p["cache_bytes"], p["flops"]) for n, p in pieces.items()} == {
         "embedding": (6 * 16 + 6 * 16, 0, 0),  # a row of words and one of positions for each token
-        "self-attention":
-            (2 * (4 * 16 * 16 + 4 * 16), cache, 2 * (2 * 6 * 4 * 16 * 16 + 4 * 6 * 7 * 16)),
+        "self-attention": (
+            2 * (4 * 16 * 16 + 4 * 16),
+            cache,
+            2 * (2 * 6 * 4 * 16 * 16 + 4 * 6 * 7 * 16),
+        ),
         "cross-attention":  # keys and values are made by the encoder
-            (2 * (2 * 16 * 16 + 2 * 16), cache, 2 * (2 * 6 * 2 * 16 * 16 + 4 * 6 * 7 * 16)),
+        (2 * (2 * 16 * 16 + 2 * 16), cache, 2 * (2 * 6 * 2 * 16 * 16 + 4 * 6 * 7 * 16)),
         "feed-forward": (2 * (2 * 16 * 32 + 32 + 16), 0, 2 * (2 * 6 * 2 * 16 * 32)),
         "norms": (2 * 3 * 2 * 16, 0, 0),
         "projection": (40 * 16, 0, 2 * 6 * 40 * 16),
         "log-softmax and argmax": (0, 0, 0),
-    }  # fmt: skip
+    }
     for kind in ("torch", "native"):
         eighth = {p["name"]: p for p in decoder_pieces(scorer_of(dtype="int8", kind=kind), 7, 3, 7)}
         # Weights of products in 8 bits; biases, and what is no product, in fp32.
@@ -102,12 +121,21 @@ def made(**changes):
 
     def one(part, chunk, ms, read, flops):
         piece = {"name": "all", "weights": 0, "bytes": read, "cache_bytes": 0, "flops": flops}
-        return {"part": part, "engine": "fp32", "chunk": chunk, "seconds": [[ms / 1000] * 2],
-                "pieces": [piece | {"dtype": "fp32"}]}  # fmt: skip
+        return {
+            "part": part,
+            "engine": "fp32",
+            "chunk": chunk,
+            "seconds": [[ms / 1000] * 2],
+            "pieces": [piece | {"dtype": "fp32"}],
+        }
 
     def search(name, ms, encoder, **more):
-        return {"name": name, "passes": 21, "seconds": [[21 * ms / 1000]],
-                "encoder_seconds": [[encoder / 1000]]} | more  # fmt: skip
+        return {
+            "name": name,
+            "passes": 21,
+            "seconds": [[21 * ms / 1000]],
+            "encoder_seconds": [[encoder / 1000]],
+        } | more
 
     return {
         "setting": {"engines": ["fp32"]},
@@ -123,18 +151,20 @@ def made(**changes):
             one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
             one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
             one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
-            one("drafter's encoder", None, 0.5, 10**5, 1), one("drafter", 4, 2.0, 10**6, 1),
+            one("drafter's encoder", None, 0.5, 10**5, 1),
+            one("drafter", 4, 2.0, 10**6, 1),
             one("token drafter's encoder", None, 0.25, 10**5, 1),
             one("token drafter", 1, 1.0, 10**6, 1),
         ],
         "searches": [
-            search("fairseq beam 5", 10.0, 5.0), search("fairseq greedy", 8.0, 5.0),
+            search("fairseq beam 5", 10.0, 5.0),
+            search("fairseq greedy", 8.0, 5.0),
             search("greedy", 4.5, 3.0, loop_seconds=[[21 * 0.0001]]),
             search(pass_costs.LOOPED, 5.0, 3.0, loop_seconds=[[21 * 0.0005]]),
             search("CTranslate2 greedy", 3.0, 1.0, engine="ctranslate2"),
         ],
         "acceptance": None,
-    } | changes  # fmt: skip
+    } | changes
 
 
 def test_the_floor_is_the_larger_of_reading_and_computing():
@@ -151,32 +181,58 @@ def test_the_floor_is_the_larger_of_reading_and_computing():
     assert with_keys.seconds == pytest.approx(0.003)
     rows = {row["pass"]: row for row in pass_costs.tables(document)[1]["rows"]}
     assert rows["decoder, 5 tokens"] == {
-        "pass": "decoder, 5 tokens", "engine": "fp32", "ms": 6.0, "quartiles": "6.0-6.0",
-        "of 1 token": "1.50x", "MiB read": 1.91, "MFLOP": 50.0, "floor, ms": 5.0,
-        "floor by": "computing", "distance": "1.20x",
-    }  # fmt: skip
+        "pass": "decoder, 5 tokens",
+        "engine": "fp32",
+        "ms": 6.0,
+        "quartiles": "6.0-6.0",
+        "of 1 token": "1.50x",
+        "MiB read": 1.91,
+        "MFLOP": 50.0,
+        "floor, ms": 5.0,
+        "floor by": "computing",
+        "distance": "1.20x",
+    }
 
 
 def test_an_estimate_by_hand():
     systems = [
-        {"label": label, "passes": passes, "tokens": 14.0, "chunk": chunk, "masks": masks,
-         "search": label if label.startswith("fairseq") else None}
+        {
+            "label": label,
+            "passes": passes,
+            "tokens": 14.0,
+            "chunk": chunk,
+            "masks": masks,
+            "search": label if label.startswith("fairseq") else None,
+        }
         for label, passes, chunk, masks in (
-            ("fairseq beam 5", 15.0, 1, None), ("fairseq greedy", 14.0, 1, None),
-            ("greedy", 14.0, 1, None), ("pgj", 12.0, 4, None),
-            ("gad", 5.0, 5, 4), ("gad 9", 4.0, 10, 9),
+            ("fairseq beam 5", 15.0, 1, None),
+            ("fairseq greedy", 14.0, 1, None),
+            ("greedy", 14.0, 1, None),
+            ("pgj", 12.0, 4, None),
+            ("gad", 5.0, 5, 4),
+            ("gad 9", 4.0, 10, 9),
         )
-    ]  # fmt: skip
+    ]
     systems.append(systems[3] | {"label": "assisted", "passes": 5.0, "chunk": 4, "steps": 3})
-    given = {"file": "x.json", "systems": systems, "left_out": ["`pj`: unknown"],
-             "block_size": 4, "assumed": ["gad"]}  # fmt: skip
+    given = {
+        "file": "x.json",
+        "systems": systems,
+        "left_out": ["`pj`: unknown"],
+        "block_size": 4,
+        "assumed": ["gad"],
+    }
     document = made(acceptance=given)
     assert pass_costs.loop_seconds(document, "fp32") == pytest.approx(0.0005)
     assert pass_costs.tables(document)[2]["rows"][-1] == {
-        "decoder": "CTranslate2 greedy", "engine": "ctranslate2", "ms per token": 3.0,
-        "quartiles": "3.0-3.0", "loop, ms": "-", "floor of a pass, ms": 2.0, "distance": "1.50x",
+        "decoder": "CTranslate2 greedy",
+        "engine": "ctranslate2",
+        "ms per token": 3.0,
+        "quartiles": "3.0-3.0",
+        "loop, ms": "-",
+        "floor of a pass, ms": 2.0,
+        "distance": "1.50x",
         "encoder, ms": 1.0,
-    }  # fmt: skip
+    }
     table = pass_costs.tables(document)[-1]
     assert table["title"].startswith("Estimate") and table["notes"][0].startswith("An ESTIMATE")
     rows = {row["decoder"]: row for row in table["rows"]}
@@ -232,14 +288,25 @@ def test_the_document(document):
     assert (setting["vocabulary"], setting["batch"], setting["threads"]) == (50, 1, 1)
     bf16 = [one for one in document["passes"] if one["engine"] == "native-bf16"]
     named = [(one["part"], one["chunk"]) for one in bf16]
-    assert named == [("encoder", None), ("decoder", 1), ("decoder", 5),
-                     ("drafter's encoder", None), ("drafter", 4),
-                     ("token drafter's encoder", None), ("token drafter", 1),
-                     ("heads", 4)]  # fmt: skip
+    assert named == [
+        ("encoder", None),
+        ("decoder", 1),
+        ("decoder", 5),
+        ("drafter's encoder", None),
+        ("drafter", 4),
+        ("token drafter's encoder", None),
+        ("token drafter", 1),
+        ("heads", 4),
+    ]
     assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
-        ("fairseq", 21), ("fairseq", 21), ("torch", 21), ("native-bf16", 21), ("native-bf16", 21),
-        ("ctranslate2", 20), ("ctranslate2-int8", 20),
-    ]  # fmt: skip
+        ("fairseq", 21),
+        ("fairseq", 21),
+        ("torch", 21),
+        ("native-bf16", 21),
+        ("native-bf16", 21),
+        ("ctranslate2", 20),
+        ("ctranslate2-int8", 20),
+    ]
     own = document["searches"][2]
     assert own["name"] == "greedy" and 0 < own["loop_seconds"][0][0] < own["seconds"][0][0]
     rows = document["tables"][3]["rows"]

@@ -58,9 +58,11 @@ def test_tokens_are_cut_and_stay(tmp_path):
     limits = ["--max-document", 400, "--max-summary", 100]
     kill_at("subword_nmt.learn_bpe", NAME, "--from", texts, "--tokenized", *limits, dest)
     for name, count in (
-        ("train.summary", 100), ("valid.summary", 120), ("train.document", 400),
+        ("train.summary", 100),
+        ("valid.summary", 120),
+        ("train.document", 400),
         ("valid.document", 400),
-    ):  # fmt: skip
+    ):
         assert read(dest / "tok" / name)[1].split() == read(texts / name)[1].split()[:count]
     assert read(dest / "tok" / "test.document")[:3] == ["a b c d e", "", "x 's &lt; y"]
     assert read(dest / "raw" / "test.document")[2] == "x's < y"  # by English rules

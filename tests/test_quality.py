@@ -67,11 +67,14 @@ def test_psnr_by_hand():
     assert black.scores(["0 1"])["PSNR"] == pytest.approx(black.best)  # nothing else is as good
 
 
-@pytest.mark.parametrize(("texts", "said"), [
-    (["1 2", "1 2 3"], "output 2: tokens: got '3 of them'; allowed: 2, for 1×2×1"),
-    (["1 <unk>", "1 2"], "output 1: intensity: got '<unk>'; allowed: 0 to 255"),
-    (["1 2", "1 256"], "output 2: tokens[1]: got 256; allowed: 0 to 255"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["1 2", "1 2 3"], "output 2: tokens: got '3 of them'; allowed: 2, for 1×2×1"),
+        (["1 <unk>", "1 2"], "output 1: intensity: got '<unk>'; allowed: 0 to 255"),
+        (["1 2", "1 256"], "output 2: tokens[1]: got 256; allowed: 0 to 255"),
+    ],
+)
 def test_what_is_no_image_is_named(texts, said):
     judge = ImageQuality(["1 2", "3 4"], PAIR, resamples=2)
     with pytest.raises(UsageError, match=re.escape(said)):
@@ -87,23 +90,26 @@ LIN = "w1 w3 w8 w9 w5 . w1 w2 w6 w7 w8 .", "w1 w2 w3 w4 w5 ."
 MARKED = "a b sep c", "a sep b d"
 
 
-@pytest.mark.parametrize(("pair", "mark", "kind", "precision", "recall"), [
-    # the (2 and 2), cat (2, but 1 in the reference), on, mat: 5 of 6 and 6
-    (CAT, None, "1", 5 / 6, 5 / 6),
-    (POLICE, None, "1", 4 / 5, 4 / 4),  # all four of the reference, of five
-    # the-cat, twice there and once in the reference; cat-the, cat-on, on-mat are not in it
-    (CAT, None, "2", 1 / 5, 1 / 5),
-    # the-gunman of four, and of police-kill, kill-the, the-gunman
-    (POLICE, None, "2", 1 / 4, 1 / 3),
-    (CAT, None, "L", 4 / 6, 4 / 6),  # the cat on mat
-    # the gunman: what comes before "the" in one stands behind it in the other
-    (POLICE, None, "L", 2 / 5, 2 / 4),
-    # Each sentence of the reference against all of the summary's (Lin 2004: 4 of 5 words):
-    (LIN, ".", "Lsum", 4 / 10, 4 / 5),  # w1 w3 w5 and w1 w2: w1 w2 w3 w5
-    (LIN, ".", "L", 3 / 10, 3 / 5),  # w1 w3 w5
-    (MARKED, "sep", "1", 2 / 3, 2 / 3),
-    (MARKED, "sep", "2", 1 / 2, 1 / 2),  # a-b, across its sentences
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pair", "mark", "kind", "precision", "recall"),
+    [
+        # the (2 and 2), cat (2, but 1 in the reference), on, mat: 5 of 6 and 6
+        (CAT, None, "1", 5 / 6, 5 / 6),
+        (POLICE, None, "1", 4 / 5, 4 / 4),  # all four of the reference, of five
+        # the-cat, twice there and once in the reference; cat-the, cat-on, on-mat are not in it
+        (CAT, None, "2", 1 / 5, 1 / 5),
+        # the-gunman of four, and of police-kill, kill-the, the-gunman
+        (POLICE, None, "2", 1 / 4, 1 / 3),
+        (CAT, None, "L", 4 / 6, 4 / 6),  # the cat on mat
+        # the gunman: what comes before "the" in one stands behind it in the other
+        (POLICE, None, "L", 2 / 5, 2 / 4),
+        # Each sentence of the reference against all of the summary's (Lin 2004: 4 of 5 words):
+        (LIN, ".", "Lsum", 4 / 10, 4 / 5),  # w1 w3 w5 and w1 w2: w1 w2 w3 w5
+        (LIN, ".", "L", 3 / 10, 3 / 5),  # w1 w3 w5
+        (MARKED, "sep", "1", 2 / 3, 2 / 3),
+        (MARKED, "sep", "2", 1 / 2, 1 / 2),  # a-b, across its sentences
+    ],
+)
 def test_rouge_by_hand(pair, mark, kind, precision, recall):
     found = rouge([pair[0]], [pair[1]], sentence_mark=mark)
     assert ("ROUGE-Lsum" in found) == (mark is not None)

@@ -99,10 +99,11 @@ def test_the_projects_own_commands_are_read_by_what_they_name(tmp_path):
 
 def test_runs_in_order_and_only_once(runs):
     runs.write(
-        "# a comment", "",
+        "# a comment",
+        "",
         """one  echo "o'n \\$e"  'a  b' >>"$OUT"; pwd""",
         'two[after=one]  echo two >>"$OUT"   ',
-    )  # fmt: skip
+    )
     result = runs.run()
     assert result.returncode == 0 and "starts" in result.stderr, result.stderr
     assert runs.output() == ["o'n $e a  b", "two"]

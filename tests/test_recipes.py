@@ -157,42 +157,88 @@ def greedy(verifier, *arch):
 
 
 STEPS = [
-    ("gad", "", [
-        *TEACHER, "distill data>out/distilled path=out/teacher",
-        "train out/distilled>out/verifier", *greedy("out/verifier"),
-    ]),
+    (
+        "gad",
+        "",
+        [
+            *TEACHER,
+            "distill data>out/distilled path=out/teacher",
+            "train out/distilled>out/verifier",
+            *greedy("out/verifier"),
+        ],
+    ),
     ("gad", "--verifier BASE", greedy("base.pt")),
-    ("gad", "--teacher TEACHER:BASE --draft-on teacher", [
-        "distill data>out/distilled path=teacher.pt:base.pt", "train out/distilled>out/verifier",
-        *drafted("out/distilled", "out/verifier"),
-    ]),
+    (
+        "gad",
+        "--teacher TEACHER:BASE --draft-on teacher",
+        [
+            "distill data>out/distilled path=teacher.pt:base.pt",
+            "train out/distilled>out/verifier",
+            *drafted("out/distilled", "out/verifier"),
+        ],
+    ),
     ("assisted", "", ["train data>out/verifier", *greedy("out/verifier", f"{SHALLOW}=1")]),
-    ("assisted", "--verifier BASE --layers 2 --draft-on references",
-     drafted("data", "base.pt", f"{SHALLOW}=2")),
-    ("blockwise", "--setting regular", [
-        "train data>out/base", f"train data>out/model {HEADED}=out/base", SHRINK,
-        f"{REPORT}out/base drafter-path=out/heads.pt subset=valid",
-    ]),
-    ("blockwise", "--setting both --base BASE --teacher TEACHER:BASE", [
-        f"{TAUGHT}teacher.pt:base.pt", f"train out/data.en-de>out/model {HEADED}=base.pt",
-        f"{REPORT}out/model subset=valid",
-    ]),
-    ("blockwise", "--setting both --base BASE --distilled DISTILLED --preset tiny", [
-        f"train distilled>out/frozen {HEADED}=base.pt",
-        f"train distilled>out/model {HEADED}=out/frozen", f"{REPORT}out/model subset=valid",
-    ]),
-    ("blockwise", "--setting fine-tuning --base BASE --heads TEACHER --preset tiny", [
-        f"train data>out/model {HEADED}=teacher.pt", f"{REPORT}out/model subset=valid",
-    ]),
-    ("reordered", "", [
-        *TEACHER, f"{TAUGHT}out/teacher", "train out/data.en-de>out/model arch=ibdecoder",
-        f"{QUALITY}out/model beam=4 subset=test",
-    ]),
-    ("reordered", "--no-distillation --from-teacher", [
-        *TEACHER, "train data>out/model arch=ibdecoder start-from=out/teacher",
-        f"{QUALITY}out/model beam=4 subset=test",
-    ]),
-]  # fmt: skip
+    (
+        "assisted",
+        "--verifier BASE --layers 2 --draft-on references",
+        drafted("data", "base.pt", f"{SHALLOW}=2"),
+    ),
+    (
+        "blockwise",
+        "--setting regular",
+        [
+            "train data>out/base",
+            f"train data>out/model {HEADED}=out/base",
+            SHRINK,
+            f"{REPORT}out/base drafter-path=out/heads.pt subset=valid",
+        ],
+    ),
+    (
+        "blockwise",
+        "--setting both --base BASE --teacher TEACHER:BASE",
+        [
+            f"{TAUGHT}teacher.pt:base.pt",
+            f"train out/data.en-de>out/model {HEADED}=base.pt",
+            f"{REPORT}out/model subset=valid",
+        ],
+    ),
+    (
+        "blockwise",
+        "--setting both --base BASE --distilled DISTILLED --preset tiny",
+        [
+            f"train distilled>out/frozen {HEADED}=base.pt",
+            f"train distilled>out/model {HEADED}=out/frozen",
+            f"{REPORT}out/model subset=valid",
+        ],
+    ),
+    (
+        "blockwise",
+        "--setting fine-tuning --base BASE --heads TEACHER --preset tiny",
+        [
+            f"train data>out/model {HEADED}=teacher.pt",
+            f"{REPORT}out/model subset=valid",
+        ],
+    ),
+    (
+        "reordered",
+        "",
+        [
+            *TEACHER,
+            f"{TAUGHT}out/teacher",
+            "train out/data.en-de>out/model arch=ibdecoder",
+            f"{QUALITY}out/model beam=4 subset=test",
+        ],
+    ),
+    (
+        "reordered",
+        "--no-distillation --from-teacher",
+        [
+            *TEACHER,
+            "train data>out/model arch=ibdecoder start-from=out/teacher",
+            f"{QUALITY}out/model beam=4 subset=test",
+        ],
+    ),
+]
 
 
 @pytest.mark.parametrize("script, given, expected", STEPS)
@@ -229,11 +275,14 @@ def test_heads_are_taken_out_again_only_of_a_newer_model(tmp_path):
     assert short(first) == f"{REPORT}out/model subset=valid"  # heads of their own
 
 
-@pytest.mark.parametrize(("script", "own", "made"), [
-    ("gad", "--arch block_nat_fast", "out/drafter]"),
-    ("blockwise", "--block-size 4", "out/model] "),
-    ("reordered", "--arch double_token", "out/model] "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "own", "made"),
+    [
+        ("gad", "--arch block_nat_fast", "out/drafter]"),
+        ("blockwise", "--block-size 4", "out/model] "),
+        ("reordered", "--arch double_token", "out/model] "),
+    ],
+)
 def test_options_reach_the_steps_that_they_are_for(tmp_path, script, own, made):
     general = "--preset small --updates 7 --seed 3 --threads 2 --processes 4".split()
     given = (*own.split(), *general, "--", "--lr", "1e-3; rm -rf $HOME")

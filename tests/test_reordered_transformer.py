@@ -27,14 +27,16 @@ pytestmark = pytest.mark.usefixtures("exact_softmax")
 
 #: What each architecture writes like.
 PRESETS: dict[str, TargetOrder] = {
-    "ibdecoder": TargetOrder(2, 1), "ibdecoder_sa": TargetOrder(2, 2),
-    "imdecoder": TargetOrder(4, 1), "sa_transformer": TargetOrder(1, 2),
+    "ibdecoder": TargetOrder(2, 1),
+    "ibdecoder_sa": TargetOrder(2, 2),
+    "imdecoder": TargetOrder(4, 1),
+    "sa_transformer": TargetOrder(1, 2),
     "transformer_r2l": TargetOrder(1, 1, right_to_left=True),
     "transformer_both_ends": TargetOrder(2, 1, alternate_ends=True),
     "double_token": TargetOrder(2, 1, double_token=True),
     "double_token_l2r": TargetOrder(1, 2, double_token=True),
     "double_token_r2l": TargetOrder(1, 2, double_token=True, right_to_left=True),
-}  # fmt: skip
+}
 
 #: Presets with options: every kind of position vectors, mask and step.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,9 +56,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "starts-learned-in-segments": ("imdecoder", {"start_rows": "learned"}),
     "starts-zero-counted": ("sa_transformer", {"start_rows": "zero"}),
     "starts-learned-positions": (
-        "double_token", {"start_rows": "learned", "decoder_learned_pos": True},
+        "double_token",
+        {"start_rows": "learned", "decoder_learned_pos": True},
     ),
-}  # fmt: skip
+}
 
 every_preset = pytest.mark.parametrize("arch", PRESETS)
 every_model = pytest.mark.parametrize("given", MODELS)
@@ -94,8 +97,12 @@ def test_presets_are_the_papers(arch: str) -> None:
 def test_new_models_have_start_rows_where_starts_would_be_alike() -> None:
     """From fairseq-train's flags; an older checkpoint, without the option, keeps its symbols."""
     data = str(Path(__file__).parents[1] / "data-bin" / "demo.en-de")
-    for arch, rows in (("ibdecoder", "learned"), ("sa_transformer", "learned"),
-                       ("double_token", "tokens"), ("transformer_r2l", "tokens")):  # fmt: skip
+    for arch, rows in (
+        ("ibdecoder", "learned"),
+        ("sa_transformer", "learned"),
+        ("double_token", "tokens"),
+        ("transformer_r2l", "tokens"),
+    ):
         parser = fairseq_options.get_training_parser()
         args = fairseq_options.parse_args_and_arch(parser, [data, "--arch", arch])
         assert args.start_rows == rows
@@ -151,8 +158,9 @@ def test_a_model_may_start_from_all_weights_of_another(tmp_path: Path) -> None:
     path = tmp_path / "plain.pt"
     plain = save_plain(path, decoder_layers=3)
     for layers in (3, 2):
-        own = start_from(path, "sa_transformer", tokens_per_direction=1, encoder_layers=1,
-                         decoder_layers=layers)  # fmt: skip
+        own = start_from(
+            path, "sa_transformer", tokens_per_direction=1, encoder_layers=1, decoder_layers=layers
+        )
         sample = batch(tiny_task(), [7, 3])
         inputs = torch.randint(4, 40, (2, 5), generator=torch.Generator().manual_seed(3))
         inputs[:, 0] = 2
@@ -180,8 +188,15 @@ def test_a_frozen_encoder_is_not_trained(tmp_path: Path) -> None:
     """--freeze-encoder: no weight of the encoder learns, and it has no dropout."""
     path = tmp_path / "plain.pt"
     save_plain(path)
-    model = start_from(path, "ibdecoder", start_rows="learned", freeze=True,
-                       encoder_layers=1, decoder_layers=2, share_all_embeddings=True)  # fmt: skip
+    model = start_from(
+        path,
+        "ibdecoder",
+        start_rows="learned",
+        freeze=True,
+        encoder_layers=1,
+        decoder_layers=2,
+        share_all_embeddings=True,
+    )
     model.train()
     assert model.decoder.training and not model.encoder.training
     assert not any(weight.requires_grad for weight in model.encoder.parameters())

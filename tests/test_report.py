@@ -37,11 +37,16 @@ def table(title="A table", **changes):
     )
     rows = [dict(zip(("name", "x", "share", "gain", "on"), row)) for row in cells]
     document = {
-        "schema": "fairseq_paradec.table", "version": 1, "title": title,
-        "notes": ["Read `a|b` so.", "An odd ` is one."], "command": "paradec it --title '<t>'",
-        "date": "2026-01-02", "machine": MACHINE, "rows": rows,
+        "schema": "fairseq_paradec.table",
+        "version": 1,
+        "title": title,
+        "notes": ["Read `a|b` so.", "An odd ` is one."],
+        "command": "paradec it --title '<t>'",
+        "date": "2026-01-02",
+        "machine": MACHINE,
+        "rows": rows,
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
-    } | changes  # fmt: skip
+    } | changes
     return {name: value for name, value in document.items() if value is not None}
 
 
@@ -54,21 +59,32 @@ def drafted(number, source, output):
     first, second, *rest = output
     nothing, half = [None] * len(rest), [-0.5] * len(rest)
     return greedy(number, source, output) | {
-        "decoding": "gad_pp", "lossless": False, "decoder_passes": 2,
+        "decoding": "gad_pp",
+        "lossless": False,
+        "decoder_passes": 2,
         "flags": {"block_size": 2, "adaptive_block": False, "accept_margin": 1.5},
-        "num_drafted": [2, len(rest)], "num_accepted": [1, len(rest)],
+        "num_drafted": [2, len(rest)],
+        "num_accepted": [1, len(rest)],
         "audit": {"identical": False, "position": 0, "gap": 0.2, "tie": False},
         "trace": [
-            one_pass(0, f"{first} wrong", f"better {second}", 1, 2) | {
-                "log_probs": [-0.1, -0.25], "runner_up": [first, "no"], "draft_ranks": [1, 9],
-                "runner_up_log_probs": [-0.3, -3.0], "draft_log_probs": [-0.3, -4.0],
+            one_pass(0, f"{first} wrong", f"better {second}", 1, 2)
+            | {
+                "log_probs": [-0.1, -0.25],
+                "runner_up": [first, "no"],
+                "draft_ranks": [1, 9],
+                "runner_up_log_probs": [-0.3, -3.0],
+                "draft_log_probs": [-0.3, -4.0],
             },
-            one_pass(2, " ".join(rest), " ".join(rest), len(rest), len(rest)) | {
-                "log_probs": half, "draft_log_probs": half, "draft_ranks": [0] * len(rest),
-                "runner_up": nothing, "runner_up_log_probs": nothing,
+            one_pass(2, " ".join(rest), " ".join(rest), len(rest), len(rest))
+            | {
+                "log_probs": half,
+                "draft_log_probs": half,
+                "draft_ranks": [0] * len(rest),
+                "runner_up": nothing,
+                "runner_up_log_probs": nothing,
             },
         ],
-    }  # fmt: skip
+    }
 
 
 SENTENCES = {
@@ -124,8 +140,11 @@ def test_the_pages_numbers_are_those_of_the_files(folder, capsys):
         "greedy.jsonl": "greedy exact 4 210 210 1.0 0 0 - 0 4 4 0 0 0",
         "stats.jsonl": "greedy exact 3 208 208 1.0 0 0 - - 3 3 0 0 0",
     }
-    left = ["below.json: no file", "profile.json: JSON of another kind (schema: other)",
-            "run.partial.jsonl: JSON lines of another kind"]  # fmt: skip
+    left = [
+        "below.json: no file",
+        "profile.json: JSON of another kind (schema: other)",
+        "run.partial.jsonl: JSON lines of another kind",
+    ]
     assert status == 0 and all(f"<li>{line}</li>" in page for line in left)
     said = [f"left out: {line.replace(': ', ', ', 1)}" for line in left]
     assert printed.splitlines() == [*said, f"{out}: 2 results, 3 traces or statistics"]
@@ -180,17 +199,24 @@ def test_warnings_name_what_differs():
     assert promise[1] == [f"0.json: gad is NOT EXACT (2 of {checked})"]
 
 
-@pytest.mark.parametrize(("promise", "verdict", "title"), [
-    ({"lossless": True, "engine_dtype": "fp32"}, BEYOND, "Not all is exact that promised it."),
-    ({"lossless": True, "engine_dtype": "bf16"}, "other dtype", None),
-    ({"lossless": False, "engine_dtype": "fp32"}, BEYOND, None),
-    ({}, BEYOND, "Whether these outputs were promised to be exact is not recorded."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("promise", "verdict", "title"),
+    [
+        ({"lossless": True, "engine_dtype": "fp32"}, BEYOND, "Not all is exact that promised it."),
+        ({"lossless": True, "engine_dtype": "bf16"}, "other dtype", None),
+        ({"lossless": False, "engine_dtype": "fp32"}, BEYOND, None),
+        ({}, BEYOND, "Whether these outputs were promised to be exact is not recorded."),
+    ],
+)
 def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title):
     """Whatever the method and its flags: GAD++ with a beta of 1 is exact, and says so."""
     tally = Tally("t.jsonl", True)
-    for audit in ({"identical": False, "tie": False}, {"identical": False, "tie": True},
-                  {"identical": True}, None):  # fmt: skip
+    for audit in (
+        {"identical": False, "tie": False},
+        {"identical": False, "tie": True},
+        {"identical": True},
+        None,
+    ):
         record = greedy(1, ["a"], ["</s>"])
         del record["lossless"], record["engine_dtype"]
         changes = {"decoding": "gad_pp", "flags": {"accept_topk": 1}, "audit": audit}
@@ -212,18 +238,21 @@ LINE = json.dumps(ONE) + "\n"
 STATISTICS = json.dumps(without_passes(ONE)) + "\n"
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [
-    ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
-    ("a.json", table(version=2), "version 2; allowed: version 1"),
-    ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
-    ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
-    ("a.jsonl", "", "a.jsonl, line 1: "),
-    ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
-    ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),
-    ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
-    ("a.jsonl", ONE | {"output": ["c"]}, "a.jsonl, line 1: the sentence contradicts"),
-    ("a.jsonl", ONE | {"num_drafted": [-1]}, "line 1: 'num_drafted' is missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
+        ("a.json", table(version=2), "version 2; allowed: version 1"),
+        ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
+        ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
+        ("a.jsonl", "", "a.jsonl, line 1: "),
+        ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
+        ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),
+        ("a.jsonl", STATISTICS + LINE, "a.jsonl, line 2: got a line of another kind"),
+        ("a.jsonl", ONE | {"output": ["c"]}, "a.jsonl, line 1: the sentence contradicts"),
+        ("a.jsonl", ONE | {"num_drafted": [-1]}, "line 1: 'num_drafted' is missing"),
+    ],
+)
 def test_a_wrong_file_is_named_and_nothing_is_written(tmp_path, capsys, name, content, said):
     (tmp_path / "b.json").write_text(json.dumps(table()))  # beside one that is right
     text = content if isinstance(content, str) else json.dumps(content) + "\n"

@@ -77,25 +77,34 @@ def test_every_method_fills_the_schema(tmp_path, decoding):
         assert all(set(p) - {"draft_confidences"} == PASS | more for p in long["trace"])
         count = len(hypo["tokens"])
         wanted = {
-            "schema": SCHEMA, "version": VERSION, "audit": None, "num_tokens": count,
-            "output": [words[t] for t in hypo["tokens"]], "id": sample["id"][row],
-            "source": [words[t] for t in sources[row]], "batch_size": len(LENGTHS),
-            "decoder_passes": hypo["steps"], "score": pytest.approx(float(hypo["score"])),
+            "schema": SCHEMA,
+            "version": VERSION,
+            "audit": None,
+            "num_tokens": count,
+            "output": [words[t] for t in hypo["tokens"]],
+            "id": sample["id"][row],
+            "source": [words[t] for t in sources[row]],
+            "batch_size": len(LENGTHS),
+            "decoder_passes": hypo["steps"],
+            "score": pytest.approx(float(hypo["score"])),
             "mean_accepted": pytest.approx(count / hypo["steps"]),
             "num_accepted": [p["num_accepted"] for p in long["trace"]],
             "num_drafted": [len(p["draft"]) for p in long["trace"]],
-        }  # fmt: skip
+        }
         assert {name: short[name] for name in wanted} == wanted
         assert len(long["trace"]) == hypo["steps"]
 
 
-@pytest.mark.parametrize("flags, lossless, dtype", [
-    ({"decoding": "greedy", "engine_dtype": "int8"}, True, "int8"),
-    ({"decoding": "gad"}, True, "fp64"),
-    ({"decoding": "gad_pp"}, False, "fp64"),
-    ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
-    ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags, lossless, dtype",
+    [
+        ({"decoding": "greedy", "engine_dtype": "int8"}, True, "int8"),
+        ({"decoding": "gad"}, True, "fp64"),
+        ({"decoding": "gad_pp"}, False, "fp64"),
+        ({"decoding": "gad_pp", "accept_topk": 1, "engine_dtype": "bf16"}, True, "bf16"),
+        ({"decoding": "blockwise", "min_block": 2}, False, "fp32"),
+    ],
+)
 def test_a_record_says_what_was_promised_and_what_kept_it(tmp_path, flags, lossless, dtype):
     _, model, _, _, stats, _ = run(tmp_path, **flags)
     drafts = flags["decoding"] in ("gad", "gad_pp")

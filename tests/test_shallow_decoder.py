@@ -22,9 +22,18 @@ from fairseq_paradec.tasks.drafters import Drafters
 VERIFIER = str(DEMO / "model.pt")
 NARROW = {"decoder_embed_dim": 8, "decoder_ffn_embed_dim": 12, "decoder_attention_heads": 4}
 VARIANTS = (
-    "default", "prenorm", "no_final_norm", "learned_positions", "no_positions", "share_all",
-    "layernorm_embedding", "no_scale", "gelu", "separate", "output_dim",
-)  # fmt: skip
+    "default",
+    "prenorm",
+    "no_final_norm",
+    "learned_positions",
+    "no_positions",
+    "share_all",
+    "layernorm_embedding",
+    "no_scale",
+    "gelu",
+    "separate",
+    "output_dim",
+)
 
 
 def drafter_of(variant: str, folder: Path, **options: Any) -> tuple[Any, Any, Any]:
@@ -80,14 +89,20 @@ def test_training_leaves_the_encoder_and_any_search_decodes_it(
     assert len({tuple(hypo["tokens"].tolist()) for hypo in hypos}) > 2
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"encoder_from": None}, "--encoder-from: got None; allowed: the verifier's checkpoint"),
-    ({"decoder_layers": 0}, "--decoder-layers: got 0; allowed: a whole number from 1 up"),
-    ({"encoder_layers": 3}, "--encoder-layers: got 3; allowed: 4, as in --encoder-from .*model.pt"),
-    ({"decoder_learned_pos": True}, "--decoder-learned-pos: got True; allowed: False, as in"),
-    ({"activation_fn": "gelu"}, "--activation-fn: .*relu, as in"),
-    ({"encoder_from": str(DEMO / "drafter.pt")}, "--encoder-from: .*not a drafter's"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder_from": None}, "--encoder-from: got None; allowed: the verifier's checkpoint"),
+        ({"decoder_layers": 0}, "--decoder-layers: got 0; allowed: a whole number from 1 up"),
+        (
+            {"encoder_layers": 3},
+            "--encoder-layers: got 3; allowed: 4, as in --encoder-from .*model.pt",
+        ),
+        ({"decoder_learned_pos": True}, "--decoder-learned-pos: got True; allowed: False, as in"),
+        ({"activation_fn": "gelu"}, "--activation-fn: .*relu, as in"),
+        ({"encoder_from": str(DEMO / "drafter.pt")}, "--encoder-from: .*not a drafter's"),
+    ],
+)
 def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         build(demo()[0], "shallow_decoder", **{"encoder_from": VERIFIER} | options)

@@ -24,9 +24,13 @@ Found = tuple[list[int], list[tuple[int, tuple[int, ...], int]]]
 
 
 def found(
-    task: Any, model: Any, sample: dict[str, Any], limits: Limits = Limits(),
-    prefix_tokens: Tensor | None = None, **flags: Any,
-) -> list[Found]:  # fmt: skip
+    task: Any,
+    model: Any,
+    sample: dict[str, Any],
+    limits: Limits = Limits(),
+    prefix_tokens: Tensor | None = None,
+    **flags: Any,
+) -> list[Found]:
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator([model], args)
     generator.record_tokens = True
@@ -48,9 +52,13 @@ def cut(scores: Tensor, size: int) -> Tensor:
 
 
 def gad_twin(
-    given: Pair, source: Sequence[int], shortlist: int, limits: Limits = Limits(),
-    prefix: Sequence[int] = (), topk: int = 1,
-) -> Found:  # fmt: skip
+    given: Pair,
+    source: Sequence[int],
+    shortlist: int,
+    limits: Limits = Limits(),
+    prefix: Sequence[int] = (),
+    topk: int = 1,
+) -> Found:
     def script(source: tuple[int, ...], y: Sequence[int], size: int) -> Tensor:
         return cut(said_by(given, source, size)(y), shortlist)
 

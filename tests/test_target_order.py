@@ -20,8 +20,10 @@ LENGTHS = range(41)
 ORDERS: list[TargetOrder] = [
     *(TargetOrder(h, c) for h in (1, 2, 4, 6, 8) for c in (1, 2, 3, 4)),
     *(TargetOrder(1, c, right_to_left=True) for c in (1, 2, 3)),
-    *(TargetOrder(2, c, middle_to_side=True) for c in (1, 2)), TargetOrder(2, 1, double_token=True),
-    TargetOrder(1, 2, double_token=True), TargetOrder(1, 2, double_token=True, right_to_left=True),
+    *(TargetOrder(2, c, middle_to_side=True) for c in (1, 2)),
+    TargetOrder(2, 1, double_token=True),
+    TargetOrder(1, 2, double_token=True),
+    TargetOrder(1, 2, double_token=True, right_to_left=True),
     TargetOrder(2, 1, double_token=True, middle_to_side=True),
     *(TargetOrder(h, c, independent_directions=True) for h, c in ((2, 1), (2, 2), (4, 1))),
     *(TargetOrder(h, c, vanilla_mask=True) for h, c in ((2, 1), (2, 2), (1, 3), (4, 1))),
@@ -29,7 +31,7 @@ ORDERS: list[TargetOrder] = [
     TargetOrder(2, 2, independent_directions=True, vanilla_mask=True, vanilla_positions=True),
     *(TargetOrder(h, alternate_ends=True) for h in (2, 4)),
     TargetOrder(2, alternate_ends=True, middle_to_side=True, vanilla_positions=True),
-]  # fmt: skip
+]
 
 
 def name(order: TargetOrder) -> str:

@@ -159,10 +159,14 @@ def test_the_commands_of_a_page_run_as_written(page):
     assert any("paradec translate" in command for command in commands)
     for command in commands:
         result = subprocess.run(
-            ["bash", "-euc", command], cwd=root, input="A dog runs across the grass.\n",
-            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True,
-            text=True, timeout=300,
-        )  # fmt: skip
+            ["bash", "-euc", command],
+            cwd=root,
+            input="A dog runs across the grass.\n",
+            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert result.returncode == 0, result.stderr[-2000:]
         if command.startswith("paradec"):
             assert result.stdout.endswith(" Gras.\n")

@@ -27,39 +27,50 @@ LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b",
 LETTERS |= {"discarded": "x", "pending": "w"}
 
 
-@pytest.mark.parametrize(("output", "passes", "expected"), [
-    (  # Table 11, example 1, shortened: accept, bifurcate, throw away, and end at </s>
-        "Nach den vor war . </s>",
-        [(0, "Nach den Ang Ang war", "Nach den vor war war nicht", 2, 3),
-         (3, "war . und so", "war . </s> nicht", 2, 3)],
-        [("Nach/a den/a Ang/b Ang/x war/x", "Nach/a den/a vor/b war/x war/x nicht/x"),
-         ("Nach/p den/p vor/p war/a ./a und/b", "Nach/p den/p vor/p war/a ./a </s>/b")],
-    ),
-    (  # GAD++: ``Ang`` is not the verifier's first choice; the output takes it all the same
-        "den Ang war in </s>",
-        [(0, "den Ang war zu in", "den Ein war in nicht x", 3, 4),
-         (4, "</s>", "</s>", 1, 1)],
-        [("den/a Ang/r war/a zu/b in/x", "den/a Ein/x war/a in/b nicht/x x/x"),
-         ("den/p Ang/p war/p in/p </s>/a", "den/p Ang/p war/p in/p </s>/a")],
-    ),
-    # a bonus token that is not used
-    ("a b", [(0, "a b", "a b c", 2, 2)], [("a/a b/a", "a/a b/a c/x")]),
-    # a block that waits until it is unchanged
-    ("a b c", [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
-     [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")]),
-    # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
-    ("", [(0, "a b", "c d", 1, 0)], [("a/w b/b", "c/x d/b")]),
-    # accepted and final: nothing after it counts in either line, whatever was counted
-    ("a </s>", [(0, "a </s> b c", "a </s> b d e", 3, 4)], [("a/a </s>/a", "a/a </s>/a")]),
-    # the verifier's replacement ends it
-    ("a </s>", [(0, "a b c", "a </s> d e", 1, 2)], [("a/a b/b", "a/a </s>/b")]),
-    # the verifier's own </s> was overruled: the sentence goes on
-    ("a b d", [(0, "a b c", "a </s> d e", 2, 3)], [("a/a b/r c/b", "a/a </s>/x d/b e/x")]),
-    # a drafted </s> was let pass against the verifier's first choice
-    ("a </s>", [(0, "a </s> c", "a b d e", 2, 3)], [("a/a </s>/r", "a/a b/x")]),
-    # a waiting block says why it waits, even behind </s>
-    ("", [(0, "a </s> c", "a </s> e f", 2, 0)], [("a/w </s>/w c/b", "a/w </s>/w e/b f/x")]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("output", "passes", "expected"),
+    [
+        (  # Table 11, example 1, shortened: accept, bifurcate, throw away, and end at </s>
+            "Nach den vor war . </s>",
+            [
+                (0, "Nach den Ang Ang war", "Nach den vor war war nicht", 2, 3),
+                (3, "war . und so", "war . </s> nicht", 2, 3),
+            ],
+            [
+                ("Nach/a den/a Ang/b Ang/x war/x", "Nach/a den/a vor/b war/x war/x nicht/x"),
+                ("Nach/p den/p vor/p war/a ./a und/b", "Nach/p den/p vor/p war/a ./a </s>/b"),
+            ],
+        ),
+        (  # GAD++: ``Ang`` is not the verifier's first choice; the output takes it all the same
+            "den Ang war in </s>",
+            [(0, "den Ang war zu in", "den Ein war in nicht x", 3, 4), (4, "</s>", "</s>", 1, 1)],
+            [
+                ("den/a Ang/r war/a zu/b in/x", "den/a Ein/x war/a in/b nicht/x x/x"),
+                ("den/p Ang/p war/p in/p </s>/a", "den/p Ang/p war/p in/p </s>/a"),
+            ],
+        ),
+        # a bonus token that is not used
+        ("a b", [(0, "a b", "a b c", 2, 2)], [("a/a b/a", "a/a b/a c/x")]),
+        # a block that waits until it is unchanged
+        (
+            "a b c",
+            [(0, "a x y", "a b z", 1, 0), (0, "a b c", "a b c", 3, 3)],
+            [("a/w x/b y/x", "a/w b/b z/x"), ("a/a b/a c/a", "a/a b/a c/a")],
+        ),
+        # agreed on by relaxed acceptance, and not committed: the verifier's own is not what is kept
+        ("", [(0, "a b", "c d", 1, 0)], [("a/w b/b", "c/x d/b")]),
+        # accepted and final: nothing after it counts in either line, whatever was counted
+        ("a </s>", [(0, "a </s> b c", "a </s> b d e", 3, 4)], [("a/a </s>/a", "a/a </s>/a")]),
+        # the verifier's replacement ends it
+        ("a </s>", [(0, "a b c", "a </s> d e", 1, 2)], [("a/a b/b", "a/a </s>/b")]),
+        # the verifier's own </s> was overruled: the sentence goes on
+        ("a b d", [(0, "a b c", "a </s> d e", 2, 3)], [("a/a b/r c/b", "a/a </s>/x d/b e/x")]),
+        # a drafted </s> was let pass against the verifier's first choice
+        ("a </s>", [(0, "a </s> c", "a b d e", 2, 3)], [("a/a </s>/r", "a/a b/x")]),
+        # a waiting block says why it waits, even behind </s>
+        ("", [(0, "a </s> c", "a </s> e f", 2, 0)], [("a/w </s>/w c/b", "a/w </s>/w e/b f/x")]),
+    ],
+)
 def test_cells(output, passes, expected):
     """The states of D and V by hand."""
     sentence = read_sentence(record(output, *(one_pass(*one) for one in passes)), "s")
@@ -77,19 +88,22 @@ def broken(*last):
     return {"output": "A B C D </s>".split(), "trace": [*FROM_BOTH_ENDS, written(4, *last)]}
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"output": ["a", "c"]}, "s 3 contradicts itself.*position 1 on"),
-    ({"output": ["a", "b", "c"]}, "s 3 contradicts itself.*position 2 on"),
-    ({"trace": None}, "s 3: 'trace' is missing or no list"),
-    ({"trace": [one_pass(1, "a x", "a b", 1, 2)]}, "pass 1 starts at 1, after 0 committed"),
-    ({"trace": [one_pass(0, "a x", "a b", 3, 2)]}, "pass 1 accepts 3 of 2"),
-    ({"trace": [one_pass(0, "a x", "a b", 1, 3)]}, "pass 1 commits 3 tokens, which"),
-    ({"trace": [one_pass(0, "a x", "a b", 1, "2")]}, "'num_committed' is missing or no int"),
-    (broken([EOS], [5]), "s 3"),  # leaves position 4 open
-    (broken([EOS], [3]), "s 3"),  # there is something
-    (broken([EOS], []), "s 3"),  # does not say where
-    (broken(["E"], [4]), "s 3"),  # is not the output
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output": ["a", "c"]}, "s 3 contradicts itself.*position 1 on"),
+        ({"output": ["a", "b", "c"]}, "s 3 contradicts itself.*position 2 on"),
+        ({"trace": None}, "s 3: 'trace' is missing or no list"),
+        ({"trace": [one_pass(1, "a x", "a b", 1, 2)]}, "pass 1 starts at 1, after 0 committed"),
+        ({"trace": [one_pass(0, "a x", "a b", 3, 2)]}, "pass 1 accepts 3 of 2"),
+        ({"trace": [one_pass(0, "a x", "a b", 1, 3)]}, "pass 1 commits 3 tokens, which"),
+        ({"trace": [one_pass(0, "a x", "a b", 1, "2")]}, "'num_committed' is missing or no int"),
+        (broken([EOS], [5]), "s 3"),  # leaves position 4 open
+        (broken([EOS], [3]), "s 3"),  # there is something
+        (broken([EOS], []), "s 3"),  # does not say where
+        (broken(["E"], [4]), "s 3"),  # is not the output
+    ],
+)
 def test_contradictions_are_refused(changes, message):
     with pytest.raises(UsageError, match=message):
         read_sentence(GOOD | changes, "s 3")
@@ -171,9 +185,12 @@ def test_origins_in_another_order_have_directions():
     named = [one | {"directions": ["1→", "2←"][: len(one["verifier"])]} for one in ends]
     sentence = read_sentence(record("A B C D </s>", *named), "s")
     assert [(one.pass_number, one.by, one.direction) for one in sentence.origins] == [
-        (1, "bonus", "1→"), (2, "bonus", "1→"), (2, "bonus", "2←"), (1, "bonus", "2←"),
+        (1, "bonus", "1→"),
+        (2, "bonus", "1→"),
+        (2, "bonus", "2←"),
+        (1, "bonus", "2←"),
         (3, "bonus", "1→"),
-    ]  # fmt: skip
+    ]
     assert [one.places for one in sentence.passes] == [[0, 3], [1, 2], [4]]
     lines = trace_text.sentence_text(sentence, False, None).splitlines()
     found = [line[8:] for line in lines if " V " in line]
@@ -197,14 +214,17 @@ def headings(out):
     return re.findall(r"^sentence .*|^.* does not have .*", out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(("content", "message", "before"), [
-    (None, "FILE: got '{path}'; allowed: a file that --trace-file wrote (No such file", 0),
-    ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
-    ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
-    ('{"schema"', "{path}, line 1: the file is cut off in the middle of this line, as ", 0),
-    ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
-    ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message", "before"),
+    [
+        (None, "FILE: got '{path}'; allowed: a file that --trace-file wrote (No such file", 0),
+        ([GOOD, {"schema": "x"}], "{path}, line 2: got no record of a decoder; allowed: a f", 1),
+        ([GOOD | {"version": 99}], "{path}, line 1: got version 99; allowed: version 1", 0),
+        ('{"schema"', "{path}, line 1: the file is cut off in the middle of this line, as ", 0),
+        ("\x00\xff", "{path}, line 1: got no JSON, or a part of it (", 0),
+        ([GOOD, GOOD | {"output": []}], "{path}, line 2: sentence 3 contradicts itself", 1),
+    ],
+)
 def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
     path, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
     if isinstance(content, str):
@@ -245,10 +265,21 @@ def test_files_are_matched_by_number(tmp_path, capsys):
     for path, name, ids in zip(two, ("first", "second"), ((3, 1, 2), (5, 1, 3)), strict=True):
         write(path, *(GOOD | {"id": i, "source": [f"s{i}"], "decoding": name} for i in ids))
     for arguments, names in (
-        ([], ["3 (first)", "3 (second)", "1 (first)", "1 (second)", "2 (first)", "2", "5",
-              "5 (second)"]),
+        (
+            [],
+            [
+                "3 (first)",
+                "3 (second)",
+                "1 (first)",
+                "1 (second)",
+                "2 (first)",
+                "2",
+                "5",
+                "5 (second)",
+            ],
+        ),
         (["--sentence", "5", "1"], ["1 (first)", "1 (second)", "5", "5 (second)"]),
-    ):  # fmt: skip
+    ):
         status, out, _ = run(capsys, "trace", *two, *arguments)
         assert status == 0
         assert [line.split("sentence ")[1] for line in headings(out)] == names

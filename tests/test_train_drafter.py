@@ -80,15 +80,18 @@ def test_a_stopped_run_goes_on(model, monkeypatch, capsys):
     assert "(epoch 4 @ 3 updates)" in log.read_text()
 
 
-@pytest.mark.parametrize("spoil, flags, said", [
-    ("rm text", "", "--text: .* allowed: a text file"),
-    (r"printf '\377' > text", "", "--text: .* in UTF-8"),
-    ("printf 'a\nb\n\na' > text", "", "--text: .* at least 10 .* found 2$"),
-    ("touch model/drafter.pt", "", "--model: .* without drafter.pt; --replace"),
-    ("", "--save-dir a:b", "--save-dir: got 'a:b'; allowed: .* without"),
-    ("", "-- --none 3", "--: got '--none 3'; allowed: .* --none 3"),
-    ("", "-- --encoder-layers 3", "--encoder-layers: got 3; allowed: 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spoil, flags, said",
+    [
+        ("rm text", "", "--text: .* allowed: a text file"),
+        (r"printf '\377' > text", "", "--text: .* in UTF-8"),
+        ("printf 'a\nb\n\na' > text", "", "--text: .* at least 10 .* found 2$"),
+        ("touch model/drafter.pt", "", "--model: .* without drafter.pt; --replace"),
+        ("", "--save-dir a:b", "--save-dir: got 'a:b'; allowed: .* without"),
+        ("", "-- --none 3", "--: got '--none 3'; allowed: .* --none 3"),
+        ("", "-- --encoder-layers 3", "--encoder-layers: got 3; allowed: 2"),
+    ],
+)
 def test_mistakes_change_nothing(spoil, flags, said, model, capsys):
     subprocess.check_call(spoil, shell=True, cwd=model.parent)
     before = {path.name: path.read_bytes() for path in model.iterdir()}
@@ -101,9 +104,11 @@ def test_mistakes_change_nothing(spoil, flags, said, model, capsys):
 def test_the_schedule_follows_the_length_of_the_text():
     """At most 60 times through the text; a tenth of warm-up; a fall that ends with the run."""
     for kind, small, most, warmup in (
-        ("shallow", True, 2500, 200), ("shallow", False, 20000, 1000),
-        ("block", True, 12000, 500), ("block", False, 50000, 4000),
-    ):  # fmt: skip
+        ("shallow", True, 2500, 200),
+        ("shallow", False, 20000, 1000),
+        ("block", True, 12000, 500),
+        ("block", False, 50000, 4000),
+    ):
         training = Training(kind, Path("v.pt"), small, None, 1, "cpu", ["--lr", "9"])
         assert training.length(10**9) == most
         updates = training.length(100_000)

@@ -108,9 +108,13 @@ def test_counts_are_those_of_fairseq_generate(made: Path, capsys: Any) -> None:
 def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monkeypatch) -> None:
     asked: list[dict[str, Any]] = []
     found = {
-        "tokens": [[5, 2], [6, 2]], "passes": [1, 2], "drafted": [[3], [3, 2]],
-        "accepted": [[3], [0, 1]], "flags": {}, "ties": None,
-    }  # fmt: skip
+        "tokens": [[5, 2], [6, 2]],
+        "passes": [1, 2],
+        "drafted": [[3], [3, 2]],
+        "accepted": [[3], [0, 1]],
+        "flags": {},
+        "ties": None,
+    }
     monkeypatch.setattr(acceptance, "judged", lambda *_: {"tokens": [[5, 2], [7, 2]]})
     monkeypatch.setattr(acceptance, "counted", lambda _, o, *__: (asked.append(o), found)[1])
     given = "--decoding gad --decoding gad_pp --decoding nat --decoding pgj --block-size 2 "
@@ -121,11 +125,12 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monke
     margins = [{"accept_topk": 1, "accept_margin": 1.0}, {"accept_topk": 1, "accept_margin": 2.0}]
     pairs = itertools.product(sizes, margins)
     assert asked == [
-        {"decoding": "greedy"}, *({"decoding": "gad"} | drafter | size for size in sizes),
+        {"decoding": "greedy"},
+        *({"decoding": "gad"} | drafter | size for size in sizes),
         *({"decoding": "gad_pp"} | drafter | size | margin for size, margin in pairs),
         *({"decoding": "nat"} | drafter | size for size in sizes),
         *({"decoding": "pgj"} | size for size in sizes),
-    ]  # fmt: skip
+    ]
     assert (row["tokens"], row["passes per sentence"], row["tokens per pass"]) == (4, 1.5, 1.333)
     assert (row["accepted per pass"], row["identical, %"], row["ties"]) == (1.333, 50.0, "-")
     assert row["% of passes that accept 0, 1, 2, ... tokens"] == "33 33 0 33"

@@ -239,17 +239,21 @@ def test_a_run_of_the_shell_script_goes_on_by_its_own_settings(trainer, checksum
 def test_mistakes_are_named_before_work_starts(trainer, tmp_path, monkeypatch):
     for args, message in (
         (["--arch", "block_nat_fast"], "--start-from is missing: the verifier whose encoder blo"),
-        (["--arch", "blockwise_transformer", "--", "--base-path", "/no.pt"],
-         "missing base (--base-path): /no.pt"),
+        (
+            ["--arch", "blockwise_transformer", "--", "--base-path", "/no.pt"],
+            "missing base (--base-path): /no.pt",
+        ),
         (["--start-from", "/no.pt"], "--start-from: got '/no.pt'; allowed: it with a drafter, h"),
         (["--arch", "ibdecoder", "--start-from", "/no.pt"], "missing Transformer (--start-from)"),
         (["--arch", "image_transformer"], "allowed: it with images"),
         (["--smoke", "--epochs", "2"], "--smoke sets --epochs, --updates and --average itself"),
         (["--", "--max-update", "x"], "--: argument --max-update: invalid int value: 'x'"),
-        (["--updates", "600", "--", "--warmup-updates", "2000"],
-         "--warmup-updates: got 2000; allowed: fewer than the 600 updates of the run"),
+        (
+            ["--updates", "600", "--", "--warmup-updates", "2000"],
+            "--warmup-updates: got 2000; allowed: fewer than the 600 updates of the run",
+        ),
         (["--", "--warmup-updates=38"], "fewer than the 38 updates of the run (38 epochs (about"),
-    ):  # fmt: skip
+    ):
         status, said = trainer.run("--preset", "tiny", *args)
         assert status == 2 and message in said and said.count("\n") == 1, said
     data = trainer.data
@@ -362,8 +366,9 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
     curves = [log.read((path / "train.log").read_text().splitlines()) for path in (folder, trained)]
     assert curves[0] == curves[1]
     assert {name: [*points] for name, points in curves[1].items()} == {
-        "train loss": [10, 20], "valid loss": [10, 14, 20]
-    }  # fmt: skip
+        "train loss": [10, 20],
+        "valid loss": [10, 14, 20],
+    }
 
 
 @pytest.mark.slow
@@ -417,9 +422,11 @@ def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
 
 def checkpoint(updates, model):
     return {
-        "cfg": {"model": argparse.Namespace(arch="transformer")}, "model": model,
-        "optimizer_history": [{"num_updates": updates}], "last_optimizer_state": {"m": 1},
-    }  # fmt: skip
+        "cfg": {"model": argparse.Namespace(arch="transformer")},
+        "model": model,
+        "optimizer_history": [{"num_updates": updates}],
+        "last_optimizer_state": {"m": 1},
+    }
 
 
 def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path):
@@ -456,11 +463,14 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
             checkpoints.average([one, checkpoint(2, other)])
 
 
-@pytest.mark.parametrize(("state", "message"), [
-    (None, "which is truncated or no checkpoint"),
-    (checkpoint(1, {"a": slice(3)}), "which holds objects that safe loading refuses: builtins"),
-    ({"model": {}, "cfg": None}, "checkpoint_last.pt: no whole checkpoint of fairseq-train"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (None, "which is truncated or no checkpoint"),
+        (checkpoint(1, {"a": slice(3)}), "which holds objects that safe loading refuses: builtins"),
+        ({"model": {}, "cfg": None}, "checkpoint_last.pt: no whole checkpoint of fairseq-train"),
+    ],
+)
 def test_an_unfit_file_is_named_and_nothing_written(tmp_path, capsys, state, message):
     torn = tmp_path / "checkpoint_last.pt"
     torch.save(state or checkpoint(1, {"a": torch.ones(9)}), torn)

@@ -16,9 +16,16 @@ from fairseq_paradec.training.plan import Request, plan
 from fairseq_paradec.training.settings import Settings, data, kind_of, settings, start_of
 
 ARCHS = (
-    "transformer", "image_transformer", "ibdecoder", "transformer_r2l", "double_token",
-    "shallow_decoder", "block_nat", "block_nat_fast", "blockwise_transformer",
-)  # fmt: skip
+    "transformer",
+    "image_transformer",
+    "ibdecoder",
+    "transformer_r2l",
+    "double_token",
+    "shallow_decoder",
+    "block_nat",
+    "block_nat_fast",
+    "blockwise_transformer",
+)
 EVERY = [(arch, preset) for arch in ARCHS for preset in data()["presets"]]
 
 
@@ -44,50 +51,78 @@ HEADS = "--preset small --arch blockwise_transformer --start-from V"
 LINEAR = "lr-scheduler=polynomial_decay"
 
 
-@pytest.mark.parametrize("given, expected", [
-    ("--preset tiny",
-     "arch=transformer share-decoder-input-output-embed= max-tokens=4096 cpu= max-epoch=38 "
-     "criterion=lean_cross_entropy keep-last-epochs=8 average=8 lr-scheduler=inverse_sqrt "
-     "!max-update"),
-    ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
-    # the paper's: glancing lasts as long as the training, by itself
-    ("--arch block_nat --epochs 9",
-     "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25"),
-    ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
-    ("--arch block_nat_fast --start-from V", "glancing-ratio-end=0.3 !soft-copy encoder-from=V"),
-    ("--arch block_nat -- --decoder-embed-dim 64", "!soft-copy"),
-    ("--preset tiny --arch block_nat -- --encoder-from V", f"glancing-ratio=0 !soft-copy {LINEAR}"),
-    # several prefixes need an attention that allows them
-    (FAST, "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 position-decay=0.8 "
-     "!encoder-layers !decoder-layers"),
-    (f"{FAST} -- --drafter-attention bidirectional", "prefixes-per-sentence=1"),
-    ("--preset tiny --arch shallow_decoder -- --encoder-from V",
-     f"max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers {LINEAR} "
-     "total-num-update=2500 warmup-updates=200"),
-    # what small drafters cannot use harms heads alone, too
-    (HEADS, f"dropout=0 label-smoothing=0 {LINEAR} base-path=V !encoder-layers"),
-    (f"{HEADS} -- --fine-tune-base", "dropout=0 label-smoothing=0 first-head-weight=10"),
-    # a size in the name is the size; an encoder needs the preset's
-    ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
-    ("--preset tiny --arch ibdecoder --start-from V",
-     "encoder-embed-dim=128 start-from=V !encoder-from max-epoch=14 "
-     f"keep-last-epochs=5 {LINEAR}"),
-    ("--preset small --arch ibdecoder --updates 600",
-     f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015"),
-    ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),
-    ("--arch double_token", "max-update=200000 warmup-updates=45000 average=10"),
-    ("--preset tiny --updates 5000 --average 3 --seed 7",
-     "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
-     "keep-last-epochs=3 seed=7"),
-    # flags after -- win, and the schedule follows them
-    ("--preset tiny --updates 5000 -- --lr-scheduler polynomial_decay --max-update 700",
-     "total-num-update=700 warmup-updates=70"),
-    # an image in a batch, where sentences have batches of 1,024
-    (f"{IMAGES} --average 3 -- --fine-tune-base --block-size 4",
-     "task=image_super_resolution criterion=blockwise_loss heads-per-update=all block-size=4 "
-     "train-first-head= lr=0.0003 first-head-weight=10 max-epoch=10 max-tokens=3073 "
-     "label-smoothing=0 !encoder-layers !share-all-embeddings"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (
+            "--preset tiny",
+            "arch=transformer share-decoder-input-output-embed= max-tokens=4096 cpu= max-epoch=38 "
+            "criterion=lean_cross_entropy keep-last-epochs=8 average=8 lr-scheduler=inverse_sqrt "
+            "!max-update",
+        ),
+        ("--preset tiny -- --lr 0.001", "lr=0.001"),  # the last
+        # the paper's: glancing lasts as long as the training, by itself
+        (
+            "--arch block_nat --epochs 9",
+            "max-epoch=9 glancing-ratio=0.5 !glancing-updates soft-copy= drafter-block-size=25",
+        ),
+        ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
+        (
+            "--arch block_nat_fast --start-from V",
+            "glancing-ratio-end=0.3 !soft-copy encoder-from=V",
+        ),
+        ("--arch block_nat -- --decoder-embed-dim 64", "!soft-copy"),
+        (
+            "--preset tiny --arch block_nat -- --encoder-from V",
+            f"glancing-ratio=0 !soft-copy {LINEAR}",
+        ),
+        # several prefixes need an attention that allows them
+        (
+            FAST,
+            "arch=block_nat_fast encoder-from=V prefixes-per-sentence=4 position-decay=0.8 "
+            "!encoder-layers !decoder-layers",
+        ),
+        (f"{FAST} -- --drafter-attention bidirectional", "prefixes-per-sentence=1"),
+        (
+            "--preset tiny --arch shallow_decoder -- --encoder-from V",
+            f"max-update=2500 max-tokens=3000 dropout=0 label-smoothing=0 !decoder-layers {LINEAR} "
+            "total-num-update=2500 warmup-updates=200",
+        ),
+        # what small drafters cannot use harms heads alone, too
+        (HEADS, f"dropout=0 label-smoothing=0 {LINEAR} base-path=V !encoder-layers"),
+        (f"{HEADS} -- --fine-tune-base", "dropout=0 label-smoothing=0 first-head-weight=10"),
+        # a size in the name is the size; an encoder needs the preset's
+        ("--preset tiny --arch double_token_l2r_tiny", "!encoder-layers lr=0.005"),
+        (
+            "--preset tiny --arch ibdecoder --start-from V",
+            "encoder-embed-dim=128 start-from=V !encoder-from max-epoch=14 "
+            f"keep-last-epochs=5 {LINEAR}",
+        ),
+        (
+            "--preset small --arch ibdecoder --updates 600",
+            f"{LINEAR} total-num-update=600 warmup-updates=60 lr=0.0015",
+        ),
+        ("--arch ibdecoder", "lr-scheduler=inverse_sqrt warmup-updates=4000 !total-num-update"),
+        ("--arch double_token", "max-update=200000 warmup-updates=45000 average=10"),
+        (
+            "--preset tiny --updates 5000 --average 3 --seed 7",
+            "max-update=5000 !max-epoch save-interval-updates=50 keep-interval-updates=3 "
+            "keep-last-epochs=3 seed=7",
+        ),
+        # flags after -- win, and the schedule follows them
+        (
+            "--preset tiny --updates 5000 -- --lr-scheduler polynomial_decay --max-update 700",
+            "total-num-update=700 warmup-updates=70",
+        ),
+        # an image in a batch, where sentences have batches of 1,024
+        (
+            f"{IMAGES} --average 3 -- --fine-tune-base --block-size 4",
+            "task=image_super_resolution criterion=blockwise_loss heads-per-update=all "
+            "block-size=4 train-first-head= lr=0.0003 first-head-weight=10 "
+            "max-epoch=10 max-tokens=3073 label-smoothing=0 !encoder-layers !share-all-embeddings",
+        ),
+    ],
+)
 def test_settings(pairs, given, expected):
     """Of each name what it must have, of a !name that it must not be there; V is a model's file."""
     model, sizes = pairs / "it's a model.pt", pairs / "sizes.json"
@@ -165,10 +200,10 @@ def test_fairseq_knows_every_flag_and_the_file_every_word(pairs, arch, preset):
 
 def test_the_file_has_no_word_that_nothing_reads():
     words = {"archs", "like", "flags", "when", "size"} | Settings.__dataclass_fields__.keys()
-    conditions = (
-        {"cpu", "cuda", "images", "started", "tuned", "fast", "narrow"}
-        | {"bidirectional", "prefix_causal"}
-    )  # fmt: skip
+    conditions = {"cpu", "cuda", "images", "started", "tuned", "fast", "narrow"} | {
+        "bidirectional",
+        "prefix_causal",
+    }
 
     def check(table, more=frozenset()):
         assert table.keys() <= words | more, table.keys()
@@ -196,9 +231,11 @@ def test_the_updates_of_an_epoch_are_fairseqs(pairs, tokens, pieces, processes):
     task._has_criterion = True  # the plugin's has other batches outside training
     task.load_dataset("train")
     made = task.get_batch_iterator(
-        task.dataset("train"), max_tokens=tokens, required_batch_size_multiple=8,
+        task.dataset("train"),
+        max_tokens=tokens,
+        required_batch_size_multiple=8,
         num_shards=processes,
-    ).next_epoch_itr(shuffle=True)  # fmt: skip
+    ).next_epoch_itr(shuffle=True)
     updates = -(-len(made) // pieces)
     assert updates > 40
     assert abs(schedule.updates_an_epoch(pairs, tokens, pieces, processes) - updates) <= 2

@@ -21,10 +21,18 @@ from fairseq_paradec.model_folder import new_folder
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
-    "Two men sit on a bench in the park and eat ice cream.", "", "A dog runs.", "  \t ",
-    "A \"dog's\" ball & <b> | 3.5 [km] away!", " \u201eEin H\u00fcndchen\u201c 東京 ", "a " * 1100,
-    "Three children play with a red ball on the beach.", "A man.", "", "Dogs; cats -- birds.",
-]  # fmt: skip
+    "Two men sit on a bench in the park and eat ice cream.",
+    "",
+    "A dog runs.",
+    "  \t ",
+    'A "dog\'s" ball & <b> | 3.5 [km] away!',
+    " \u201eEin H\u00fcndchen\u201c 東京 ",
+    "a " * 1100,
+    "Three children play with a red ball on the beach.",
+    "A man.",
+    "",
+    "Dogs; cats -- birds.",
+]
 FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
 
 
@@ -40,8 +48,21 @@ def _nothing_failed_and_the_same_level() -> Iterator[None]:
 def packing(data: Path, out: Path, *more: str) -> list[str]:
     """The words of ``paradec pack`` for the demo's files in a folder."""
     bpe = ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(data / "codes.bpe"))
-    return ["pack", str(data), str(out), "--path", str(data / "model.pt"), "-s", "en", "-t", "de",
-            "--drafter-path", str(data / "drafter.pt"), *bpe, *more]  # fmt: skip
+    return [
+        "pack",
+        str(data),
+        str(out),
+        "--path",
+        str(data / "model.pt"),
+        "-s",
+        "en",
+        "-t",
+        "de",
+        "--drafter-path",
+        str(data / "drafter.pt"),
+        *bpe,
+        *more,
+    ]
 
 
 def demo_copy(folder: Path) -> Path:
@@ -178,7 +199,7 @@ UNPACKED = {
     "drafter": (put("drafter.pt", b""), "", "--drafter-path: got .* truncated or no"),
     "bpe": (lambda folder: None, "--bpe sentencepiece", "--bpe-codes: got .* allowed: it with its"),
     "no file": (lambda folder: None, "--bpe-codes no", "--bpe-codes: got 'no'; allowed: a file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", UNPACKED)

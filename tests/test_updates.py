@@ -73,9 +73,16 @@ def weights(seed: int) -> list[torch.nn.Parameter]:
 
 def fairseq_adam(params: list[torch.nn.Parameter], eps: float) -> FairseqAdam:
     cfg = OmegaConf.create(
-        {"lr": [0.01], "adam_betas": "(0.9, 0.98)", "adam_eps": eps, "weight_decay": 0.1,
-         "use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
-    )  # fmt: skip
+        {
+            "lr": [0.01],
+            "adam_betas": "(0.9, 0.98)",
+            "adam_eps": eps,
+            "weight_decay": 0.1,
+            "use_old_adam": False,
+            "fp16_adam_stats": False,
+            "tpu": False,
+        }
+    )
     return FairseqAdam(cfg, params)
 
 

@@ -128,8 +128,14 @@ def test_the_core_requires_seven_packages(core):
     (metadata,) = core.glob("lib/python*/site-packages/fairseq_paradec-*.dist-info")
     requirements = [Requirement(text) for text in Distribution.at(metadata).requires or ()]
     assert sorted(one.name for one in requirements if not one.marker) == [
-        "fairseq-fixed", "fsspec", "numpy", "sacremoses", "subword-nmt", "torch", "tqdm",
-    ]  # fmt: skip
+        "fairseq-fixed",
+        "fsspec",
+        "numpy",
+        "sacremoses",
+        "subword-nmt",
+        "torch",
+        "tqdm",
+    ]
 
 
 def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_path):
@@ -146,9 +152,13 @@ def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_
         (("report", tmp_path), "matplotlib"),
     ):
         done = subprocess.run(
-            [*paradec, *map(str, words)], cwd=tmp_path, env=commands.environment(),
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [*paradec, *map(str, words)],
+            cwd=tmp_path,
+            env=commands.environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.returncode == 2 and not done.stdout
         line = f"paradec {words[0]}: error: needs {said}; install fairseq_paradec[lab]\n"
         assert done.stderr == line

@@ -210,9 +210,21 @@ def _draw_arrows(
     xs, ys = [start[0] for start, _ in ends], [start[1] for start, _ in ends]
     us, vs = ([end[i] - start[i] for start, end in ends] for i in (0, 1))
     sheet.axes.quiver(
-        xs, ys, us, vs, angles="xy", scale_units="xy", scale=1, units="inches", width=0.009,
-        headwidth=7, headlength=8, headaxislength=7, color=EDGE, zorder=1,
-    )  # fmt: skip
+        xs,
+        ys,
+        us,
+        vs,
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        units="inches",
+        width=0.009,
+        headwidth=7,
+        headlength=8,
+        headaxislength=7,
+        color=EDGE,
+        zorder=1,
+    )
 
 
 # ---- the matrix --------------------------------------------------------------------------------

@@ -213,8 +213,10 @@ def decoder_pass(
     stack = shape.decoder
     dim, layers = stack.dim, stack.layers
     words = shape.vocabulary if words is None else words
-    resized = [product(tokens, a, b) if a != b else 0 for a, b in
-               ((shape.embedding, dim), (dim, shape.output))]  # fmt: skip
+    resized = [
+        product(tokens, a, b) if a != b else 0
+        for a, b in ((shape.embedding, dim), (dim, shape.output))
+    ]
     copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
     return {
         "embedding": resized[0] + copied,
@@ -380,9 +382,14 @@ def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[
 
 
 def _fill(
-    drafter: Shape, start: int, cached: int, size: int, source: int, projected: int,
+    drafter: Shape,
+    start: int,
+    cached: int,
+    size: int,
+    source: int,
+    projected: int,
     words: int | None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
     masks = max(size, drafter.block)
     return decoder_pass(drafter, start - cached + masks, start + masks, source, projected, words)

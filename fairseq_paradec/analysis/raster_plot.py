@@ -70,8 +70,10 @@ def maps(
         raise UsageError(f"{where}: {error}") from None
     steps = written_in(sentence)
     sizes = Counter(steps)
-    found = [np.array(some[: len(words)]).reshape(shape) for some in
-             (steps, [sizes[step] for step in steps])]  # fmt: skip
+    found = [
+        np.array(some[: len(words)]).reshape(shape)
+        for some in (steps, [sizes[step] for step in steps])
+    ]
     return pixels, found[0], found[1]
 
 

@@ -83,9 +83,14 @@ def draw_speed_ups(
             at, colour = place + (0 if len(ones) == 1 else shifts[one.at]), _colour(one.label)
             ax.plot([one.spread.low, one.spread.high], [at, at], color=colour, linewidth=1)
             ax.plot(
-                one.spread.median, at, marks[one.at], markersize=5.5, color=colour,
-                markeredgecolor="white", markeredgewidth=0.5,
-            )  # fmt: skip
+                one.spread.median,
+                at,
+                marks[one.at],
+                markersize=5.5,
+                color=colour,
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+            )
     ax.set_yticks(range(len(rows)), list(rows), fontsize=8)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     for edge in range(1, len(rows)):

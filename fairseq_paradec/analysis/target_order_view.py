@@ -118,11 +118,14 @@ def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
         )
         for t, (d, word, position, row) in enumerate(
             zip(
-                directions, batch.target[0].tolist(), positions,
-                batch.prev_output_tokens[0].tolist(), strict=True,
+                directions,
+                batch.target[0].tolist(),
+                positions,
+                batch.prev_output_tokens[0].tolist(),
+                strict=True,
             )
         )
-    )  # fmt: skip
+    )
     mask = tuple(map(tuple, order.step_mask(width).tolist()))
     return Drawing(title_of(order), tuple(words), slots, mask, order.tokens_per_step)
 

@@ -79,9 +79,14 @@ def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
                 origins[at] = _of_draft(one.number, one.draft[at], own)
             elif own is not None:
                 origins[at] = Origin(
-                    one.number, own.state, own.log_prob, own.runner_up, own.runner_up_log_prob,
-                    None, own.direction,
-                )  # fmt: skip
+                    one.number,
+                    own.state,
+                    own.log_prob,
+                    own.runner_up,
+                    own.runner_up_log_prob,
+                    None,
+                    own.direction,
+                )
     return [origins[at] for at in range(length)]
 
 
@@ -122,11 +127,15 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
         raise UsageError(f"{name} contradicts itself: its passes leave positions open")
     passes = [
         Pass(
-            number, 0, [], [cells.get(at, Cell("", OPEN, at)) for at in range(length)],
-            tokens, places,
+            number,
+            0,
+            [],
+            [cells.get(at, Cell("", OPEN, at)) for at in range(length)],
+            tokens,
+            places,
         )
         for number, cells, tokens, places in placed
-    ]  # fmt: skip
+    ]
     return passes, [written[at] for at in range(length)]
 
 

@@ -16,8 +16,15 @@ from .blocks import METHOD, block_sizes
 EOS = "</s>"
 
 PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
-    "previous", "accepted", "rescued", "bifurcation", "bonus", "discarded", "pending", "open",
-)  # fmt: skip
+    "previous",
+    "accepted",
+    "rescued",
+    "bifurcation",
+    "bonus",
+    "discarded",
+    "pending",
+    "open",
+)
 
 #: The meaning of each state of a token.
 MEANINGS = {

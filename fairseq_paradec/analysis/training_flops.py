@@ -80,9 +80,15 @@ def block_positions(target: int, size: int) -> float:
 
 
 def drafter_update(
-    shape: Shape, source: int, target: int, prefixes: int, block: int, glancing: bool,
-    scored: float | None = None, tries: int = 0,
-) -> Update:  # fmt: skip
+    shape: Shape,
+    source: int,
+    target: int,
+    prefixes: int,
+    block: int,
+    glancing: bool,
+    scored: float | None = None,
+    tries: int = 0,
+) -> Update:
     """Count an update of a block_nat model by block_nat_loss.
 
     Args:

@@ -36,9 +36,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         one.set_defaults(analysis=run, title=text, plugin=plugin)
         if out:
             one.add_argument(
-                "--out", type=Path, metavar="FILE.json",
+                "--out",
+                type=Path,
+                metavar="FILE.json",
                 help="also write the table, for paradec results",
-            )  # fmt: skip
+            )
         return one.add_argument
 
     for module in (analyse_texts, analyse_speed, analyse_flops):

@@ -78,8 +78,10 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
     if model.get("attention_block"):
         raise option_error(
-            flag, path, "a model with full attention; local attention is not counted",
-        )  # fmt: skip
+            flag,
+            path,
+            "a model with full attention; local attention is not counted",
+        )
     heads = flops.read_heads(sizes, model.get("block_size") or 0)
     if heads is not None and "decoder.embed_tokens.weight" not in sizes:
         return Checkpoint(BLOCKWISE, None, heads, model, criterion)
@@ -318,9 +320,10 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
         known = len(task.target_dictionary)
         if vocabulary != known:
             raise option_error(
-                "CHECKPOINT", f"{path} with {vocabulary} target tokens",
+                "CHECKPOINT",
+                f"{path} with {vocabulary} target tokens",
                 f"models for --data {data}, whose dictionary has {known}",
-            )  # fmt: skip
+            )
     dataset = task.dataset(subset)
     if dataset.tgt_sizes is None:
         raise option_error("--subset", subset, "a subset with targets")
@@ -425,9 +428,10 @@ def declare(command: Callable[..., Any]) -> None:
     add("--drafter-path", metavar="D", help="the drafter, or blockwise heads")
     add("--beam", type=number, metavar="N", help="the beam of multiword_beam, double_token_beam")
     add(
-        "--benchmark", metavar="FILE",
+        "--benchmark",
+        metavar="FILE",
         help=f"set speed beside FLOPs, of {MEASURED}; the traces are named like its decoders",
-    )  # fmt: skip
+    )
     for one, whose in (("--training-flops", "--path"), ("--drafter-training-flops", "the drafter")):
         add(
             one,

@@ -160,31 +160,39 @@ def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.declare``."""
     add = command("blocks", blocks, "speed-up by the mean accepted block of blockwise decoding")
     add(
-        "benchmark", nargs="+", metavar="BENCHMARK.json",
+        "benchmark",
+        nargs="+",
+        metavar="BENCHMARK.json",
         help=f"{MEASURED}, with decoders of --decoding blockwise",
-    )  # fmt: skip
+    )
     add(
-        "--plot", type=Path, metavar="FILE.png",
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
         help="draw it; labels that differ only in their last number (both 4, both 8) make a line",
-    )  # fmt: skip
+    )
 
     picture = {"metavar": "FILE.{png,svg}", "help": "draw it"}
     add = command("speed-up", speed_up, "speed-ups by batch, beam, source length or threads")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
     add("--by", choices=speed_ups.KINDS, required=True, help="the setting that varies")
     add(
-        "--against", default=BEAM, metavar="LABEL",
+        "--against",
+        default=BEAM,
+        metavar="LABEL",
         help=f"the baseline (default: {BEAM}); --by beam uses it only where fairseq's search of "
         "the same beam was not measured",
-    )  # fmt: skip
+    )
     add("--plot", **picture)
 
     add = command("histogram", histogram, "speed-ups of single sentences")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
     add(
-        "--decoder", action="append", metavar="LABEL",
+        "--decoder",
+        action="append",
+        metavar="LABEL",
         help="only this one; may be repeated (default: all)",
-    )  # fmt: skip
+    )
     add("--against", default=BEAM, metavar="LABEL", help=f"the baseline (default: {BEAM})")
     add("--plot", **picture)
 

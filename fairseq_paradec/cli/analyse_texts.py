@@ -309,9 +309,10 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     pairs = agreement.contrastive_pairs(references)
     if not pairs:
         raise option_error(
-            "REF", args.ref,
+            "REF",
+            args.ref,
             "tokenised German sentences like 'Ein Mann steht ...' or 'Zwei Kinder spielen ...'",
-        )  # fmt: skip
+        )
     texts: dict[str, Iterable[str]] = {
         f"right.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
         f"wrong.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
@@ -343,10 +344,12 @@ def declare(command: Callable[..., Any]) -> None:
     add = command("pmi", pmi, "dependence between words that are predicted at once")
     add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
     add(
-        "ar", nargs="+", metavar="AR",
+        "ar",
+        nargs="+",
+        metavar="AR",
         help="the same for models of that order that write a token a step; one of them should have "
         "learned for as many epochs as MODEL",
-    )  # fmt: skip
+    )
 
     add = command("over-translation", over_translation, "surplus n-grams of translations (OTEM)")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
@@ -361,27 +364,38 @@ def declare(command: Callable[..., Any]) -> None:
     add("--ref", metavar="REF", required=True, help="references, the same texts for all")
     add("--stemming", action="store_true", help="compare words by their Porter stems")
     add(
-        "--sentence-mark", metavar="TOKEN",
+        "--sentence-mark",
+        metavar="TOKEN",
         help="the token between sentences, for ROUGE-Lsum: '.' in tokenised text, or '<q>'",
-    )  # fmt: skip
+    )
 
     add = command("ngram-precision", ngram_precision, "precision of the first and last tokens")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
     add("ref", metavar="REF", help="references")
     number = arguments.whole_number
     add(
-        "--n", type=number, action="append", metavar="N",
+        "--n",
+        type=number,
+        action="append",
+        metavar="N",
         help="length of the n-grams; may be repeated (default: 1 and 4)",
-    )  # fmt: skip
+    )
     add(
-        "--edges", type=number, nargs="+", default=[5, 10, 15], metavar="N",
+        "--edges",
+        type=number,
+        nargs="+",
+        default=[5, 10, 15],
+        metavar="N",
         help="number of tokens of each end (default: 5 10 15)",
-    )  # fmt: skip
+    )
     add(
-        "--min-length", type=number, default=31, metavar="N",
+        "--min-length",
+        type=number,
+        default=31,
+        metavar="N",
         help="only sentences whose reference has N tokens or more (default: 31, the paper's 'over "
         "30')",
-    )  # fmt: skip
+    )
 
     add = command("length-bins", length_bins, "quality and time by length of the source")
     add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
@@ -390,23 +404,30 @@ def declare(command: Callable[..., Any]) -> None:
     add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
     add("--rouge", action="store_true", help="score summaries by ROUGE-L instead of BLEU")
     add(
-        "--stats", nargs="+", metavar="FILE",
+        "--stats",
+        nargs="+",
+        metavar="FILE",
         help="for times: what --stats-file wrote at --batch-size 1, one for each HYP",
-    )  # fmt: skip
+    )
 
     add = command("contrastive", contrastive, "how often a model prefers a right target")
     add("right", metavar="SCORES_RIGHT", help=f"of the right targets: {SCORED}")
     add("wrong", metavar="SCORES_WRONG", help="of the wrong ones, in the same order")
     add("--distances", metavar="FILE", help="a whole number for each pair, to group by")
     add(
-        "--longest", type=number, default=15, metavar="N",
+        "--longest",
+        type=number,
+        default=15,
+        metavar="N",
         help="larger distances make one group (default: 15)",
-    )  # fmt: skip
+    )
 
     add = command(
-        "contrastive-make", contrastive_make,
-        "make pairs for contrastive: German sentences whose verb has the wrong number", out=False,
-    )  # fmt: skip
+        "contrastive-make",
+        contrastive_make,
+        "make pairs for contrastive: German sentences whose verb has the wrong number",
+        out=False,
+    )
     add("src", metavar="SRC", help="sources, tokenised")
     add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
     add("folder", metavar="FOLDER", help="folder for right.*, wrong.* and distances")

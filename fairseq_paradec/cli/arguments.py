@@ -79,11 +79,13 @@ def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
     add("--vocabulary", type=whole_number, default=7944, help="with --arch-size (default: 7944)")
     add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
     add(
-        "--engines", default=engines, metavar="LIST",
+        "--engines",
+        default=engines,
+        metavar="LIST",
         help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
         "torch-bf16, torch-fp16, torch-int8; torch's also as, for example, torch:compile; without "
         f"a dtype in fp32 (default: {engines})",
-    )  # fmt: skip
+    )
 
 
 def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:

@@ -73,10 +73,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--unkpen", type=float, help="fairseq's, for all decoders")
     add("--temperature", type=arguments.positive, help="fairseq's, for all decoders")
     add(
-        "--peers", nargs="?", type=peers, const=(CTRANSLATE2,), default=(), metavar="LIST",
+        "--peers",
+        nargs="?",
+        type=peers,
+        const=(CTRANSLATE2,),
+        default=(),
+        metavar="LIST",
         help=f"other engines on the same checkpoint, too (CPU): {', '.join(PEERS)}, or both with a "
         f"comma (without LIST: {CTRANSLATE2})",
-    )  # fmt: skip
+    )
     add("--busy", action="store_true", help="measure also while others use the machine")
     arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
 

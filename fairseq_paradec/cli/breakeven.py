@@ -57,28 +57,39 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     arguments.declare_sized_model(parser, "native,native-bf16,native-int8")
     add(
-        "--decoder", action="append", choices=("assisted", "gad", "blockwise", "self_draft"),
+        "--decoder",
+        action="append",
+        choices=("assisted", "gad", "blockwise", "self_draft"),
         help="may be repeated (default: those for which there is a drafter)",
-    )  # fmt: skip
+    )
     add(
-        "--block-sizes", type=arguments.whole_numbers, default=[4, 8],
+        "--block-sizes",
+        type=arguments.whole_numbers,
+        default=[4, 8],
         help="as --block-size of the decoders (default: 4,8)",
-    )  # fmt: skip
+    )
     add(
-        "--rates", type=rates, default=[0.3, 0.6, 0.8, 0.9, 1.0],
+        "--rates",
+        type=rates,
+        default=[0.3, 0.6, 0.8, 0.9, 1.0],
         help="how often a drafted token is right (default: 0.3,0.6,0.8,0.9,1)",
-    )  # fmt: skip
+    )
     add(
-        "--drafter-width", type=number,
+        "--drafter-width",
+        type=number,
         help="with --arch-size: of assisted's drafter (default: the model's width); a multiple of "
         "32",
-    )  # fmt: skip
+    )
     add("--drafter-layers", type=number, default=1, help="the same: its decoder's (default: 1)")
     add("--drafter-shortlist", type=number, help="draft from so many first tokens (default: all)")
     add(
-        "--mark", action="append", type=mark, default=[], metavar="NAME=DECODER:K:TOKENS",
+        "--mark",
+        action="append",
+        type=mark,
+        default=[],
+        metavar="NAME=DECODER:K:TOKENS",
         help="where a trained pair stands: its block size and tokens a pass; may be repeated",
-    )  # fmt: skip
+    )
     add("--subset", default="test", help="of DATA (default: test)")
     add("--sentences", type=number, default=24, help="from short to long (default: 24)")
     arguments.declare_timing(parser, "")

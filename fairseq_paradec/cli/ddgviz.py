@@ -39,9 +39,19 @@ A line per pass has the tokens that became final in it: position, token, probabi
 
 #: Flags that need a data folder: what to decode, and how.
 DECODING_FLAGS = (
-    "path", "text", "ids", "input", "subset", "decoding", "jacobi_length", "block_size",
-    "bpe_codes", "sentencepiece_model", "tokenized", "trace",
-)  # fmt: skip
+    "path",
+    "text",
+    "ids",
+    "input",
+    "subset",
+    "decoding",
+    "jacobi_length",
+    "block_size",
+    "bpe_codes",
+    "sentencepiece_model",
+    "tokenized",
+    "trace",
+)
 
 #: Optional files of a data folder.
 MODEL, CODES = "model.pt", "codes.bpe"

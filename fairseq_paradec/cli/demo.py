@@ -37,10 +37,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.data == DEFAULT_DATA and not DEFAULT_DATA.is_dir():
         raise option_error(
-            "--data", None,
+            "--data",
+            None,
             "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
             "in a checkout of the source",
-        )  # fmt: skip
+        )
     for name in ("drafter_path", "heads_path", "assistant_path"):
         given = getattr(args, name)
         if given is not None and not given.is_file():
@@ -63,8 +64,11 @@ def translated(data: Path, text: str) -> str:
     translator = Translator(data, flag="--data")
     lines = [f"source       {text}"]
     for decoding, drafter in (
-        ("greedy", None), ("self_draft", None), ("gad", "drafter"), ("assisted", "assistant"),
-    ):  # fmt: skip
+        ("greedy", None),
+        ("self_draft", None),
+        ("gad", "drafter"),
+        ("assisted", "assistant"),
+    ):
         path = None if drafter is None else data / f"{drafter}.pt"
         if path is None or path.is_file():
             more: dict[str, Any] = {} if path is None else {"drafter_path": str(path)}

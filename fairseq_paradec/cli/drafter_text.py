@@ -121,16 +121,27 @@ class Subset:
         self.data, self.dest = data, dest
         self.model = str(translator.path / translator.folder.model)
         wanted = argparse.Namespace(
-            data=data, subset=name, path=self.model, beam=1, lenpen=1.0, batch_size=None,
-            max_tokens=MAX_TOKENS, fp16=False, smoke=False, engine_dtype="fp32",
+            data=data,
+            subset=name,
+            path=self.model,
+            beam=1,
+            lenpen=1.0,
+            batch_size=None,
+            max_tokens=MAX_TOKENS,
+            fp16=False,
+            smoke=False,
+            engine_dtype="fp32",
             no_loops=False,
-        )  # fmt: skip
+        )
         self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
         self.sources = plan.load_sources(data, self.settings)
         self.translate = plan.by_number(
-            translator.task, translator.models, translator.generator({"decoding": "greedy"}),
-            self.sources, translator.device,
-        )  # fmt: skip
+            translator.task,
+            translator.models,
+            translator.generator({"decoding": "greedy"}),
+            self.sources,
+            translator.device,
+        )
 
     @property
     def tokens(self) -> int:

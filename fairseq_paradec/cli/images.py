@@ -60,9 +60,10 @@ def _fitted(path: str, pixels: Pixels, wanted: tuple[int, int]) -> Pixels:
     height, width = wanted
     if given.height < height or given.height * width != given.width * height:
         raise option_error(
-            path, f"{given.height}×{given.width} pixels",
+            path,
+            f"{given.height}×{given.width} pixels",
             f"{height}×{width}, or more in that proportion (--size)",
-        )  # fmt: skip
+        )
     return images.shrink(pixels, Size(height, width, given.channels))
 
 
@@ -285,31 +286,41 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = command("tokens", tokens, "print image files as lines of intensities")
     add("file", nargs="+", metavar="FILE", help="PNG, JPEG, BMP or WebP, 8 bits, RGB or grey")
     add(
-        "--size", type=_size, metavar="N|HxW",
+        "--size",
+        type=_size,
+        metavar="N|HxW",
         help="shrink larger images of the same proportions to this size, by averaging areas "
         "(default: as they are)",
-    )  # fmt: skip
+    )
     add("--gray", action="store_true", help="one channel instead of three")
 
     add = command("compare", compare, "show outputs side by side, and measure their quality")
     add("data", metavar="DATA", help="the data folder, with sizes.json")
     add(
-        "system", nargs="+", metavar="[LABEL=]SYSTEM",
+        "system",
+        nargs="+",
+        metavar="[LABEL=]SYSTEM",
         help="what fairseq-generate printed, or wrote to its --results-path; greedy search first. "
         "Pictures show the first two, or one and the large image",
-    )  # fmt: skip
+    )
     add("--out", type=Path, required=True, metavar="FOLDER", help="for pictures: NUMBER.png")
     add("--subset", default="test", metavar="NAME", help="what was decoded (default: test)")
     add(
-        "--stats", nargs="+", default=[], metavar="[LABEL=]FILE",
+        "--stats",
+        nargs="+",
+        default=[],
+        metavar="[LABEL=]FILE",
         help="what --stats-file wrote for the system of this label",
-    )  # fmt: skip
+    )
     number = arguments.whole_number
     add("--first", type=number, metavar="N", help="pictures of the first N images (default: all)")
     add(
-        "--scale", type=number, default=8, metavar="N",
+        "--scale",
+        type=number,
+        default=8,
+        metavar="N",
         help="how large a pixel of an output becomes (default: 8)",
-    )  # fmt: skip
+    )
     add("--json", type=Path, metavar="FILE", help="also write the table, for paradec results")
 
 

@@ -18,23 +18,28 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "hf", help="a folder that transformers saved: MarianMT (OPUS-MT), M2M-100, NLLB, mBART-50"
     )
     hugging_face.add_argument(
-        "given", type=Path, metavar="DIR",
+        "given",
+        type=Path,
+        metavar="DIR",
         help="with config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files",
-    )  # fmt: skip
+    )
     marian = kinds.add_parser("marian", help="Marian's own file, as OPUS-MT offers it")
     marian.add_argument(
-        "given", type=Path, metavar="MODEL.npz",
+        "given",
+        type=Path,
+        metavar="MODEL.npz",
         help="beside decoder.yml, the vocabularies that it names, source.spm and target.spm",
-    )  # fmt: skip
+    )
     for name, one in (("hugging_face", hugging_face), ("marian", marian)):
         one.set_defaults(format=name)
         one.add_argument("out", type=Path, metavar="OUT", help="folder to make")
         for side in ("source", "target"):
             one.add_argument(
-                f"--{side}", metavar="LANGUAGE",
+                f"--{side}",
+                metavar="LANGUAGE",
                 help=f"the {side} language, by the model's own name if it has several, such as "
                 "en or eng_Latn (default: what the files say)",
-            )  # fmt: skip
+            )
 
 
 def run(args: argparse.Namespace) -> int:

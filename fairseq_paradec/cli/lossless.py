@@ -18,10 +18,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of a Transformer, with heads or without")
     add(
-        "--decoding", choices=list(kinds()),
+        "--decoding",
+        choices=list(kinds()),
         help=f"decoder whose variants are compared; {UNTRAINED}: all that need no drafter "
         f"(default: {UNTRAINED}; with --drafter-path, gad)",
-    )  # fmt: skip
+    )
     add("--drafter-path", help="drafter or heads, unless the model of --path has them")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")

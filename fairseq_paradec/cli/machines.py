@@ -21,10 +21,11 @@ from . import arguments
 def declare(parser: argparse._ActionsContainer) -> None:
     """Declare the flags of the workers."""
     parser.add_argument(
-        "--cluster", metavar="ADDRESS",
+        "--cluster",
+        metavar="ADDRESS",
         help="local: this machine, without Ray; HOST:PORT, or auto: that Ray cluster, with the "
         "package and the same paths on its machines (default: local)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--processes",
         type=arguments.whole_number,

@@ -18,9 +18,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the verifier")
     add(
-        "--decoder", action="append", required=True, metavar="SPEC",
+        "--decoder",
+        action="append",
+        required=True,
+        metavar="SPEC",
         help="[LABEL=]DECODING [flags of fairseq-generate], of this package; may be repeated",
-    )  # fmt: skip
+    )
     add("--subset", default="test", help="(default: test)")
     add("--sentences", type=number, default=200, help="how many at most (default: 200)")
     arguments.declare_timing(parser, "")

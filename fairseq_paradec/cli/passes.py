@@ -23,10 +23,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     arguments.declare_sized_model(parser, "native,torch")
     add("--chunks", type=numbers, default=[1, 2, 4, 9, 26], help="tokens (default: 1,2,4,9,26)")
     add(
-        "--block-sizes", type=numbers, default=[10],
+        "--block-sizes",
+        type=numbers,
+        default=[10],
         help="masks in a drafter's pass, behind 5 new tokens; the first also for the heads of "
         "--arch-size, and for the methods of --acceptance that do not say theirs (default: 10)",
-    )  # fmt: skip
+    )
     add("--batch", type=number, default=1, help="sentences (default: 1)")
     add("--source-length", type=number, default=14, help="with </s> (default: 14)")
     add("--cached", type=number, default=10, help="tokens in front of a chunk (default: 10)")
@@ -35,9 +37,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--memory-mib", type=number, default=1024, help="large tensor to be read (default: 1024)")
     add("--matrix", type=number, default=1024, help="size of matrices for peaks (default: 1024)")
     add(
-        "--acceptance", type=Path, metavar="FILE",
+        "--acceptance",
+        type=Path,
+        metavar="FILE",
         help="a benchmark's JSON: estimate sentences from its numbers of passes",
-    )  # fmt: skip
+    )
     arguments.declare_timing(parser, "")
     arguments.declare_table(parser, None, "JSON file to write, for paradec results", required=False)
 

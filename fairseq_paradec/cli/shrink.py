@@ -147,9 +147,10 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     ):
         if options[name]:
             raise option_error(
-                "--heads-only", f"{path}, trained with --{name.replace('_', '-')}, {why}",
+                "--heads-only",
+                f"{path}, trained with --{name.replace('_', '-')}, {why}",
                 "heads on a frozen base; shrink the whole model, without --heads-only",
-            )  # fmt: skip
+            )
     return state | {"model": heads_only(weights)}
 
 
@@ -181,15 +182,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("target", type=Path, metavar="TARGET", help="file to write")
     add("--max-mb", type=float, default=8.0, help="fail if the result is larger (default: 8)")
     add(
-        "--without-encoder", action="store_true",
+        "--without-encoder",
+        action="store_true",
         help="leave out the encoder of a drafter on its verifier's encoder (shallow_decoder, "
         "block_nat_fast): as --drafter-path it gets the verifier's",
-    )  # fmt: skip
+    )
     add(
-        "--heads-only", action="store_true",
+        "--heads-only",
+        action="store_true",
         help="write only the heads of a blockwise_transformer on a frozen base: they are for "
         "--drafter-path, the base for --path",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

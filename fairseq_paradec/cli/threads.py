@@ -18,10 +18,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--path", required=True, help="checkpoint of the model")
     add("--drafter-path", metavar="FILE", help="a block_nat drafter of it: gad is measured, too")
     add(
-        "--decoder", action="append", metavar="SPEC",
+        "--decoder",
+        action="append",
+        metavar="SPEC",
         help="[LABEL=]DECODING [flags of fairseq-generate]; may be repeated (default: greedy, and "
         "gad with --drafter-path, on the native engine in fp32 and int8)",
-    )  # fmt: skip
+    )
     numbers = arguments.whole_numbers
     add("--threads", type=numbers, default=[2], help="besides 1, with commas (default: 2)")
     add("--subset", default="test", help="(default: test)")

@@ -70,25 +70,32 @@ def declare(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--epochs", type=number, help="how long: a checkpoint after each epoch")
     length.add_argument("--updates", type=number, help="or so: one after each hundredth, too")
     add(
-        "--average", type=number, metavar="N",
+        "--average",
+        type=number,
+        metavar="N",
         help="the last N checkpoints are kept and averaged (default: the preset's)",
-    )  # fmt: skip
+    )
     add("--seed", type=number, default=1, help="(default: 1)")
     add("--threads", type=number, help="of each process on a CPU (default: the cores shared out)")
     add(
-        "--processes", type=number, default=1,
+        "--processes",
+        type=number,
+        default=1,
         help="data-parallel; each takes a part of every batch (default: 1)",
-    )  # fmt: skip
+    )
     add(
-        "--autocast", choices=("auto", "on", "off"), default="auto",
+        "--autocast",
+        choices=("auto", "on", "off"),
+        default="auto",
         help="on a CPU: products in bfloat16; auto: if a measurement at the start says that they "
         "are faster; a run that goes on keeps what it began with (default: auto)",
-    )  # fmt: skip
+    )
     add(
-        "--smoke", action="store_true",
+        "--smoke",
+        action="store_true",
         help="a try-out: 20 updates on batches of 128 tokens (longer sentences are left out) or of "
         "one image, 2 checkpoints averaged; without --save-dir in a temporary folder",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

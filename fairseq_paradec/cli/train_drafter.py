@@ -49,24 +49,33 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
     add(
-        "--text", metavar="FILE", type=Path, nargs="+", required=True,
+        "--text",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        required=True,
         help="plain text in UTF-8, a sentence a line; lines that occur again are left out",
-    )  # fmt: skip
+    )
     add(
-        "--kind", choices=tuple(KINDS), default="shallow",
+        "--kind",
+        choices=tuple(KINDS),
+        default="shallow",
         help="shallow: one decoder layer that drafts token by token, for assisted; block: four "
         "that draft a block in one pass, for gad (default: shallow)",
-    )  # fmt: skip
+    )
     add("--replace", action="store_true", help="the folder has a drafter, which this one replaces")
     add(
-        "--save-dir", metavar="DIR", type=Path,
+        "--save-dir",
+        metavar="DIR",
+        type=Path,
         help="translations and checkpoints (default: the folder's name with .drafter behind it)",
-    )  # fmt: skip
+    )
     add(
-        "--updates", type=number,
+        "--updates",
+        type=number,
         help="of training (default: for shallow 2,500, or 20,000 of a model wider than 256; for "
         "block 12,000 or 50,000; at most 60 times through the text)",
-    )  # fmt: skip
+    )
     add("--seed", type=number, default=1, help="(default: 1)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
     add("--threads", type=number, help="CPU threads (default: as torch)")

@@ -19,15 +19,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder with a training part")
     add(
-        "--arch", action="append", required=True, metavar="NAME",
+        "--arch",
+        action="append",
+        required=True,
+        metavar="NAME",
         help="an architecture; may be repeated; the others are compared with the first. With "
         "--before, flags of fairseq-train may follow in the same word, and behind ' + ' flags for "
         "this checkout alone",
-    )  # fmt: skip
+    )
     add(
-        "--before", metavar="CHECKOUT",
+        "--before",
+        metavar="CHECKOUT",
         help="an older checkout of this project: compare its updates with this one's instead",
-    )  # fmt: skip
+    )
     add("--max-tokens", type=number, default=4096, help="of a batch (default: 4096)")
     add("--batches", type=number, default=10, help="how many different ones (default: 10)")
     arguments.declare_timing(parser, "over the batches ")

@@ -31,10 +31,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = 'example: paradec translate --model data-bin/demo.en-de --text "A dog runs."'
     add, number = parser.add_argument, arguments.whole_number
     add(
-        "files", metavar="FILE", nargs="*",
+        "files",
+        metavar="FILE",
+        nargs="*",
         help="plain text in UTF-8, a sentence a line; with --out also folders, patterns, parquet "
         "and paths that fsspec reads",
-    )  # fmt: skip
+    )
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
     add("--text", action="append", help="a sentence instead of files; may be repeated")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
@@ -42,16 +44,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
     add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
     add(
-        "--buffer-size", type=number,
+        "--buffer-size",
+        type=number,
         help="lines that are read and sorted by length together; 1 answers each line at once "
         "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
-    )  # fmt: skip
+    )
     corpus = parser.add_argument_group("corpora")
     corpus.add_argument(
-        "--out", metavar="DIR", type=Path,
+        "--out",
+        metavar="DIR",
+        type=Path,
         help="write to DIR/parts rows of JSON: line, source, translation, score, problem, model, "
         "settings",
-    )  # fmt: skip
+    )
     corpus.add_argument("--column", help="of parquet files (default: text)")
     machines.declare(corpus)
     search = parser.add_argument_group("fairseq's flags of the search").add_argument

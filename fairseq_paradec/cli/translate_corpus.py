@@ -46,9 +46,11 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     corpus = Corpus(args.files, args.column or COLUMN)
     read(args.model)
     made = options | {
-        "model": checksum(args.model / NAME), "buffer_size": args.buffer_size or PART,
-        "threads": args.threads or 1, "device": args.device,
-    }  # fmt: skip
+        "model": checksum(args.model / NAME),
+        "buffer_size": args.buffer_size or PART,
+        "threads": args.threads or 1,
+        "device": args.device,
+    }
     if os.path.isfile(drafter := options.get("drafter_path", "")):
         made["drafter_path"] = checksum(Path(drafter))
     settings = {name.replace("_", "-"): value for name, value in made.items()}

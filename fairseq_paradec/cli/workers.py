@@ -29,9 +29,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("input", metavar="FILE", type=Path, help="a text, a sentence on each line")
     add("--model", metavar="DIR", required=True, help="a folder of paradec pack")
     add(
-        "--processes", type=arguments.whole_numbers, default=[1, 2],
+        "--processes",
+        type=arguments.whole_numbers,
+        default=[1, 2],
         help="numbers of workers, with commas (default: 1,2)",
-    )  # fmt: skip
+    )
     add("--cluster", metavar="ADDRESS", help="by as many workers of this Ray cluster, too")
     add("--rounds", type=arguments.whole_number, default=3, help="(default: 3)")
     add("--busy", action="store_true", help="measure though others use the machine")
@@ -104,9 +106,11 @@ def _measure(args: argparse.Namespace, path: Path, flags: list[str]) -> float:
         command = [sys.executable, "-m", "fairseq_paradec", "translate", "--model", args.model]
         begin = time.perf_counter()
         done = subprocess.run(
-            [*command, str(path), *words], stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, check=False,
-        )  # fmt: skip
+            [*command, str(path), *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
         seconds = time.perf_counter() - begin
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]

@@ -346,5 +346,7 @@ def _warn_of_other_languages(filenames: Sequence[str], cfg: Any, task: Any) -> N
     if any(a and b and a != b for a, b in zip(trained, wanted)):
         logger.warning(
             f"--path, -s, -t: %s {known} and the model is asked for %s-%s",
-            ", ".join(map(str, filenames)), *trained, *wanted,
-        )  # fmt: skip
+            ", ".join(map(str, filenames)),
+            *trained,
+            *wanted,
+        )

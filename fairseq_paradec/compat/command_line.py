@@ -95,9 +95,11 @@ def _fill_languages(args: argparse.Namespace) -> None:
     for side in missing:
         if pair[side] is None:
             raise option_error(
-                sides[side], None, "a language; --tokenizer moses needs it, and DATA "
+                sides[side],
+                None,
+                "a language; --tokenizer moses needs it, and DATA "
                 f"{folders[0]!r} has no file like test.en-de.en.bin to infer it from",
-            )  # fmt: skip
+            )
         setattr(args, side, pair[side])
 
 
@@ -216,9 +218,11 @@ def sample_without_beam(decodings: Collection[str]) -> None:
                 found.beam = 1
             if samples and found.nbest != found.beam:
                 raise option_error(
-                    "--sampling", True, f"it with --beam 1; fairseq's search draws {found.beam} "
+                    "--sampling",
+                    True,
+                    f"it with --beam 1; fairseq's search draws {found.beam} "
                     f"outputs with --beam {found.beam} --nbest {found.beam}",
-                )  # fmt: skip
+                )
             return parsed
 
         return parse

@@ -76,9 +76,10 @@ def begin(path: Path, settings: Mapping[str, Any], flag: str, files: Mapping[str
     there = {one.name for one in (*path.iterdir(), *path.glob("parts/*.jsonl"))} - {"parts", LOCK}
     if there and not file.is_file():
         raise option_error(
-            flag, str(path), "a new or empty folder, or one that this command began; this one "
-            "holds other files",
-        )  # fmt: skip
+            flag,
+            str(path),
+            "a new or empty folder, or one that this command began; this one holds other files",
+        )
     if not there:  # nothing is finished
         file.parent.mkdir(exist_ok=True)
         write(file, json.dumps(settings, indent=1).encode() + b"\n")
@@ -118,9 +119,7 @@ def write(path: Path, content: bytes) -> None:
         ) from error
 
 
-def make(
-    path: Path, parts: Iterable[Part], crew: Crew, total: Callable[[], int | None]
-) -> None:
+def make(path: Path, parts: Iterable[Part], crew: Crew, total: Callable[[], int | None]) -> None:
     """Let a crew do the parts that are not there yet, and write each as soon as it is finished.
 
     Args:
@@ -137,9 +136,11 @@ def make(
     folder = path / "parts"
     finished = {one.name for one in folder.iterdir()}
     with tqdm(
-        desc=path.name, unit=" sentences", smoothing=0,
+        desc=path.name,
+        unit=" sentences",
+        smoothing=0,
         mininterval=0.5 if sys.stderr.isatty() else 60,
-    ) as bar:  # fmt: skip
+    ) as bar:
 
         def left() -> Iterator[Part]:
             for part in parts:

@@ -151,9 +151,13 @@ class BlockNatLoss(FairseqCriterion):
         truth = blocks(target, starts, drawn, size, self.padding_idx)  # B×J×K
         ratio = self.glancing_ratio(model.num_updates) if model.training else 0.0
         output: BlockOutput = model(
-            net_input["src_tokens"], net_input["src_lengths"],
-            target=target, starts=starts, truth=truth, glancing_ratio=ratio,
-        )  # fmt: skip
+            net_input["src_tokens"],
+            net_input["src_lengths"],
+            target=target,
+            starts=starts,
+            truth=truth,
+            glancing_ratio=ratio,
+        )
         answers = truth[output.scored]  # N
         shares = None
         if model.training and self.position_decay < 1:

@@ -160,9 +160,10 @@ def numbers_of(words: Any, limit: int) -> Tensor:
             continue
         if not words[token].isdecimal():
             raise option_error(
-                "--accept-distance", limit,
+                "--accept-distance",
+                limit,
                 f"it with a dictionary of whole numbers; {words[token]!r} has no distance",
-            )  # fmt: skip
+            )
         values[token] = float(words[token])
     return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact
 

@@ -134,8 +134,11 @@ class Audit:
         name = sample["id"].tolist()[0] if "id" in sample else "of unknown number"
         logger.warning(
             "audit: sentence %s differs from fairseq's --beam 1 from token %d on (gap %.2e, %s)",
-            name, position, gap, "a tie" if tie else "NOT a tie",
-        )  # fmt: skip
+            name,
+            position,
+            gap,
+            "a tie" if tie else "NOT a tie",
+        )
         gap_or_none = gap if math.isfinite(gap) else None
         return {"identical": False, "position": position, "gap": gap_or_none, "tie": tie}
 

@@ -132,9 +132,10 @@ class BeamSearch:
                 done += sorted(hypos, key=self.rank, reverse=True)[: beam - len(done)]
             # 4. The others are the next beam; finished sentences leave the batch.
             stay = [
-                s for s, row in enumerate(live)
+                s
+                for s, row in enumerate(live)
                 if len(finished[row.index]) < beam and written <= row.limit and goes_on[s]
-            ]  # fmt: skip
+            ]
             if not stay:
                 break
             steps.append(Step(*(part[stay] for part in alive)))

@@ -70,7 +70,8 @@ def check_first_guess(how: str, src_dict: Any, tgt_dict: Any) -> None:
     """Refuse ``source-copy`` without a joined dictionary."""
     if how == "source-copy" and src_dict != tgt_dict:
         raise option_error(
-            "--jacobi-init", how,
+            "--jacobi-init",
+            how,
             "pad, bos, ngram; a source token can only be a guess where source and target share one "
             "dictionary",
-        )  # fmt: skip
+        )

@@ -28,8 +28,10 @@ def warn_long_block(block_size: int, trained: int) -> None:
     if block_size > trained:
         log.warning(
             "--block-size %d: the drafter was trained with %d; what it predicts behind that is a "
-            "guess", block_size, trained,
-        )  # fmt: skip
+            "guess",
+            block_size,
+            trained,
+        )
 
 
 def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
@@ -80,12 +82,14 @@ def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) 
     """
     if len(models) > 1:
         raise option_error(
-            "--path", f"{len(models)} models",
+            "--path",
+            f"{len(models)} models",
             f"one, the verifier on whose encoder --drafter-path {path} was trained",
-        )  # fmt: skip
+        )
     if not same_encoder(models[0], drafter):
         raise option_error(
-            "--drafter-path", path,
+            "--drafter-path",
+            path,
             "a drafter that was trained on this verifier's encoder (--share-verifier-encoder, "
             "--encoder-from), or on one of its own",
-        )  # fmt: skip
+        )

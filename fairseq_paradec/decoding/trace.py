@@ -44,7 +44,12 @@ class PassDetails:
             runner_up.append(top[other] if possible else None)
             runner_up_log_probs.append(scores[other] if possible else None)
         return PassTokens(
-            draft, verifier, self.scores[b][: len(verifier)], runner_up, runner_up_log_probs,
-            self.draft_scores[b][: len(draft)], self.draft_ranks[b][: len(draft)],
+            draft,
+            verifier,
+            self.scores[b][: len(verifier)],
+            runner_up,
+            runner_up_log_probs,
+            self.draft_scores[b][: len(draft)],
+            self.draft_ranks[b][: len(draft)],
             None if self.confidences is None else self.confidences[b],
-        )  # fmt: skip
+        )

@@ -212,9 +212,14 @@ class Branches(NamedTuple):
 
 
 def branches(
-    scorer: Any, hidden: Any, rules: TokenRules, rows: Sequence[Row], trees: Trees,
-    acceptance: ExactMatch, whole: bool,
-) -> Branches:  # fmt: skip
+    scorer: Any,
+    hidden: Any,
+    rules: TokenRules,
+    rows: Sequence[Row],
+    trees: Trees,
+    acceptance: ExactMatch,
+    whole: bool,
+) -> Branches:
     """Find the path of each row's tree that is looked at.
 
     Args:
@@ -272,9 +277,11 @@ def _judge(
     here = pick(log_probs, parents)  # B×N×V
     drafted = here.gather(2, draft[:, :, None])
     at = Scored(
-        pick(scored.tokens, parents), pick(scored.scores, parents), drafted.squeeze(2),
+        pick(scored.tokens, parents),
+        pick(scored.scores, parents),
+        drafted.squeeze(2),
         here.gt(drafted).sum(dim=2),
-    )  # fmt: skip
+    )
     return acceptance.passes(draft, at).tolist(), drafted.squeeze(2).tolist()
 
 

@@ -97,10 +97,12 @@ def write(
             written[b].append(int(scored.tokens[b, 0]))
             scores[b].append(float(scored.scores[b, 0]))
         live = [
-            b for b in live
-            if len(written[b]) < counts[b] and written[b][-1] != rules.eos
+            b
+            for b in live
+            if len(written[b]) < counts[b]
+            and written[b][-1] != rules.eos
             and sum(scores[b]) >= least
-        ]  # fmt: skip
+        ]
         if not live:
             break
         # A pass is over all rows; those that have ended read filling.

@@ -118,12 +118,18 @@ class Results:
             record = PassRecord(begin, 0, 0, len(slots[part]), positions=places[part])
             if self.record_tokens:
                 record.directions = names[part]
-                others = [None if value == -torch.inf else (w, value) for w, value in
-                          hypo.runners_up[part]]  # fmt: skip
+                others = [
+                    None if value == -torch.inf else (w, value)
+                    for w, value in hypo.runners_up[part]
+                ]
                 record.tokens = PassTokens(
-                    [], slots[part], hypo.word_scores[part],
+                    [],
+                    slots[part],
+                    hypo.word_scores[part],
                     [None if o is None else o[0] for o in others],
-                    [None if o is None else o[1] for o in others], [], [],
-                )  # fmt: skip
+                    [None if o is None else o[1] for o in others],
+                    [],
+                    [],
+                )
             passes.append(record)
         return passes

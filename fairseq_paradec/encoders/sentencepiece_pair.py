@@ -61,9 +61,10 @@ class SentencepiecePair:
                 self.before, self.dropped = list(tokens["source"]), set(tokens["target"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise option_error(
-                    "--sentencepiece-tokens", cfg.sentencepiece_tokens,
+                    "--sentencepiece-tokens",
+                    cfg.sentencepiece_tokens,
                     f'a JSON file {{"source": [...], "target": [...]}} ({error})',
-                ) from error  # fmt: skip
+                ) from error
 
     def encode(self, x: str) -> str:
         """Split a source into pieces, with spaces between them."""

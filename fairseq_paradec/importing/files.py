@@ -17,9 +17,11 @@ from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
 WEIGHTS = (
-    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-)  # fmt: skip
+)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -144,8 +146,10 @@ def ordinary_tokens(folder: Path) -> set[str]:
     transformers' ``skip_special_tokens`` leaves out the others.
     """
     found: set[str] = set()
-    for name, key in (("tokenizer_config.json", "added_tokens_decoder"),
-                      ("tokenizer.json", "added_tokens")):  # fmt: skip
+    for name, key in (
+        ("tokenizer_config.json", "added_tokens_decoder"),
+        ("tokenizer.json", "added_tokens"),
+    ):
         file = folder / name
         if not file.is_file():
             continue

@@ -27,18 +27,32 @@ logger = logging.getLogger(__name__)
 
 #: Sizes that config.json names.
 _NUMBERS = (
-    "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "encoder_ffn_dim",
-    "decoder_attention_heads", "decoder_ffn_dim", "vocab_size", "max_position_embeddings",
-)  # fmt: skip
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
 
 #: Settings of generate that change greedy's output and are not read, and what does nothing.
 _UNREAD: Mapping[str, Sequence[Any]] = {
-    "no_repeat_ngram_size": (None, 0), "encoder_no_repeat_ngram_size": (None, 0),
-    "repetition_penalty": (None, 1), "encoder_repetition_penalty": (None, 1),
-    "min_length": (None, 0), "min_new_tokens": (None, 0), "guidance_scale": (None, 1),
-    "suppress_tokens": (None, []), "begin_suppress_tokens": (None, []), "sequence_bias": (None, []),
-    "force_words_ids": (None, []), "exponential_decay_length_penalty": (None,),
-}  # fmt: skip
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1),
+    "encoder_repetition_penalty": (None, 1),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "guidance_scale": (None, 1),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None, []),
+    "force_words_ids": (None, []),
+    "exponential_decay_length_penalty": (None,),
+}
 
 #: fairseq's names of activations by theirs.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "tanh": "tanh"}
@@ -48,10 +62,13 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "marian": {"encoder_learned_pos": True, "decoder_learned_pos": True},
     "m2m_100": {"encoder_normalize_before": True, "decoder_normalize_before": True},
     "mbart": {
-        "encoder_normalize_before": True, "decoder_normalize_before": True,
-        "encoder_learned_pos": True, "decoder_learned_pos": True, "layernorm_embedding": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+        "layernorm_embedding": True,
     },
-}  # fmt: skip
+}
 
 
 def read(folder: Path, source: str | None = None, target: str | None = None) -> Foreign:
@@ -86,10 +103,15 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         tables["bias"][left_out] = NEVER
     words = _marian if kind == "marian" else _multilingual
     return Foreign(
-        file=weights_file, source=pair[0], target=pair[1], settings=_options(file, config),
-        layers=_layers(config, weights), start=config["decoder_start_token_id"],
-        **tables, **words(folder, config, pair),
-    )  # fmt: skip
+        file=weights_file,
+        source=pair[0],
+        target=pair[1],
+        settings=_options(file, config),
+        layers=_layers(config, weights),
+        start=config["decoder_start_token_id"],
+        **tables,
+        **words(folder, config, pair),
+    )
 
 
 def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
@@ -115,9 +137,10 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
         raise option_error(f"{file}: decoder_start_token_id", start, allowed)
     if about.get("tokenizer_class") in ("MBartTokenizer", "MBartTokenizerFast"):
         raise option_error(
-            f"{file}: tokenizer_class", about["tokenizer_class"],
+            f"{file}: tokenizer_class",
+            about["tokenizer_class"],
             "mBART-50, whose sources begin with the language; in mBART-25 they end with it",
-        )  # fmt: skip
+        )
     if about.get("legacy_behaviour"):
         allowed = "false: a source begins with its language"
         raise option_error(f"{file}: legacy_behaviour", True, allowed)
@@ -144,8 +167,10 @@ def _left_out(file: Path, config: Mapping[str, Any]) -> int | None:
         if given.get(key) not in neutral:
             logger.warning(
                 "%s: %s is %r and not read: generate gives the same outputs without it",
-                file.parent, key, given[key],
-            )  # fmt: skip
+                file.parent,
+                key,
+                given[key],
+            )
     return pad if forbidden and given.get("renormalize_logits") else None
 
 
@@ -231,6 +256,9 @@ def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]
     )
     text = ordinary_tokens(folder) - {first}
     return {
-        "words": (words, words), "pieces": (pieces, pieces), "before": [before], "first": first,
+        "words": (words, words),
+        "pieces": (pieces, pieces),
+        "before": [before],
+        "first": first,
         "dropped": [token for token in added if token not in text],
-    }  # fmt: skip
+    }

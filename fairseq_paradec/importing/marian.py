@@ -22,13 +22,20 @@ from .vocabulary import marian_text, require_languages, words_of
 
 #: Settings of which only one value is known.
 _ONLY: Mapping[str, Any] = {
-    "type": "transformer", "right-left": False, "transformer-preprocess": "",
-    "transformer-postprocess": "dan", "transformer-postprocess-emb": "d",
-    "transformer-ffn-depth": 2, "transformer-train-position-embeddings": False,
-    "transformer-decoder-autoreg": "self-attention", "transformer-no-projection": False,
-    "transformer-tied-layers": [], "input-types": [], "factors-combine": "sum",
+    "type": "transformer",
+    "right-left": False,
+    "transformer-preprocess": "",
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-emb": "d",
+    "transformer-ffn-depth": 2,
+    "transformer-train-position-embeddings": False,
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-no-projection": False,
+    "transformer-tied-layers": [],
+    "input-types": [],
+    "factors-combine": "sum",
     "layer-normalization": False,
-}  # fmt: skip
+}
 
 _ACTIVATIONS = ("swish", "relu", "gelu")
 
@@ -40,9 +47,15 @@ POSITIONS = 1024
 
 #: fairseq's names of a sublayer's parts by Marian's: maps, and the norm behind them.
 _ATTENTION = {
-    "Wq": "q_proj.weight", "bq": "q_proj.bias", "Wk": "k_proj.weight", "bk": "k_proj.bias",
-    "Wv": "v_proj.weight", "bv": "v_proj.bias", "Wo": "out_proj.weight", "bo": "out_proj.bias",
-}  # fmt: skip
+    "Wq": "q_proj.weight",
+    "bq": "q_proj.bias",
+    "Wk": "k_proj.weight",
+    "bk": "k_proj.bias",
+    "Wv": "v_proj.weight",
+    "bv": "v_proj.bias",
+    "Wo": "out_proj.weight",
+    "bo": "out_proj.bias",
+}
 _FEED = {"W1": "fc1.weight", "b1": "fc1.bias", "W2": "fc2.weight", "b2": "fc2.bias"}
 
 
@@ -67,11 +80,16 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     tables = [embeddings[name] for name in wanted]
     words = [words_of(_numbers(n), len(t), n) for n, t in zip(names, tables, strict=True)]
     found = Foreign(
-        file=file, source=pair[0], target=pair[1], settings=_options(file, settings),
-        layers=_layers(file, weights, settings), embeddings=(tables[0], tables[1], tables[1]),
-        bias=_take(file, weights, "decoder_ff_logit_out_b").flatten(), start=None,
+        file=file,
+        source=pair[0],
+        target=pair[1],
+        settings=_options(file, settings),
+        layers=_layers(file, weights, settings),
+        embeddings=(tables[0], tables[1], tables[1]),
+        bias=_take(file, weights, "decoder_ff_logit_out_b").flatten(),
+        start=None,
         **marian_text(file.parent, words, names, pair[1]),
-    )  # fmt: skip
+    )
     for name in weights.keys() - {"Wpos"}:  # positions, which are no weights
         raise option_error(f"{file}: {name}", "an unknown weight", "those of known settings alone")
     return found
@@ -176,11 +194,16 @@ def _options(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     depths = [whole_number(file, settings, f"{side}-depth") for side in ("enc", "dec")]
     sides = ("encoder", "decoder")
     return options_of(
-        file, whole_number(file, settings, "dim-emb"),
-        (depths[0], depths[1]), (heads, heads), (inner, inner),
-        settings.get("transformer-ffn-activation", "swish"), POSITIONS, True,
+        file,
+        whole_number(file, settings, "dim-emb"),
+        (depths[0], depths[1]),
+        (heads, heads),
+        (inner, inner),
+        settings.get("transformer-ffn-activation", "swish"),
+        POSITIONS,
+        True,
         **{f"{side}_learned_pos": True for side in sides},
-    )  # fmt: skip
+    )
 
 
 def _layers(

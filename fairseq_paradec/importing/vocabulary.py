@@ -36,9 +36,10 @@ def words_of(numbers: Mapping[str, int], size: int, file: Path) -> list[str | No
     for word, number in numbers.items():
         if not isinstance(number, int) or not 0 <= number < size:
             raise option_error(
-                str(file), f"{word!r} with the number {number}",
+                str(file),
+                f"{word!r} with the number {number}",
                 f"numbers from 0 to {size - 1}, for the model has {size}",
-            )  # fmt: skip
+            )
         words[number] = word
     for word in ("</s>", "<unk>"):
         if word not in words:
@@ -67,9 +68,10 @@ def check_pieces(file: Path, words: Iterable[str | None], vocabulary: Path) -> N
     count = sum(pieces.id_to_piece(i) in known for i in range(len(pieces)))
     if 2 * count < len(pieces):
         raise option_error(
-            str(file), f"{len(pieces)} pieces, {count} of them in {vocabulary.name}",
+            str(file),
+            f"{len(pieces)} pieces, {count} of them in {vocabulary.name}",
             f"the sentencepiece model that {vocabulary} was made with",
-        )  # fmt: skip
+        )
 
 
 def marian_text(

@@ -56,9 +56,12 @@ def write(model: Foreign, folder: Path) -> None:
         tokens = {"source": list(model.before), "target": list(model.dropped)}
         (folder / _TOKENS).write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     about = model_folder.ModelFolder(
-        source=model.source, target=model.target, bpe="sentencepiece_pair", bpe_files=files,
+        source=model.source,
+        target=model.target,
+        bpe="sentencepiece_pair",
+        bpe_files=files,
         settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
-    )  # fmt: skip
+    )
     model_folder.write(folder, about)
 
 
@@ -104,11 +107,18 @@ def _checkpoint(
     cfg["task"]["_name"] = "translation"
     cfg["model"] = dict(options)
     history = {
-        "criterion_name": "label_smoothed_cross_entropy", "optimizer_name": "FairseqAdam",
-        "lr_scheduler_state": {"best": None}, "num_updates": 0,
-    }  # fmt: skip
+        "criterion_name": "label_smoothed_cross_entropy",
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {"best": None},
+        "num_updates": 0,
+    }
     return {
-        "args": None, "cfg": cfg, "model": dict(weights), "criterion": None,
-        "optimizer_history": [history], "last_optimizer_state": None, "task_state": {},
+        "args": None,
+        "cfg": cfg,
+        "model": dict(weights),
+        "criterion": None,
+        "optimizer_history": [history],
+        "last_optimizer_state": None,
+        "task_state": {},
         "extra_state": {"epoch": 0},
-    }  # fmt: skip
+    }

@@ -45,9 +45,15 @@ from .text import quality_of
 
 # The flags whose values are combined.
 SWEPT = (
-    "drafter_path", "block_size", "draft_confidence", "draft_tree", "accept_topk",
-    "accept_margin", "accept_distance", "min_block",
-)  # fmt: skip
+    "drafter_path",
+    "block_size",
+    "draft_confidence",
+    "draft_tree",
+    "accept_topk",
+    "accept_margin",
+    "accept_distance",
+    "min_block",
+)
 JUDGE = "fairseq --beam 1"
 BLOCK = "mean accepted block (tokens / blocks)"
 LENGTH = "length ratio"

@@ -40,8 +40,14 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
         argv: its arguments; None means the process's own.
     """
     names = (
-        "torch", "numpy", "fairseq-fixed", "fairseq", "sacrebleu", "ctranslate2", "transformers"
-    )  # fmt: skip
+        "torch",
+        "numpy",
+        "fairseq-fixed",
+        "fairseq",
+        "sacrebleu",
+        "ctranslate2",
+        "transformers",
+    )
     versions = {"fairseq_paradec": __version__, "python": platform.python_version()}
     for name in names:
         try:

@@ -25,13 +25,21 @@ from ..errors import option_error
 
 # The pieces, in the order of a pass.
 PIECES = (
-    "embedding", "self-attention", "cross-attention", "feed-forward", "norms", "projection",
+    "embedding",
+    "self-attention",
+    "cross-attention",
+    "feed-forward",
+    "norms",
+    "projection",
     "log-softmax and argmax",
-)  # fmt: skip
+)
 NAMES = {
-    torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
     torch.int8: "int8",
-}  # fmt: skip
+}
 
 # Of the forms of native maps, and of torch's int8.
 DTYPES = {name: dtype for dtype, name in NAMES.items()}

@@ -18,8 +18,11 @@ from .systems import FairseqSystem, Models, System
 
 #: transformers' families by whether norms come first, and whether embeddings have one.
 _FAMILIES = {
-    (False, False): "Marian", (False, True): "Bart", (True, False): "M2M100", (True, True): "MBart",
-}  # fmt: skip
+    (False, False): "Marian",
+    (False, True): "Bart",
+    (True, False): "M2M100",
+    (True, True): "MBart",
+}
 
 #: Activations that have one name in both, and are the same function.
 _ACTIVATIONS = ("relu", "gelu", "swish", "tanh")
@@ -29,8 +32,14 @@ _OFFSET = 2
 
 #: Weights with the same names in fairseq and transformers; all others but these are refused.
 _SAME = (".layers.", ".layer_norm.", ".layernorm_embedding.")
-_WRITTEN = ("embed_tokens.weight", "embed_positions.weight", "output_projection.weight",
-            "output_projection.bias", "version", "_float_tensor")  # fmt: skip
+_WRITTEN = (
+    "embed_tokens.weight",
+    "embed_positions.weight",
+    "output_projection.weight",
+    "output_projection.bias",
+    "version",
+    "_float_tensor",
+)
 
 
 class TransformersSystem(Peer):
@@ -67,9 +76,11 @@ class TransformersSystem(Peer):
             batch = sources[start : start + size]
             rows = pad_sequence(list(batch), batch_first=True, padding_value=words.pad())
             outputs = self._model.generate(
-                rows, attention_mask=rows.ne(words.pad()).long(),
-                generation_config=self._settings, assistant_model=self._assistant,
-            )  # fmt: skip
+                rows,
+                attention_mask=rows.ne(words.pad()).long(),
+                generation_config=self._settings,
+                assistant_model=self._assistant,
+            )
             found += [words.string(row[row.ne(words.pad())]).split() for row in outputs]
         return found
 
@@ -99,12 +110,17 @@ def transformers_systems(
     first = getattr(model, "first_target_token", None)
     longest = min(int(common.get("max_len_b", 200)), model.max_decoder_positions() - 1)
     options = {
-        "decoder_start_token_id": words.eos(), "eos_token_id": words.eos(),
-        "pad_token_id": words.pad(), "bos_token_id": words.bos(),
-        "forced_bos_token_id": first and words.index(first), "forced_eos_token_id": words.eos(),
-        "max_new_tokens": longest + 1, "min_new_tokens": int(common.get("min_len", 1)),
-        "suppress_tokens": [words.pad()], "do_sample": False,
-    }  # fmt: skip
+        "decoder_start_token_id": words.eos(),
+        "eos_token_id": words.eos(),
+        "pad_token_id": words.pad(),
+        "bos_token_id": words.bos(),
+        "forced_bos_token_id": first and words.index(first),
+        "forced_eos_token_id": words.eos(),
+        "max_new_tokens": longest + 1,
+        "min_new_tokens": int(common.get("min_len", 1)),
+        "suppress_tokens": [words.pad()],
+        "do_sample": False,
+    }
     config = load_class("GenerationConfig")
     found = [
         TransformersSystem(search_name(beam), there, config(**options, **more), models, path)
@@ -159,16 +175,23 @@ def configuration(
         given = f"{TRANSFORMERS} and a model of --activation-fn {activation}"
         raise option_error("--peers", given, ", ".join(_ACTIVATIONS))
     settings = {
-        "vocab_size": len(words), "d_model": here[0].embed_dim,
-        "encoder_layers": len(here), "decoder_layers": len(there),
+        "vocab_size": len(words),
+        "d_model": here[0].embed_dim,
+        "encoder_layers": len(here),
+        "decoder_layers": len(there),
         "encoder_attention_heads": here[0].self_attn.num_heads,
         "decoder_attention_heads": there[0].self_attn.num_heads,
-        "encoder_ffn_dim": here[0].fc1.out_features, "decoder_ffn_dim": there[0].fc1.out_features,
-        "activation_function": activation, "scale_embedding": decoder.embed_scale != 1,
+        "encoder_ffn_dim": here[0].fc1.out_features,
+        "decoder_ffn_dim": there[0].fc1.out_features,
+        "activation_function": activation,
+        "scale_embedding": decoder.embed_scale != 1,
         "max_position_embeddings": decoder.max_target_positions,
-        "pad_token_id": words.pad(), "eos_token_id": words.eos(), "bos_token_id": words.bos(),
-        "decoder_start_token_id": words.eos(), "forced_eos_token_id": None,
-    }  # fmt: skip
+        "pad_token_id": words.pad(),
+        "eos_token_id": words.eos(),
+        "bos_token_id": words.bos(),
+        "decoder_start_token_id": words.eos(),
+        "forced_eos_token_id": None,
+    }
     return load_class(f"{family}Config")(**settings | changes)
 
 
@@ -203,9 +226,10 @@ def converted(encoder: Any, decoder: Any, words: Dictionary) -> Any:
         shapes = [tuple(one[name].shape) if name in one else None for one in (ours, theirs)]
         if shapes[0] != shapes[1]:
             raise option_error(
-                "--peers", f"{TRANSFORMERS} and a model with {name} of size {shapes[0]}",
+                "--peers",
+                f"{TRANSFORMERS} and a model with {name} of size {shapes[0]}",
                 f"{shapes[1]}, as in {kind}",
-            )  # fmt: skip
+            )
     model.model.load_state_dict(ours, strict=False)
     for side, module in sides.items():
         _embed(getattr(model.model, side), module)

@@ -26,9 +26,18 @@ WORKER = Path(__file__).with_name("updates_worker.py")
 
 #: What every training on a CPU has; the user's flags come later and win.
 COMMON = (
-    "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "0.0001", "--cpu",
-    "--distributed-world-size", "1", "--num-workers", "0",
-)  # fmt: skip
+    "--optimizer",
+    "adam",
+    "--adam-betas",
+    "(0.9, 0.98)",
+    "--lr",
+    "0.0001",
+    "--cpu",
+    "--distributed-world-size",
+    "1",
+    "--num-workers",
+    "0",
+)
 
 
 class Spec(NamedTuple):
@@ -76,8 +85,11 @@ class Side:
         environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), json.dumps(asked)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         self.flags = shlex.join(flags)
         self.hello: dict[str, Any] = self._read()
         if Path(self.hello["package"]).parent != checkout:
@@ -117,9 +129,11 @@ class Side:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 

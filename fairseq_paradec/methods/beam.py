@@ -48,14 +48,24 @@ class BeamDecoder(Decoder):
                 "--prefix-size", rules.forced_len, "0 with a model that writes in another order"
             )
         results = Results(
-            self.order, self.eos, not self.config.unnormalized, self.config.lenpen,
-            self.config.deduplicate_ngrams, self.record_tokens,
-        )  # fmt: skip
+            self.order,
+            self.eos,
+            not self.config.unnormalized,
+            self.config.lenpen,
+            self.config.deduplicate_ngrams,
+            self.record_tokens,
+        )
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(
-            self.scorer, self.order, self.words.bos(), self.beam_size,
-            min(count, len(self.words)), self.extend, results.rank, self.record_tokens,
-        )  # fmt: skip
+            self.scorer,
+            self.order,
+            self.words.bos(),
+            self.beam_size,
+            min(count, len(self.words)),
+            self.extend,
+            results.rank,
+            self.record_tokens,
+        )
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):
             raise nan_error("--path", self.models)

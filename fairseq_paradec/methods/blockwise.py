@@ -82,9 +82,7 @@ class BlockwiseDecoder(ParallelDecoder):
         UsageError: options do not fit the model or the dictionary.
     """
 
-    def __init__(
-        self, models: Sequence[Any], config: DecodingConfig, context: Context
-    ) -> None:
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
         drafter = context.drafter
         self.helper = drafter

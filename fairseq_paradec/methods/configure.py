@@ -155,10 +155,11 @@ def check_auto(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if value not in (None, False):
             raise option_error(
-                flag(name), value,
+                flag(name),
+                value,
                 "nothing with --decoding auto and this model, which fairseq's own search decodes; "
                 "or a method that reads it: " + ", ".join(readers(name)),
-            )  # fmt: skip
+            )
 
 
 _SAMPLERS = [name for name, method in METHODS.items() if method.samples]

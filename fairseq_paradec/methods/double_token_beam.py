@@ -72,7 +72,9 @@ class DoubleTokenBeamDecoder(BeamDecoder):
         return Extension(
             Candidates(finished, parent, words, word_scores),
             Candidates(
-                alive, parent.gather(1, index), words.gather(1, picked),
+                alive,
+                parent.gather(1, index),
+                words.gather(1, picked),
                 word_scores.gather(1, picked),
             ),
-        )  # fmt: skip
+        )

@@ -34,9 +34,7 @@ class DraftedDecoder(ParallelDecoder):
         UsageError: the drafter does not fit the verifier, or options do not fit them.
     """
 
-    def __init__(
-        self, models: Sequence[Any], config: DecodingConfig, context: Context
-    ) -> None:
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
         drafter = context.drafter
         self.draft_engine = self.engine

@@ -58,9 +58,7 @@ class BlockDrafter(ModelDrafter):
 class GadDecoder(DraftedDecoder):
     """``--decoding gad`` and ``gad_pp``; the drafter is a BlockNatModel. See DraftedDecoder."""
 
-    def __init__(
-        self, models: Sequence[Any], config: DecodingConfig, context: Context
-    ) -> None:
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
         drafter = self.drafter
         check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")

@@ -53,9 +53,10 @@ def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | N
     """
     if hasattr(models[0], "image_sizes"):
         raise option_error(
-            "--decoding", decoding,
+            "--decoding",
+            decoding,
             f"any other with a {type(models[0]).__name__}, whose attention is local",
-        )  # fmt: skip
+        )
 
 
 def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
@@ -67,9 +68,10 @@ def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -
     global_attention(decoding, models, drafter_path)
     if not writes_pairs(models):
         raise option_error(
-            "--path", f"a {type(models[0]).__name__}",
+            "--path",
+            f"a {type(models[0]).__name__}",
             f"a model of --arch double_token, with --decoding {decoding}",
-        )  # fmt: skip
+        )
 
 
 def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
@@ -98,16 +100,18 @@ def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | N
         )
     if has_heads(models) and drafter_path is not None:
         raise option_error(
-            "--drafter-path", drafter_path,
+            "--drafter-path",
+            drafter_path,
             "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
             "which has heads; or the base of these heads as --path",
-        )  # fmt: skip
+        )
     if not has_heads(models) and drafter_path is None:
         raise option_error(
-            "--path", f"a {type(models[0]).__name__}",
+            "--path",
+            f"a {type(models[0]).__name__}",
             "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
             f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
-        )  # fmt: skip
+        )
 
 
 #: Kinds of checkpoints: of ``--path``, and of ``--drafter-path``.

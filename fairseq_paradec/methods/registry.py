@@ -194,8 +194,14 @@ def _own_token_only(config: DecodingConfig) -> bool:
 
 _JACOBI = ("jacobi_init", "jacobi_stop")
 _BLOCKS = ("block_size", "adaptive_block", *_JACOBI, "jacobi_window")
-_DRAFTED = ("drafter_path", "block_size", "adaptive_block", "drafter_shortlist", "drafter_dtype",
-            "draft_tree")  # fmt: skip
+_DRAFTED = (
+    "drafter_path",
+    "block_size",
+    "adaptive_block",
+    "drafter_shortlist",
+    "drafter_dtype",
+    "draft_tree",
+)
 
 _ENTRIES = (
     Method(
@@ -253,9 +259,7 @@ _ENTRIES = (
             "distribution of fairseq's",
             _top_one_only,
         ),
-        helper=Helper(
-            TRANSFORMER, "a checkpoint of --arch shallow_decoder, or any Transformer"
-        ),
+        helper=Helper(TRANSFORMER, "a checkpoint of --arch shallow_decoder, or any Transformer"),
         by_token=True,
         candidates=variants.assists,
     ),
@@ -316,9 +320,7 @@ _ENTRIES = (
         "sentences; with a latency budget, the best decoder within it",
         decoder=".auto_fast.AutoFastDecoder",
         reads=("beam", "drafter_path", "speed_profile", "latency_budget_ms"),
-        exact=Exact(
-            "without --latency-budget-ms", lambda config: config.latency_budget_ms is None
-        ),
+        exact=Exact("without --latency-budget-ms", lambda config: config.latency_budget_ms is None),
         helper=Helper(ANY),
     ),
 )
@@ -394,9 +396,10 @@ def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None)
             raise option_error("--decoding", decoding, allowed)
         if own.verifier.kind != TRANSFORMER:
             raise option_error(
-                "--path", f"a model of --arch {own.verifier.kind}",
+                "--path",
+                f"a model of --arch {own.verifier.kind}",
                 f"a Transformer, with --decoding {decoding}; a {own.verifier.kind} model with "
                 f"{own.name}",
-            )  # fmt: skip
+            )
     if decoding in METHODS:
         METHODS[decoding].verifier.accepts(decoding, models, drafter_path)

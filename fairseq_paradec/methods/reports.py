@@ -168,12 +168,13 @@ class Reports:
             FAILED.add(f"--{kind}-file")
             logger.error(
                 "--%s-file: %s cannot be written any more (%s): the report ends here, the "
-                "translation goes on", kind, file.name, error.strerror,
-            )  # fmt: skip
+                "translation goes on",
+                kind,
+                file.name,
+                error.strerror,
+            )
 
-    def _record(
-        self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None
-    ) -> Record:
+    def _record(self, row: Row, hypo: dict[str, Any], verdict: dict[str, Any] | None) -> Record:
         """Return one sentence's record, as docs/trace.md describes it."""
         source = None if self.src_dict is None else [self.src_dict[t] for t in row.source]
         return {

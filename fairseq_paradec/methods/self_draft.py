@@ -48,9 +48,10 @@ class SelfDraftDecoder(AssistedDecoder):
         dtype = self.draft_engine.dtype_of(models[0])
         if dtype == self.engine.dtype_of(models[0]):
             raise option_error(
-                "--engine-dtype", dtype,
+                "--engine-dtype",
+                dtype,
                 "with self_draft another dtype than drafts have (--drafter-dtype, by default int8)",
-            )  # fmt: skip
+            )
 
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules

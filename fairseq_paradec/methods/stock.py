@@ -22,9 +22,15 @@ from .base import Context
 
 #: Options that turn fairseq's search into another one than plain beam search.
 OTHER_SEARCH = (
-    "no_repeat_ngram_size", "match_source_len", "diverse_beam_groups", "diverse_beam_strength",
-    "diversity_rate", "sampling", "sampling_topk", "sampling_topp",
-)  # fmt: skip
+    "no_repeat_ngram_size",
+    "match_source_len",
+    "diverse_beam_groups",
+    "diverse_beam_strength",
+    "diversity_rate",
+    "sampling",
+    "sampling_topk",
+    "sampling_topp",
+)
 
 
 class StockDecoder:
@@ -77,9 +83,12 @@ class StockDecoder:
         computes()
         self._counted.passes = 0
         found: list[list[dict[str, Any]]] = self.search.generate(
-            self.models, sample, prefix_tokens=prefix_tokens, constraints=constraints,
+            self.models,
+            sample,
+            prefix_tokens=prefix_tokens,
+            constraints=constraints,
             bos_token=bos_token,
-        )  # fmt: skip
+        )
         for hypos in found:
             for hypo in hypos:
                 hypo |= {"steps": self._counted.passes, "history": []}

@@ -45,8 +45,10 @@ def sliding_windows(offer: Offer) -> Settings:
     """Return the candidates of ``hgj``."""
     sliding = {"jacobi_window": "sliding"}
     blocks: Settings = [
-        {"block_size": 3}, {"block_size": 5}, {"block_size": 5, "adaptive_block": True},
-    ]  # fmt: skip
+        {"block_size": 3},
+        {"block_size": 5},
+        {"block_size": 5, "adaptive_block": True},
+    ]
     return [block | sliding for block in blocks]
 
 

@@ -48,9 +48,14 @@ FAST_LAYERS = 4  # of block_nat_fast's decoder
 TRIES = 4
 #: Options that are the verifier's, with --decoder-from-verifier.
 FROM_VERIFIER = (
-    "decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads",
-    "decoder_normalize_before", "decoder_output_dim", "no_decoder_final_norm", "activation_fn",
-)  # fmt: skip
+    "decoder_embed_dim",
+    "decoder_ffn_embed_dim",
+    "decoder_attention_heads",
+    "decoder_normalize_before",
+    "decoder_output_dim",
+    "no_decoder_final_norm",
+    "activation_fn",
+)
 
 
 class BlockOutput(NamedTuple):
@@ -110,50 +115,59 @@ class BlockNatModel(DraftingTransformer):
         super().add_args(parser)
         add = parser.add_argument
         add(
-            "--drafter-block-size", type=int, metavar="K",
+            "--drafter-block-size",
+            type=int,
+            metavar="K",
             help="tokens in a block in training, and in decoding unless --block-size is given "
             f"(default {DEFAULT_BLOCK_SIZE})",
-        )  # fmt: skip
+        )
         add(
-            "--random-block-size", action="store_true",
+            "--random-block-size",
+            action="store_true",
             help="draw the number of masks of every other training batch, on average, from 1 to "
             "--drafter-block-size, so that one drafter serves all --block-size: decoding then "
             "fills no more masks than that asks for",
-        )  # fmt: skip
+        )
         add(
-            "--drafter-attention", metavar="A",
+            "--drafter-attention",
+            metavar="A",
             help="how the decoder reads the accepted prefix: " + " or ".join(ATTENTIONS) + ". "
             "bidirectional (the paper's, default): prefix and masks attend to each other; "
             "prefix_causal: prefix tokens attend to those before them, so that they are computed "
             "once and cached",
-        )  # fmt: skip
+        )
         add(
-            "--drafter-positions", metavar="P",
+            "--drafter-positions",
+            metavar="P",
             help="the decoder's position vectors, and those of an encoder that is not --encoder-"
             "from's: " + " or ".join(POSITIONS) + ". learned (the paper's, default): as in BERT, "
             "beside unscaled embeddings; sinusoidal: the Transformer's, beside scaled ones, which "
             "positions that are rare in training have, too",
-        )  # fmt: skip
+        )
         add(
-            "--soft-copy", action="store_true",
+            "--soft-copy",
+            action="store_true",
             help="add to each mask an average of the source embeddings around its position, with "
             "learned weights",
-        )  # fmt: skip
+        )
         add(
-            "--encoder-from", metavar="VERIFIER",
+            "--encoder-from",
+            metavar="VERIFIER",
             help="start from the encoder of this checkpoint, a Transformer; the drafter has its "
             "sizes, and its decoder's sizes unless flags give others",
-        )  # fmt: skip
+        )
         add(
-            "--share-verifier-encoder", action="store_true",
+            "--share-verifier-encoder",
+            action="store_true",
             help="freeze the encoder of --encoder-from in training, so that decoding encodes a "
             "sentence once for both. The decoder's embeddings start from the verifier's",
-        )  # fmt: skip
+        )
         add(
-            "--decoder-from-verifier", action="store_true",
+            "--decoder-from-verifier",
+            action="store_true",
             help="start the decoder's layers from evenly spread layers of --encoder-from's "
             "decoder, with the first and the last; with the verifier's activation",
-        )  # fmt: skip
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockNatModel:
@@ -212,15 +226,17 @@ class BlockNatModel(DraftingTransformer):
         if self.decoder.attention == "prefix_causal":
             return
         for flag, given, one in (
-            ("--prefixes-per-sentence", prefixes, 1), ("--tokens-per-prefix", tokens_per_prefix, 0),
+            ("--prefixes-per-sentence", prefixes, 1),
+            ("--tokens-per-prefix", tokens_per_prefix, 0),
             ("--prefixes-after-errors", after_errors, 0),
-        ):  # fmt: skip
+        ):
             if given > one:
                 raise option_error(
-                    flag, given,
+                    flag,
+                    given,
                     f"{one} with --drafter-attention bidirectional, where a prefix sees the block; "
                     "or --drafter-attention prefix_causal",
-                )  # fmt: skip
+                )
 
     def forward(
         self,
@@ -311,9 +327,10 @@ def _check_options(args: Any) -> None:
     size = args.drafter_block_size
     if not 1 <= size <= positions:
         raise option_error(
-            "--drafter-block-size", size,
+            "--drafter-block-size",
+            size,
             f"a whole number from 1 up to the decoder's positions ({positions})",
-        )  # fmt: skip
+        )
     if args.share_verifier_encoder and not args.encoder_from:
         raise option_error("--share-verifier-encoder", True, "it together with --encoder-from")
     if args.decoder_from_verifier and not args.encoder_from:

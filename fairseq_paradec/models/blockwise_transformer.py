@@ -88,8 +88,11 @@ class BlockwiseTransformer(TransformerModel):
 
     #: The allowed types of a base's encoder and decoder.
     base_parts: ClassVar[tuple[type, ...]] = (
-        TransformerEncoder, TransformerEncoderBase, TransformerDecoder, TransformerDecoderBase,
-    )  # fmt: skip
+        TransformerEncoder,
+        TransformerEncoderBase,
+        TransformerDecoder,
+        TransformerDecoderBase,
+    )
     #: The name of such a base in errors.
     base_kind: ClassVar[str] = "fairseq's own Transformer"
 
@@ -116,37 +119,44 @@ class BlockwiseTransformer(TransformerModel):
         super().add_args(parser)
         add = parser.add_argument
         add(
-            "--block-size", type=int, metavar="K",
+            "--block-size",
+            type=int,
+            metavar="K",
             help="number of tokens predicted from each state: the next one and K-1 more "
             f"(default {DEFAULT_BLOCK_SIZE})",
-        )  # fmt: skip
+        )
         add(
-            "--base-path", metavar="TRANSFORMER",
+            "--base-path",
+            metavar="TRANSFORMER",
             help="start from this checkpoint, a trained Transformer, or one with heads, which are "
             "copied as well; settings that neither flags nor the architecture's name give (sizes, "
             "activation, norms, number of heads, ...) are the checkpoint's",
-        )  # fmt: skip
+        )
         add(
-            "--fine-tune-base", action="store_true",
+            "--fine-tune-base",
+            action="store_true",
             help="train the base too: longer blocks, and other translations. Without, the base is "
             "frozen, and the decoder's output is the base's greedy output",
-        )  # fmt: skip
+        )
         add(
-            "--head-layer", metavar="L",
+            "--head-layer",
+            metavar="L",
             help="the heads' feed-forward layer: " + " or ".join(HEAD_LAYERS) + ". dense (the "
             "paper's, default): each head reads the hidden units of all heads; per_head: its own "
             "only, with K times fewer weights",
-        )  # fmt: skip
+        )
         add(
-            "--train-first-head", action="store_true",
+            "--train-first-head",
+            action="store_true",
             help="also learn the head of the next token (as in the paper); without this flag it is "
             "the identity, so that a frozen base keeps its output. It starts as the identity",
-        )  # fmt: skip
+        )
         add(
-            "--heads-see-token", action="store_true",
+            "--heads-see-token",
+            action="store_true",
             help="the heads after the first also read the embedding of the next token, which is "
             "chosen before they draft: longer blocks, not in the paper",
-        )  # fmt: skip
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockwiseTransformer:
@@ -252,15 +262,17 @@ def _check_options(args: Any) -> None:
     if not args.fine_tune_base and not getattr(args, "base_copied", False):
         if not args.base_path:
             raise option_error(
-                "--base-path", None,
+                "--base-path",
+                None,
                 "the checkpoint of a trained Transformer; none only with --fine-tune-base",
-            )  # fmt: skip
+            )
         if args.block_size == 1 and not args.train_first_head:
             raise option_error(
-                "--block-size", 1,
+                "--block-size",
+                1,
                 "from 2 up: one token is the base's own, and nothing is left to train; or "
                 "--fine-tune-base, or --train-first-head",
-            )  # fmt: skip
+            )
     for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention", "--no-cross-attention"):
         given = getattr(args, flag[2:].replace("-", "_"), None)
         if given:
@@ -301,9 +313,10 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
         free = any(part in name for part in _FREE)
         if sizes.get(name, value) != value:
             raise option_error(
-                "--base-path", f"{path} with {name} {value}",
+                "--base-path",
+                f"{path} with {name} {value}",
                 f"{sizes[name]} with --arch {model}{suffix}; --arch {model} takes the base's",
-            )  # fmt: skip
+            )
         if given is None or (given is False and not free):  # False: the switch is not given
             setattr(args, name, value)
         elif given != value and not free:
@@ -322,9 +335,10 @@ def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:
     has_heads = type(base) is type(model)
     if type(base.encoder) not in known or not (has_heads or type(base.decoder) in known):
         raise option_error(
-            "--base-path", path,
+            "--base-path",
+            path,
             f"a checkpoint of {model.base_kind}; this holds a {type(base).__name__}",
-        )  # fmt: skip
+        )
     if base.decoder.adaptive_softmax is not None:
         raise option_error("--base-path", path, "a Transformer without an adaptive softmax")
     weights = model.state_dict()

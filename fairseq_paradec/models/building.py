@@ -135,14 +135,16 @@ def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from")
     if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(other.encoder).__name__
         raise option_error(
-            flag, path,
+            flag,
+            path,
             f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
-        )  # fmt: skip
+        )
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            flag, path,
+            flag,
+            path,
             "an encoder with the same heads, activation, norms and scale of embeddings",
-        )  # fmt: skip
+        )
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
     except RuntimeError as error:

@@ -156,10 +156,16 @@ def build_heads(args: Any, decoder: Any) -> BlockHeads:
     dim = decoder.output_projection.weight.size(1)
     sees = getattr(args, "heads_see_token", False)  # older checkpoints do not say
     return BlockHeads(
-        args.block_size, dim, args.decoder_ffn_embed_dim, args.head_layer, args.train_first_head,
-        args.activation_fn, args.dropout, getattr(args, "activation_dropout", 0.0),
+        args.block_size,
+        dim,
+        args.decoder_ffn_embed_dim,
+        args.head_layer,
+        args.train_first_head,
+        args.activation_fn,
+        args.dropout,
+        getattr(args, "activation_dropout", 0.0),
         decoder.embed_tokens.embedding_dim if sees else 0,
-    )  # fmt: skip
+    )
 
 
 def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -189,16 +195,18 @@ def load_heads(path: str, base: Any) -> BlockHeads:
     args = args if isinstance(args, Namespace) else Namespace(**OmegaConf.to_container(args))
     if not any(name.startswith(PREFIX) for name in weights):
         raise option_error(
-            flag, path,
+            flag,
+            path,
             "a checkpoint of --arch blockwise_transformer, with --decoding blockwise; this is "
             f"{getattr(args, 'arch', 'another model')}",
-        )  # fmt: skip
+        )
     if args.train_first_head:
         raise option_error(
-            flag, path,
+            flag,
+            path,
             "heads without --train-first-head, whose next token is another than the base's; give "
             "the whole model as --path",
-        )  # fmt: skip
+        )
     own = base.state_dict()
     others = {name: w for name, w in weights.items() if not name.startswith(PREFIX)}
     # The tolerance admits files in half precision.

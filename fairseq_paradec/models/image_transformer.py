@@ -114,9 +114,14 @@ class LocalSelfAttention(MultiheadAttention):
             mask = query.new_zeros(1, here + 1)
             mask[:, :hidden] = float("-inf")
         result: tuple[Tensor, Tensor | None] = super().forward(
-            query, key, value, key_padding_mask, incremental_state, need_weights,
+            query,
+            key,
+            value,
+            key_padding_mask,
+            incremental_state,
+            need_weights,
             **(kwargs | {"attn_mask": mask}),
-        )  # fmt: skip
+        )
         return result
 
     def _by_blocks(self, x: Tensor) -> Tensor:
@@ -144,9 +149,12 @@ class LocalSelfAttention(MultiheadAttention):
         # 3. Attend, and join the parts.
         drops = self.training or self.dropout_module.apply_during_inference
         out = F.scaled_dot_product_attention(
-            parts, keys, values, attn_mask=seen[None],
+            parts,
+            keys,
+            values,
+            attn_mask=seen[None],
             dropout_p=self.dropout_module.p if drops else 0.0,
-        )  # fmt: skip
+        )
         out = out.flatten(1, 2)[:, :length].transpose(0, 1).reshape(length, batch, dim)
         projected: Tensor = self.out_proj(out)
         return projected
@@ -237,9 +245,13 @@ class ImageDecoder(TransformerDecoder):
         """Build fairseq's layer, with local attention in it."""
         layer: Any = super().build_decoder_layer(args, no_encoder_attn)
         layer.self_attn = LocalSelfAttention(
-            self.attention_window, layer.embed_dim, layer.nh, dropout=args.attention_dropout,
-            q_noise=layer.quant_noise, qn_block_size=layer.quant_noise_block_size,
-        )  # fmt: skip
+            self.attention_window,
+            layer.embed_dim,
+            layer.nh,
+            dropout=args.attention_dropout,
+            q_noise=layer.quant_noise,
+            qn_block_size=layer.quant_noise_block_size,
+        )
         return layer
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
@@ -263,10 +275,12 @@ class ImageTransformer(TransformerModel):
         super().add_args(parser)
         fewer = f"(default {DEFAULT_SPAN}, or the output's intensities if these are fewer)"
         parser.add_argument(
-            "--attention-block", type=int, metavar="L",
+            "--attention-block",
+            type=int,
+            metavar="L",
             help="local self-attention in the decoder: positions form blocks of L, and each "
             f"attends to those before it in its own block {fewer}",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--attention-memory",
             type=int,
@@ -286,9 +300,10 @@ class ImageTransformer(TransformerModel):
         if not hasattr(task, "image_sizes"):
             names = (name for name, kind in TASK_REGISTRY.items() if kind is type(task))
             raise option_error(
-                "--task", next(names, type(task).__name__),
+                "--task",
+                next(names, type(task).__name__),
                 "image_super_resolution with --arch image_transformer",
-            )  # fmt: skip
+            )
         if getattr(args, "low_size", None) is None:
             low, high = task.image_sizes
             args.low_size = [low.height, low.width, low.channels]
@@ -328,9 +343,13 @@ def _check_options(args: Any) -> None:
             flag = "--" + name.replace("_", "-")
             raise option_error(flag, given, f"a whole number from {least} up")
     refused = (
-        "encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings",
-        "cross_self_attention", "no_cross_attention", "decoder_xformers_att_config",
-    )  # fmt: skip
+        "encoder_learned_pos",
+        "decoder_learned_pos",
+        "no_token_positional_embeddings",
+        "cross_self_attention",
+        "no_cross_attention",
+        "decoder_xformers_att_config",
+    )
     for name in refused:
         given = getattr(args, name, None)
         if given:

@@ -36,9 +36,10 @@ class ImportedTransformer(TransformerModel):
             "--output-bias", action="store_true", help="the output projection has a bias"
         )
         parser.add_argument(
-            "--first-target-token", metavar="WORD",
+            "--first-target-token",
+            metavar="WORD",
             help="every output begins with this word of the target dictionary",
-        )  # fmt: skip
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:

@@ -157,10 +157,13 @@ class ReorderedDecoder(TransformerDecoder):
         stock = order.counts_slots or (learned and order.directions == 2)
         if starts != "tokens" or not stock:
             self.embed_positions = SlotPositions(
-                order, embed_tokens, self.embed_scale,
-                self.max_target_positions if learned else None, starts,
+                order,
+                embed_tokens,
+                self.embed_scale,
+                self.max_target_positions if learned else None,
+                starts,
                 order.start(dictionary.bos(), dictionary.eos()),
-            )  # fmt: skip
+            )
 
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
         """Return the order's mask instead of the causal one: T×B×D -> T×T, 0 or -inf."""
@@ -225,68 +228,83 @@ class ReorderedTransformer(FreezableEncoder):
         super().add_args(parser)
         add = parser.add_argument
         add(
-            "--directions", type=int, metavar="H",
+            "--directions",
+            type=int,
+            metavar="H",
             help="write the target from one end (1), from both (2), or from both ends of each of "
             "H/2 equal segments",
-        )  # fmt: skip
+        )
         add(
-            "--tokens-per-direction", type=int, metavar="C",
+            "--tokens-per-direction",
+            type=int,
+            metavar="C",
             help="tokens that each direction writes per step; a step has H·C",
-        )  # fmt: skip
+        )
         add("--right-to-left", action="store_true", help="with one direction: from the end")
         add(
-            "--double-token", action="store_true",
+            "--double-token",
+            action="store_true",
             help="the pairs of Imamura and Sumita 2020: </s> fills the last pair, the first pair "
             "of inputs is <s> </s>, and positions count tokens in the order of writing",
-        )  # fmt: skip
+        )
         add(
-            "--middle-to-side", action="store_true",
+            "--middle-to-side",
+            action="store_true",
             help="with two directions: write from the middle to both ends (an ablation)",
-        )  # fmt: skip
+        )
         add(
-            "--alternate-ends", action="store_true",
+            "--alternate-ends",
+            action="store_true",
             help="with two directions or more: they write in turns, one token a step. The same "
             "order without words predicted together, for comparison (Zhang et al. 2020, Table 3)",
-        )  # fmt: skip
+        )
         add(
-            "--independent-directions", action="store_true",
+            "--independent-directions",
+            action="store_true",
             help="no direction attends to another (an ablation)",
-        )  # fmt: skip
+        )
         add(
-            "--vanilla-mask", action="store_true",
+            "--vanilla-mask",
+            action="store_true",
             help="the plain causal mask: a token's input does not attend to those of the step's "
             "later tokens (an ablation)",
-        )  # fmt: skip
+        )
         add(
-            "--vanilla-positions", action="store_true",
+            "--vanilla-positions",
+            action="store_true",
             help="positions 0, 1, 2, ... in the order of writing instead of 1, -1, 2, -2, ... or "
             "of imdecoder's with its embeddings of directions (an ablation)",
-        )  # fmt: skip
+        )
         add(
-            "--encoder-from", metavar="TRANSFORMER",
+            "--encoder-from",
+            metavar="TRANSFORMER",
             help="start from the encoder and the embeddings of this checkpoint, a Transformer of "
             "the same sizes, which shortens training; --start-from shortens it more",
-        )  # fmt: skip
+        )
         add(
-            "--start-from", metavar="TRANSFORMER",
+            "--start-from",
+            metavar="TRANSFORMER",
             help="start from all weights of this checkpoint that fit: encoder, embeddings and "
             "decoder of a Transformer, plain or reordered, of the same sizes. A decoder with fewer "
             "layers takes evenly spread ones. Needs --start-rows zero or learned where a step has "
             "several tokens",
-        )  # fmt: skip
+        )
         add(
-            "--freeze-encoder", action="store_true",
+            "--freeze-encoder",
+            action="store_true",
             help="with --start-from or --encoder-from: train the decoder alone; with "
             "--keep-frozen-outputs a sentence is encoded once",
-        )  # fmt: skip
+        )
         add(
             # None, which a command line then has, and a checkpoint from before this flag has not.
-            "--start-rows", metavar="WHAT", default=None,
+            "--start-rows",
+            metavar="WHAT",
+            default=None,
             help="the inputs of the first step: " + ", ".join(START_ROWS) + ". tokens: the "
             "embeddings of the start symbols, alike but for their positions; zero: their positions "
             "alone, as in the code of zhang2020; learned: a vector each "
             "(default: learned; tokens for double_token's pairs and for one token a step)",
-        )  # fmt: skip
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> ReorderedTransformer:
@@ -352,13 +370,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "transformer_both_ends": {"directions": 2, "alternate_ends": True},
     "double_token": {"directions": 2, "double_token": True, "decoder_learned_pos": True},
     "double_token_l2r": {
-        "tokens_per_direction": 2, "double_token": True, "decoder_learned_pos": True,
-    },
-    "double_token_r2l": {
-        "tokens_per_direction": 2, "double_token": True, "right_to_left": True,
+        "tokens_per_direction": 2,
+        "double_token": True,
         "decoder_learned_pos": True,
     },
-}  # fmt: skip
+    "double_token_r2l": {
+        "tokens_per_direction": 2,
+        "double_token": True,
+        "right_to_left": True,
+        "decoder_learned_pos": True,
+    },
+}
 
 
 def take_preset(args: Any, preset: dict[str, Any]) -> None:

@@ -18,9 +18,14 @@ from .building import DraftingTransformer, read_verifier, require_verifier, unsh
 
 #: Options of the decoder that are the verifier's.
 FROM_VERIFIER = (
-    "decoder_normalize_before", "no_decoder_final_norm", "activation_fn", "decoder_learned_pos",
-    "no_token_positional_embeddings", "no_scale_embedding", "layernorm_embedding",
-)  # fmt: skip
+    "decoder_normalize_before",
+    "no_decoder_final_norm",
+    "activation_fn",
+    "decoder_learned_pos",
+    "no_token_positional_embeddings",
+    "no_scale_embedding",
+    "layernorm_embedding",
+)
 
 
 @register_model("shallow_decoder")
@@ -32,11 +37,12 @@ class ShallowDecoderModel(DraftingTransformer):
         """Add the flags of a Transformer and the verifier."""
         super().add_args(parser)
         parser.add_argument(
-            "--encoder-from", metavar="VERIFIER",
+            "--encoder-from",
+            metavar="VERIFIER",
             help="the verifier's checkpoint, a Transformer: its encoder stays as it is, and the "
             "decoder has its settings and sizes, unless flags give others, but one layer "
             "(--decoder-layers). A decoder of its width starts from its embedding and last layers",
-        )  # fmt: skip
+        )
 
     def start_decoder(self, args: Any, verifier: Any) -> None:
         """Copy the verifier's last layers, norms and positions into a decoder of its width."""

@@ -130,8 +130,9 @@ class EverySentence:
             if problem is not None:
                 logger.warning(
                     "%s %s; its output is empty",
-                    "a sentence" if sample_id is None else f"sentence {sample_id}", problem,
-                )  # fmt: skip
+                    "a sentence" if sample_id is None else f"sentence {sample_id}",
+                    problem,
+                )
         if len(good) == len(problems):
             return self._search(generator, models, sample, prefix_tokens, constraints)
         eos = self.tgt_dict.eos()
@@ -156,9 +157,11 @@ class EverySentence:
         last = int(tokens.max()) if tokens.numel() else 0
         if last >= len(words):
             raise option_error(
-                "DATA", self.cfg.data, "a folder whose files fit its dictionaries; these have a "
+                "DATA",
+                self.cfg.data,
+                "a folder whose files fit its dictionaries; these have a "
                 f"word {last}, and there are {len(words)}",
-            )  # fmt: skip
+            )
 
     def _search(self, generator: Any, models: Sequence[Any], *batch: Any) -> Any:
         """As fairseq's ``inference_step``.

@@ -87,18 +87,20 @@ class Drafters:
             users = [name for name, method in METHODS.items() if held and method.drafter == held]
             instead = f": use --decoding {' or '.join(users)}" if users else ""
             raise option_error(
-                "--drafter-path", path,
+                "--drafter-path",
+                path,
                 f"{_WANTED[kind]}; this holds a {type(drafter).__name__}{instead}",
-            )  # fmt: skip
+            )
         own = self.task.max_positions()
         needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
         positions = drafter.encoder.max_positions()
         if positions < needed:
             raise option_error(
-                "--drafter-path", path,
+                "--drafter-path",
+                path,
                 f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
                 f"{positions}",
-            )  # fmt: skip
+            )
         return drafter
 
     def _kind(self, path: str, models: Sequence[Any]) -> str:
@@ -140,9 +142,10 @@ class Drafters:
         wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
         if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
             raise option_error(
-                "--drafter-path", path,
+                "--drafter-path",
+                path,
                 f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
-            )  # fmt: skip
+            )
         return model
 
 

@@ -31,9 +31,10 @@ def forced_prefix(
     token = words.index(word)
     if token == words.unk():
         raise option_error(
-            "--path", f"a model whose outputs begin with {word}",
+            "--path",
+            f"a model whose outputs begin with {word}",
             "one whose first token is in the target dictionary",
-        )  # fmt: skip
+        )
     first = torch.full_like(src_tokens[:, :1], token)
     if prefix_tokens is None:
         return first

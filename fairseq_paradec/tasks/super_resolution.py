@@ -129,16 +129,18 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         own, there = self.image_sizes, getattr(model, "image_sizes", self.image_sizes)
         if own != there:
             raise option_error(
-                "DATA", self.cfg.data,
+                "DATA",
+                self.cfg.data,
                 f"images of {there[0]} and {there[1]}, as the model's; these are of {own[0]} and "
                 f"{own[1]}",
-            )  # fmt: skip
+            )
         positions = model.max_positions()
         if any(has < size for has, size in zip(positions, self.max_positions(), strict=True)):
             raise option_error(
-                "--path", f"a {type(model).__name__} with {positions} positions",
+                "--path",
+                f"a {type(model).__name__} with {positions} positions",
                 f"one with at least {self.max_positions()}, which these images take",
-            )  # fmt: skip
+            )
         return model
 
     # ---- decoding ------------------------------------------------------------------------------
@@ -193,10 +195,11 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
             given = getattr(args, name, None)
             if given not in (None, IDLE_LIMITS[name], wanted):
                 raise option_error(
-                    flag(name), given,
+                    flag(name),
+                    given,
                     f"nothing, or {wanted}: an image of {size} has {count} intensities and no "
                     "other tokens",
-                )  # fmt: skip
+                )
         if getattr(args, "match_source_len", False):
             raise option_error("--match-source-len", True, "nothing: outputs are larger images")
         return limits

@@ -78,9 +78,11 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
             return super().load_dictionary(filename)  # type: ignore[misc]
         except Exception as error:  # fairseq raises many kinds
             raise option_error(
-                "DATA", filename, "a dictionary that fairseq-preprocess wrote, with a word and its "
+                "DATA",
+                filename,
+                "a dictionary that fairseq-preprocess wrote, with a word and its "
                 f"count in each line ({_one_line(error)})",
-            ) from error  # fmt: skip
+            ) from error
 
     def build_bpe(self, args: Any) -> Any:
         """As fairseq.
@@ -92,9 +94,10 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
             return super().build_bpe(args)  # type: ignore[misc]
         except Exception as error:  # each kind of BPE raises its own
             raise option_error(
-                "--bpe", getattr(args, "_name", None),
+                "--bpe",
+                getattr(args, "_name", None),
                 f"it with its file, such as --bpe-codes FILE ({_one_line(error)})",
-            ) from error  # fmt: skip
+            ) from error
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""
@@ -223,9 +226,10 @@ def _keep_pair(cfg: Any) -> None:
 
 sample_without_beam(METHODS)
 show_flags_in_help(
-    "fairseq_paradec (parallel decoding)", ParallelDecodingOptions,
+    "fairseq_paradec (parallel decoding)",
+    ParallelDecodingOptions,
     {name: one.choices for name, one in OPTIONS.items()} | {"decoding": tuple(DECODINGS)},
-)  # fmt: skip
+)
 refuse_unknown_keywords(OPTIONS)
 
 # A registered name cannot be registered again; the plugin's task replaces fairseq's.

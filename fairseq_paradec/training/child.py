@@ -87,9 +87,14 @@ def ranks(words: Sequence[str], processes: int) -> list[list[str]]:
 
 
 def run(
-    commands: Sequence[Sequence[str]], env: Mapping[str, str], log: Path, lock: int,
-    signals: Signals, updates: int, note: Callable[[str], None],
-) -> int:  # fmt: skip
+    commands: Sequence[Sequence[str]],
+    env: Mapping[str, str],
+    log: Path,
+    lock: int,
+    signals: Signals,
+    updates: int,
+    note: Callable[[str], None],
+) -> int:
     """Run commands side by side; if one fails or this process is stopped, end the others.
 
     Args:
@@ -114,9 +119,13 @@ def run(
             for words in commands:
                 with signals.later():
                     process = subprocess.Popen(
-                        words, env=env, pass_fds=(lock,), stdin=subprocess.DEVNULL, stdout=stream,
+                        words,
+                        env=env,
+                        pass_fds=(lock,),
+                        stdin=subprocess.DEVNULL,
+                        stdout=stream,
                         stderr=stream,
-                    )  # fmt: skip
+                    )
                     processes.append(process)
             while True:
                 states = [process.poll() for process in processes]

@@ -113,9 +113,7 @@ def settle(folder: Path, data: Path, lines: Sequence[Line], chosen: Collection[s
     found = [f"before: {_written(x)}" for x in before if x not in now and x[0] not in free]
     found += [f"now: {_written(x)}" for x in now if x not in before and x[0] not in free]
     if found:
-        raise UsageError(
-            f"--save-dir: the run in {folder} has other settings: {'; '.join(found)}"
-        )
+        raise UsageError(f"--save-dir: the run in {folder} has other settings: {'; '.join(found)}")
     return before
 
 

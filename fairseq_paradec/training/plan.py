@@ -23,9 +23,15 @@ TASKS = ("translation", "image_super_resolution")
 
 #: Flags after -- that others follow.
 _READ = (
-    "encoder-from", "start-from", "base-path", "drafter-attention", "decoder-embed-dim", "task",
-    "lr-scheduler", "update-freq",
-)  # fmt: skip
+    "encoder-from",
+    "start-from",
+    "base-path",
+    "drafter-attention",
+    "decoder-embed-dim",
+    "task",
+    "lr-scheduler",
+    "update-freq",
+)
 
 
 @dataclass(frozen=True)
@@ -154,10 +160,12 @@ def _add_length(
     made.length = f"{made.updates} updates"
     if epochs:
         an_epoch = schedule.updates_an_epoch(
-            request.data, int(given.max_tokens or tokens),
-            int((given.update_freq or str(pieces)).split(",")[0]), request.processes,
+            request.data,
+            int(given.max_tokens or tokens),
+            int((given.update_freq or str(pieces)).split(",")[0]),
+            request.processes,
             given.batch_size,
-        )  # fmt: skip
+        )
         made.updates = min(epochs * an_epoch, made.updates or epochs * an_epoch)
         made.length = f"{epochs} epochs (about {made.updates} updates)"
     used = found.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})

@@ -48,9 +48,14 @@ def train(request: Request, save_dir: Path | None, threads: int | None = None) -
 
 
 def _train(
-    request: Request, made: Plan, folder: Path, lock: int, signals: child.Signals, threads: int,
+    request: Request,
+    made: Plan,
+    folder: Path,
+    lock: int,
+    signals: child.Signals,
+    threads: int,
     passing: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Do what is not done; see ``train``."""
     lines = settle(folder, request.data, made.lines, made.chosen)
     flags = [word for line in lines if line[0] not in NOT_FLAGS for word in line]

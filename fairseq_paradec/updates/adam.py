@@ -66,6 +66,11 @@ def _fused(group: Any, step: int, weights: list[torch.Tensor], states: list[Any]
         [state["exp_avg_sq"] for state in states],
         [],
         [torch.tensor(float(step))] * len(weights),
-        lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
-        eps=group["eps"] / math.sqrt(1 - beta2**step), amsgrad=False, maximize=False,
-    )  # fmt: skip
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"] / math.sqrt(1 - beta2**step),
+        amsgrad=False,
+        maximize=False,
+    )

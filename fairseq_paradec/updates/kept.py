@@ -90,9 +90,11 @@ def keep_frozen_outputs(model: Any, gigabytes: float) -> KeptOutputs:
         _keep_encoder(model.encoder, kept)
     else:
         raise option_error(
-            FLAG, gigabytes, "0, or a model that trains without its encoder, such as --arch "
+            FLAG,
+            gigabytes,
+            "0, or a model that trains without its encoder, such as --arch "
             "shallow_decoder, or heads on a frozen base",
-        )  # fmt: skip
+        )
     return kept
 
 
@@ -125,9 +127,11 @@ def _keep_encoder(encoder: Any, kept: KeptOutputs) -> None:
                 "encoder_out": [states.transpose(0, 1)],
                 "encoder_padding_mask": [~real],
                 "encoder_embedding": [encoder.forward_embedding(src_tokens)[1]],
-                "encoder_states": [], "fc_results": [], "src_tokens": [],
+                "encoder_states": [],
+                "fc_results": [],
+                "src_tokens": [],
                 "src_lengths": [real.sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
-            }  # fmt: skip
+            }
         return outputs
 
     encoder.forward = forward
@@ -141,9 +145,10 @@ def _keep_states(model: Any, kept: KeptOutputs) -> None:
     def base_states(src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
         pad = model.decoder.padding_idx
         return kept.through(
-            keys_of(pad, src_tokens, prev_output_tokens), prev_output_tokens.ne(pad),
+            keys_of(pad, src_tokens, prev_output_tokens),
+            prev_output_tokens.ne(pad),
             lambda: compute(src_tokens, src_lengths, prev_output_tokens),
-        )  # fmt: skip
+        )
 
     model.base_states = base_states
     model.register_load_state_dict_post_hook(lambda *_: kept.clear())

@@ -11,9 +11,15 @@ from .greedy import Rules
 
 
 def assisted(
-    verify: Verify, draft: Verify, rules: Rules, block_size: int, draft_confidence: float = 0.0,
-    accept_topk: int = 1, accept_margin: float = 0.0, adaptive_block: bool = False,
-) -> Result:  # fmt: skip
+    verify: Verify,
+    draft: Verify,
+    rules: Rules,
+    block_size: int,
+    draft_confidence: float = 0.0,
+    accept_topk: int = 1,
+    accept_margin: float = 0.0,
+    adaptive_block: bool = False,
+) -> Result:
     """Decode; `draft` is the drafter's log-probabilities, like `verify`."""
     result = Result()
     y, size = result.tokens, block_size

@@ -49,10 +49,12 @@ def block_features(
     for layer in decoder.layers:
         branches = (
             (layer.self_attn_layer_norm, lambda h, a=layer.self_attn: attend(a, h, h, sees)),
-            (layer.encoder_attn_layer_norm,
-             lambda h, a=layer.encoder_attn: attend(a, h, states, whole)),
+            (
+                layer.encoder_attn_layer_norm,
+                lambda h, a=layer.encoder_attn: attend(a, h, states, whole),
+            ),
             (layer.final_layer_norm, functools.partial(_feed_forward, layer)),
-        )  # fmt: skip
+        )
         for norm, function in branches:
             x = x + function(norm(x)) if layer.normalize_before else norm(x + function(x))
     if decoder.layer_norm is not None:
@@ -166,10 +168,17 @@ class Block:
 
 
 def train_block(
-    model: Any, source: Sequence[int], target: Sequence[int], start: int, size: int, attention: str,
-    smoothing: float, ratio: float = 0.0, lots: Sequence[float] = (),
+    model: Any,
+    source: Sequence[int],
+    target: Sequence[int],
+    start: int,
+    size: int,
+    attention: str,
+    smoothing: float,
+    ratio: float = 0.0,
+    lots: Sequence[float] = (),
     decay: float = 1.0,
-) -> Block:  # fmt: skip
+) -> Block:
     """Both passes over one block of one sentence, without dropout.
 
     Args:

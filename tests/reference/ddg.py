@@ -29,9 +29,12 @@ class Graph(NamedTuple):
 
 
 def dependency_graph(
-    models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules, length: str | int,
+    models: Sequence[TransformerModelBase],
+    source: Sequence[int],
+    rules: Rules,
+    length: str | int,
     stop: str = "unchanged",
-) -> Graph:  # fmt: skip
+) -> Graph:
     """Iterate and look when each of greedy's tokens came to stay.
 
     Args:
@@ -67,9 +70,11 @@ def dependency_graph(
 # The same question has the same answer: remembering it only saves time.
 @functools.cache
 def _iterate(
-    models: tuple[TransformerModelBase, ...], source: tuple[int, ...], rules: Rules,
+    models: tuple[TransformerModelBase, ...],
+    source: tuple[int, ...],
+    rules: Rules,
     y: tuple[int, ...],
-) -> tuple[tuple[int, ...], list[Told]]:  # fmt: skip
+) -> tuple[tuple[int, ...], list[Told]]:
     """Equation 4: each position anew, from the old ones before it; and what is told of each."""
     log_probs = full_log_probs(models, source, y[:-1], rules.temperature, start=rules.eos)
     allowed = [rules.apply(row, i) for i, row in enumerate(log_probs)]

@@ -63,9 +63,13 @@ def drafter(model: Any, source: Sequence[int], block_size: int, attention: str) 
 
 
 def gad(
-    verify: Verify, draft: Draft, rules: Rules, top_beta: int = 1, tau: float = 0.0,
+    verify: Verify,
+    draft: Draft,
+    rules: Rules,
+    top_beta: int = 1,
+    tau: float = 0.0,
     adaptive: bool = False,
-) -> Result:  # fmt: skip
+) -> Result:
     """Section 3's loop; with top_beta and tau section 4's.
 
     Adaptive, a block is as long as what the last pass wrote, its own token counted, and one more.

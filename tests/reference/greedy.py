@@ -16,9 +16,12 @@ TIE = 1e-4
 
 
 def stock_greedy(
-    task: Any, models: Sequence[TransformerModelBase], sample: dict[str, Any],
-    prefix_tokens: torch.Tensor | None = None, **limits: Any,
-) -> list[dict[str, torch.Tensor]]:  # fmt: skip
+    task: Any,
+    models: Sequence[TransformerModelBase],
+    sample: dict[str, Any],
+    prefix_tokens: torch.Tensor | None = None,
+    **limits: Any,
+) -> list[dict[str, torch.Tensor]]:
     """The best hypothesis of each row by fairseq's own SequenceGenerator, beam size 1."""
     generator = SequenceGenerator(list(models), task.target_dictionary, beam_size=1, **limits)
     with torch.no_grad():
@@ -57,9 +60,12 @@ def plain_guesses(decoder: TransformerDecoderBase) -> Iterator[None]:
 
 @torch.no_grad()
 def full_log_probs(
-    models: TransformerModelBase | Sequence[TransformerModelBase], source: Sequence[int],
-    prefix: Sequence[int], temperature: float = 1.0, start: int = 2,
-) -> torch.Tensor:  # fmt: skip
+    models: TransformerModelBase | Sequence[TransformerModelBase],
+    source: Sequence[int],
+    prefix: Sequence[int],
+    temperature: float = 1.0,
+    start: int = 2,
+) -> torch.Tensor:
     """Log-probs of the token after each prefix of `prefix`, the empty one included, for one row.
 
     One full, non-incremental forward pass of fairseq's own decoder; several models are averaged as
@@ -124,24 +130,40 @@ class Rules:
 
 
 def rules_for(
-    words: Dictionary, models: Sequence[TransformerModelBase], src_length: int,
-    max_len_a: float = 0.0, max_len_b: int = 200, min_len: int = 1, unk_penalty: float = 0.0,
-    temperature: float = 1.0, prefix: Sequence[int] = (), suppressed: Sequence[int] = (),
-) -> Rules:  # fmt: skip
+    words: Dictionary,
+    models: Sequence[TransformerModelBase],
+    src_length: int,
+    max_len_a: float = 0.0,
+    max_len_b: int = 200,
+    min_len: int = 1,
+    unk_penalty: float = 0.0,
+    temperature: float = 1.0,
+    prefix: Sequence[int] = (),
+    suppressed: Sequence[int] = (),
+) -> Rules:
     """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
     positions = min(model.max_decoder_positions() for model in models)
     return Rules(
-        pad=words.pad(), unk=words.unk(), eos=words.eos(),
+        pad=words.pad(),
+        unk=words.unk(),
+        eos=words.eos(),
         max_len=min(int(max_len_a * src_length + max_len_b), positions - 1),
-        min_len=min_len, unk_penalty=unk_penalty, temperature=temperature,
-        prefix=tuple(prefix), suppressed=tuple(suppressed),
-    )  # fmt: skip
+        min_len=min_len,
+        unk_penalty=unk_penalty,
+        temperature=temperature,
+        prefix=tuple(prefix),
+        suppressed=tuple(suppressed),
+    )
 
 
 def assert_same_or_tie(
-    models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules, got: Sequence[int],
-    want: Sequence[int], close: float = TIE,
-) -> int:  # fmt: skip
+    models: Sequence[TransformerModelBase],
+    source: Sequence[int],
+    rules: Rules,
+    got: Sequence[int],
+    want: Sequence[int],
+    close: float = TIE,
+) -> int:
     """Check that `got` are the tokens `want`, or parted from them at a tie.
 
     At a tie both tokens are within `close` of the best one by the full forward. Returns 1 where

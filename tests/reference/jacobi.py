@@ -92,9 +92,14 @@ def parallel_jacobi(
 
 
 def hybrid(
-    x: Sentence, block_size: int, hybrid_length: int | None = None, init: str = "pad",
-    stop: str = "prefix", window: str = "block", adaptive: bool = False,
-) -> Result:  # fmt: skip
+    x: Sentence,
+    block_size: int,
+    hybrid_length: int | None = None,
+    init: str = "pad",
+    stop: str = "prefix",
+    window: str = "block",
+    adaptive: bool = False,
+) -> Result:
     """Algorithm 3: Algorithm 2, blocks left to right (or a window that slides), up to
     `hybrid_length` positions, then greedy until `</s>`."""
     end = x.num_positions if hybrid_length is None else min(hybrid_length, x.num_positions)
@@ -111,10 +116,16 @@ def hybrid(
 
 
 def reference(
-    x: Sentence, decoding: str, block_size: int = 5, jacobi_window: str = "block",
-    jacobi_init: str = "pad", jacobi_length: str = "grow", jacobi_stop: str = "prefix",
-    hybrid_length: int | None = None, adaptive_block: bool = False,
-) -> Result:  # fmt: skip
+    x: Sentence,
+    decoding: str,
+    block_size: int = 5,
+    jacobi_window: str = "block",
+    jacobi_init: str = "pad",
+    jacobi_length: str = "grow",
+    jacobi_stop: str = "prefix",
+    hybrid_length: int | None = None,
+    adaptive_block: bool = False,
+) -> Result:
     """The algorithm that these flags name."""
     if decoding == "greedy":
         return greedy(x)

@@ -191,9 +191,12 @@ def features(
 
 
 def log_probs(
-    model: Any, spec: TargetOrder, source: Sequence[int], inputs: Sequence[Sequence[int]],
+    model: Any,
+    spec: TargetOrder,
+    source: Sequence[int],
+    inputs: Sequence[Sequence[int]],
     temperature: float = 1.0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Log-probabilities B×T×V of the words of all slots; see `features`."""
     logits = model.decoder.output_projection(features(model, spec, source, inputs))
     return torch.log_softmax(logits / temperature, dim=-1)
@@ -205,9 +208,13 @@ def average(parts: Sequence[Tensor]) -> Tensor:
 
 
 def smoothed_loss(
-    model: Any, spec: TargetOrder, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], bos: int,
-    eos: int, smoothing: float,
-) -> tuple[Tensor, Tensor, int]:  # fmt: skip
+    model: Any,
+    spec: TargetOrder,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    bos: int,
+    eos: int,
+    smoothing: float,
+) -> tuple[Tensor, Tensor, int]:
     """fairseq's label-smoothed loss, its part without smoothing, and the number of targets.
 
     Row by row and slot by slot: eps is spread over the words, the right one keeps the rest. In a

@@ -57,9 +57,12 @@ def _best(found: dict[Path, float], most: int) -> dict[Path, float]:
 
 
 def decode(
-    verify: Verify, draft: Callable[[list[int], int], dict[Path, float]], rules: Rules,
-    accept_topk: int = 1, accept_margin: float = 0.0,
-) -> Result:  # fmt: skip
+    verify: Verify,
+    draft: Callable[[list[int], int], dict[Path, float]],
+    rules: Rules,
+    accept_topk: int = 1,
+    accept_margin: float = 0.0,
+) -> Result:
     """Decode; `draft(y, depth)` makes a tree of at most that depth."""
     result = Result()
     y = result.tokens

@@ -9,9 +9,11 @@ from support.commands import ROOT
 
 
 def benchmark(
-    systems: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, Any], lengths: list[int],
+    systems: Mapping[str, Mapping[str, Any]],
+    seconds: Mapping[str, Any],
+    lengths: list[int],
     **setting: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A benchmark that has all else from a stored one.
 
     Args:
@@ -25,13 +27,22 @@ def benchmark(
     entries, sizes = [], ["1", *seconds["throughput"]]
     for label, own in systems.items():
         is_peer = own["promise"] == "peer"
-        entries.append(stored["systems"][0] | {
-            "agreement": {size: same for size in sizes[: 1 if is_peer else None]},
-            "memory": dict.fromkeys(sizes, 1.0), "differences": {BEAM: none, GREEDY: none},
-            "label": label, "threads": 1 if is_peer else None,
-        } | own)  # fmt: skip
+        entries.append(
+            stored["systems"][0]
+            | {
+                "agreement": {size: same for size in sizes[: 1 if is_peer else None]},
+                "memory": dict.fromkeys(sizes, 1.0),
+                "differences": {BEAM: none, GREEDY: none},
+                "label": label,
+                "threads": 1 if is_peer else None,
+            }
+            | own
+        )
     found = stored | {
-        "title": "Made up", "setting": stored["setting"] | setting, "systems": entries,
-        "source_lengths": lengths, "seconds": seconds,
-    }  # fmt: skip
+        "title": "Made up",
+        "setting": stored["setting"] | setting,
+        "systems": entries,
+        "source_lengths": lengths,
+        "seconds": seconds,
+    }
     return found | {"tables": tables(found)}

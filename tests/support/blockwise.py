@@ -62,12 +62,16 @@ def number_task() -> ParallelTranslationTask:
 #: Random models over numbers whose outputs have many lengths, and heads that are right at times.
 #: Variant, layer and seed.
 KINDS = {
-    "per_head": ("prenorm", "per_head", 7), "dense": ("output_dim", "dense", 15),
-    "per_head-first": ("prenorm", "per_head", 5), "dense-first": ("output_dim", "dense", 11),
-    "gelu-first": ("mbart", "dense", 7), "lent": ("learned_positions", "dense", 2),
-    "per_head-sees": ("prenorm", "per_head", 7), "dense-first-sees": ("output_dim", "dense", 11),
+    "per_head": ("prenorm", "per_head", 7),
+    "dense": ("output_dim", "dense", 15),
+    "per_head-first": ("prenorm", "per_head", 5),
+    "dense-first": ("output_dim", "dense", 11),
+    "gelu-first": ("mbart", "dense", 7),
+    "lent": ("learned_positions", "dense", 2),
+    "per_head-sees": ("prenorm", "per_head", 7),
+    "dense-first-sees": ("output_dim", "dense", 11),
     "lent-sees": ("learned_positions", "dense", 2),
-}  # fmt: skip
+}
 
 TRAINED = 6  # their block size
 
@@ -117,9 +121,12 @@ def criterion(task: Any, flags: dict[str, Any]) -> paper.Criterion:
 
 
 def twin(
-    given: Given, source: Sequence[int], limits: Limits = Limits(), prefix: Sequence[int] = (),
+    given: Given,
+    source: Sequence[int],
+    limits: Limits = Limits(),
+    prefix: Sequence[int] = (),
     **flags: Any,
-) -> paper.Result:  # fmt: skip
+) -> paper.Result:
     """What the paper's algorithm makes of one sentence."""
     words = given.task.target_dictionary
     rules = rules_for(words, [given.model], len(source), prefix=prefix, **limits.reference())

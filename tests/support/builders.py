@@ -45,16 +45,26 @@ CUT: Mapping[str, Any] = {"adaptive_softmax_cutoff": [20], "adaptive_softmax_fac
 #: tie_adaptive_weights: fairseq cannot build such a translation model (it would need adaptive
 #: input, which only language models have).
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "default": ("transformer", {}), "prenorm": ("transformer", PRENORM),
+    "default": ("transformer", {}),
+    "prenorm": ("transformer", PRENORM),
     "no_final_norm": ("transformer", {**PRENORM, "no_decoder_final_norm": True}),
     "learned_positions": ("transformer", LEARNED),
     "no_positions": ("transformer", {"no_token_positional_embeddings": True}),
     "share_all": ("transformer", {"share_all_embeddings": True}),
     "share_decoder": ("transformer", {"share_decoder_input_output_embed": True}),
     "separate": ("transformer", {"separate_dictionaries": True}),
-    "output_dim": ("transformer", {"decoder_output_dim": 12}), "other_dims": ("transformer", {
-    "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40, "decoder_embed_dim": 16,
-    "decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3, }),
+    "output_dim": ("transformer", {"decoder_output_dim": 12}),
+    "other_dims": (
+        "transformer",
+        {
+            "encoder_embed_dim": 24,
+            "encoder_ffn_embed_dim": 40,
+            "decoder_embed_dim": 16,
+            "decoder_attention_heads": 4,
+            "encoder_layers": 1,
+            "decoder_layers": 3,
+        },
+    ),
     "adaptive_softmax": ("transformer", CUT | {"adaptive_softmax_cutoff": [12, 24]}),
     "adaptive_output_dim": ("transformer", CUT | {"decoder_output_dim": 12}),
     "layernorm_embedding": ("transformer", {"layernorm_embedding": True}),
@@ -63,16 +73,33 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gelu": ("transformer", {"activation_fn": "gelu"}),
     "quant_noise": ("transformer", {"quant_noise_pq": 0.2, "quant_noise_pq_block_size": 8}),
     "align": ("transformer_align", {"alignment_heads": 1, "alignment_layer": 1}),
-    "bart": ("bart_base", {}), "mbart": ("mbart_base", PRENORM),
-}  # fmt: skip
+    "bart": ("bart_base", {}),
+    "mbart": ("mbart_base", PRENORM),
+}
 
 #: Seeds whose models are the most telling: outputs of many lengths, one token and the limit too.
 SEEDS: Mapping[str, int] = {
-    "default": 16, "prenorm": 6, "no_final_norm": 5, "learned_positions": 10, "no_positions": 1,
-    "share_all": 4, "share_decoder": 3, "separate": 10, "output_dim": 4, "other_dims": 8,
-    "adaptive_softmax": 5, "adaptive_output_dim": 0, "layernorm_embedding": 11, "no_scale": 13,
-    "layerdrop": 3, "gelu": 9, "quant_noise": 18, "align": 3, "bart": 19, "mbart": 6,
-}  # fmt: skip
+    "default": 16,
+    "prenorm": 6,
+    "no_final_norm": 5,
+    "learned_positions": 10,
+    "no_positions": 1,
+    "share_all": 4,
+    "share_decoder": 3,
+    "separate": 10,
+    "output_dim": 4,
+    "other_dims": 8,
+    "adaptive_softmax": 5,
+    "adaptive_output_dim": 0,
+    "layernorm_embedding": 11,
+    "no_scale": 13,
+    "layerdrop": 3,
+    "gelu": 9,
+    "quant_noise": 18,
+    "align": 3,
+    "bart": 19,
+    "mbart": 6,
+}
 
 #: Variants whose embedding is also the output projection: training moves their `<pad>` vector away
 #: from zero, so these models get one that is not zero.
@@ -80,17 +107,28 @@ TIED = ("share_all", "share_decoder", "bart", "mbart")
 
 #: Sizes of tiny drafters and reordered models.
 SMALL: Mapping[str, Any] = {
-    "encoder_layers": 1, "decoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32,
-    "decoder_attention_heads": 2, "max_source_positions": 64,
-}  # fmt: skip
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 32,
+    "decoder_attention_heads": 2,
+    "max_source_positions": 64,
+}
 
 #: How far the decoder's weights are spread: sharp attention and strong branches make the next
 #: token depend on position, source and ALL the tokens before.
 GAINS: Mapping[str, float] = {
-    "self_attn.q_proj": 2.0, "self_attn.k_proj": 2.0, "self_attn.v_proj": 2.0,
-    "encoder_attn.q_proj": 2.0, "encoder_attn.k_proj": 2.0, "fc1": 2.0, "fc2": 3.0,
-}  # fmt: skip
+    "self_attn.q_proj": 2.0,
+    "self_attn.k_proj": 2.0,
+    "self_attn.v_proj": 2.0,
+    "encoder_attn.q_proj": 2.0,
+    "encoder_attn.k_proj": 2.0,
+    "fc1": 2.0,
+    "fc2": 3.0,
+}
 
 
 def dictionary(size: int = VOCABULARY) -> Dictionary:
@@ -119,10 +157,15 @@ def tiny_model(
     """A tiny random model of one of VARIANTS, in evaluation mode."""
     architecture, changes = VARIANTS[variant]
     settings: dict[str, Any] = {
-        "encoder_layers": 2, "decoder_layers": 2, "encoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "max_source_positions": 64, "max_target_positions": MAX_POSITIONS,
-    }  # fmt: skip
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 32,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "max_source_positions": 64,
+        "max_target_positions": MAX_POSITIONS,
+    }
     settings |= {**changes, **options}
     settings.pop("separate_dictionaries", None)
     args = argparse.Namespace(**settings)
@@ -171,17 +214,23 @@ DRAFTER_POSITIONS = 64
 
 
 def tiny_drafter(
-    task: Any, attention: str = "prefix_causal", dtype: Any = torch.float64, seed: int = 0,
-    verifier: TransformerModelBase | None = None, **options: Any,
-) -> BlockNatModel:  # fmt: skip
+    task: Any,
+    attention: str = "prefix_causal",
+    dtype: Any = torch.float64,
+    seed: int = 0,
+    verifier: TransformerModelBase | None = None,
+    **options: Any,
+) -> BlockNatModel:
     """A tiny random model of --arch block_nat in evaluation mode, its weights spread.
 
     With a verifier it has that one's encoder, as --share-verifier-encoder does.
     """
     settings: dict[str, Any] = {
-        **SMALL, "max_target_positions": DRAFTER_POSITIONS, "drafter_attention": attention,
+        **SMALL,
+        "max_target_positions": DRAFTER_POSITIONS,
+        "drafter_attention": attention,
         "drafter_block_size": DRAFTER_BLOCK_SIZE,
-    }  # fmt: skip
+    }
     if verifier is not None:
         plain = (bool, int, float, str, type(None))
         found = {k: v for k, v in vars(verifier.flags).items() if isinstance(v, plain)}
@@ -209,9 +258,12 @@ def tiny_drafter(
 
 
 def tiny_reordered(
-    task: Any, arch: str = "ibdecoder_tiny", dtype: Any = torch.float64, seed: int = 0,
+    task: Any,
+    arch: str = "ibdecoder_tiny",
+    dtype: Any = torch.float64,
+    seed: int = 0,
     **options: Any,
-) -> ReorderedTransformer:  # fmt: skip
+) -> ReorderedTransformer:
     """A tiny random reordered Transformer in evaluation mode, its weights spread.
 
     It is the task's model from then on: the task writes targets in its order."""
@@ -273,9 +325,13 @@ def lend(task: Any, model: torch.nn.Module, drafter: torch.nn.Module) -> str:
 
 
 def save_drafter(
-    task: Any, model: Any, path: Path, arch: str = "block_nat",
-    weights: Mapping[str, torch.Tensor] | None = None, **languages: str,
-) -> str:  # fmt: skip
+    task: Any,
+    model: Any,
+    path: Path,
+    arch: str = "block_nat",
+    weights: Mapping[str, torch.Tensor] | None = None,
+    **languages: str,
+) -> str:
     """Write a model, or some weights of it, to a checkpoint as fairseq-train does."""
     cfg = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     options = asdict(task.cfg) if is_dataclass(task.cfg) else OmegaConf.to_container(task.cfg)
@@ -369,10 +425,14 @@ class Limits:
     def stock(self) -> dict[str, Any]:
         """As arguments of fairseq's SequenceGenerator."""
         return {
-            "max_len_a": self.max_len_a, "max_len_b": self.max_len_b, "min_len": self.min_len,
-            "unk_penalty": self.unkpen, "temperature": self.temperature,
-            "len_penalty": self.lenpen, "normalize_scores": not self.unnormalized,
-        }  # fmt: skip
+            "max_len_a": self.max_len_a,
+            "max_len_b": self.max_len_b,
+            "min_len": self.min_len,
+            "unk_penalty": self.unkpen,
+            "temperature": self.temperature,
+            "len_penalty": self.lenpen,
+            "normalize_scores": not self.unnormalized,
+        }
 
     def reference(self) -> dict[str, Any]:
         """As arguments of `reference.greedy.rules_for`."""
@@ -382,9 +442,13 @@ class Limits:
 
 
 def decode(
-    task: Any, models: Sequence[TransformerModelBase], sample: dict[str, Any], limits: Limits,
-    prefix_tokens: torch.Tensor | None = None, **flags: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+    task: Any,
+    models: Sequence[TransformerModelBase],
+    sample: dict[str, Any],
+    limits: Limits,
+    prefix_tokens: torch.Tensor | None = None,
+    **flags: Any,
+) -> list[dict[str, Any]]:
     """The best hypothesis of each row by the method under test, as fairseq-generate drives it."""
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator(list(models), args)

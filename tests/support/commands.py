@@ -41,9 +41,12 @@ LONGEST = 300
 
 
 def run_python(
-    code: str, *args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None,
+    code: str,
+    *args: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
     stdin: str = "",
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, with no folder but the installed ones on sys.path.
 
     It is a fork of a process that has imported fairseq and nothing of the package, which saves four
@@ -102,9 +105,13 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", self.PROGRAM], bufsize=0, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env=environment(), cwd=ROOT.anchor,
-        )  # fmt: skip
+            [sys.executable, "-P", "-c", self.PROGRAM],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            cwd=ROOT.anchor,
+        )
         assert self._answer() == "ready"
 
     def run(

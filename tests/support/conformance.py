@@ -56,12 +56,21 @@ CASES = [
     case("pj", jacobi_init="source-copy", jacobi_stop="unchanged"),
     case("pgj", block_size=50, jacobi_init="ngram"),
     case("hgj", block_size=1, hybrid_length=1, jacobi_init="source-copy"),
-    case("hgj", block_size=5, hybrid_length=7, jacobi_window="sliding", jacobi_init="ngram",
-         adaptive_block=True),
-    case("gad", "gad", "causal", block_size=5), case("gad", "gad", "bidirectional", block_size=2),
+    case(
+        "hgj",
+        block_size=5,
+        hybrid_length=7,
+        jacobi_window="sliding",
+        jacobi_init="ngram",
+        adaptive_block=True,
+    ),
+    case("gad", "gad", "causal", block_size=5),
+    case("gad", "gad", "bidirectional", block_size=2),
     case("gad", "gad", "causal-copy-shared", block_size=16),
-    case("gad", "gad", "perfect", block_size=5), case("gad", "gad", "noisy", block_size=5),
-    case("gad", "gad", "noisy", block_size=50), case("gad", "gad", "wrong", block_size=3),
+    case("gad", "gad", "perfect", block_size=5),
+    case("gad", "gad", "noisy", block_size=5),
+    case("gad", "gad", "noisy", block_size=50),
+    case("gad", "gad", "wrong", block_size=3),
     case("gad", "gad", "ends_at_once", block_size=4),
     case("gad", "gad", "never_ends", block_size=4),
     case("gad", "gad", "noisy", block_size=6, adaptive_block=True),
@@ -69,7 +78,8 @@ CASES = [
     case("gad_pp", "gad", "noisy", exact=False, block_size=5, accept_topk=3, accept_margin=1.0),
     case("gad_pp", "gad", "noisy", block_size=5, accept_topk=1, accept_margin=1.0),
     case("gad_pp", "gad", "bidirectional", exact=False, adaptive_block=True, accept_topk=20),
-    case("assisted", "assisted", "itself", block_size=5), case("assisted", "assisted", "noisy"),
+    case("assisted", "assisted", "itself", block_size=5),
+    case("assisted", "assisted", "noisy"),
     case("assisted", "assisted", "noisy", block_size=4, adaptive_block=True),
     case("assisted", "assisted", "noisy", block_size=9, draft_confidence=0.3),
     case("assisted", "assisted", "other", block_size=3, draft_confidence=0.0),
@@ -81,7 +91,8 @@ CASES = [
     case("assisted", "assisted", "noisy", draft_tree=12, draft_confidence=0.05),
     case("assisted", "assisted", "other", draft_tree=1),
     case("assisted", "assisted", "noisy", exact=False, draft_tree=24, accept_topk=4),
-    case("self_draft", "self", block_size=5), case("self_draft", "self", adaptive_block=True),
+    case("self_draft", "self", block_size=5),
+    case("self_draft", "self", adaptive_block=True),
     case("gad", "gad", "causal", draft_tree=24),
     case("gad", "gad", "noisy", block_size=50, draft_tree=32),
     case("gad_pp", "gad", "noisy", exact=False, draft_tree=9, accept_topk=20, accept_margin=4.0),
@@ -100,28 +111,42 @@ CASES = [
         case("multiword_beam", "multiword", order, exact=False, beam=beam)
         for order, beam in (("ibdecoder", 1), ("imdecoder", 3), ("sa-3", 2), ("transformer_r2l", 5))
     ),
-]  # fmt: skip
+]
 
 LIMITS = {
-    "16": Limits(), "0": Limits(max_len_b=0, min_len=0), "1": Limits(max_len_b=1),
-    "4": Limits(max_len_b=4), "model's": Limits(max_len_b=200), "early": Limits(min_len=0),
-    "min9": Limits(min_len=9), "min16": Limits(min_len=16),
-    "ratio": Limits(max_len_a=1.0, max_len_b=1), "unks": Limits(unkpen=-6.0),
-    "no-unks": Limits(unkpen=15.0, temperature=0.6), "warm": Limits(temperature=1.7, lenpen=0.6),
+    "16": Limits(),
+    "0": Limits(max_len_b=0, min_len=0),
+    "1": Limits(max_len_b=1),
+    "4": Limits(max_len_b=4),
+    "model's": Limits(max_len_b=200),
+    "early": Limits(min_len=0),
+    "min9": Limits(min_len=9),
+    "min16": Limits(min_len=16),
+    "ratio": Limits(max_len_a=1.0, max_len_b=1),
+    "unks": Limits(unkpen=-6.0),
+    "no-unks": Limits(unkpen=15.0, temperature=0.6),
+    "warm": Limits(temperature=1.7, lenpen=0.6),
     "all": Limits(unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3),
-}  # fmt: skip
+}
 
 #: Lengths, and whether padding is on the left.
 BATCHES = {
-    "ragged": ((3, 7, 5, 9), True), "alone": ((5,), True),
-    "right": ((8, 2, 6, 4), False), "no ids": ((4, 6, 2, 3), True),
-}  # fmt: skip
+    "ragged": ((3, 7, 5, 9), True),
+    "alone": ((5,), True),
+    "right": ((8, 2, 6, 4), False),
+    "no ids": ((4, 6, 2, 3), True),
+}
 
 FACTORS = {
-    "case": CASES, "variant": list(VARIANTS), "limits": list(LIMITS),
-    "prefix": ["none", *exact.PREFIXES], "batch": list(BATCHES), "models": [1, 2],
-    "dtype": ["float64", "float32", "native"], "suppressed": [(), (7, 9, 12, 15)],
-}  # fmt: skip
+    "case": CASES,
+    "variant": list(VARIANTS),
+    "limits": list(LIMITS),
+    "prefix": ["none", *exact.PREFIXES],
+    "batch": list(BATCHES),
+    "models": [1, 2],
+    "dtype": ["float64", "float32", "native"],
+    "suppressed": [(), (7, 9, 12, 15)],
+}
 
 
 def allowed(row: Row) -> bool:

@@ -20,15 +20,22 @@ Flags = dict[str, Any]
 RAGGED = (3, 7, 5, 9, 2, 4)
 #: Every kind of method once, for tests that vary something else.
 METHODS: list[Flags] = [
-    {"decoding": "greedy"}, {"decoding": "pj"},
+    {"decoding": "greedy"},
+    {"decoding": "pj"},
     {"decoding": "pj", "jacobi_length": "oracle", "jacobi_stop": "unchanged"},
     {"decoding": "pgj", "block_size": 3},
     {"decoding": "pgj", "block_size": 8, "jacobi_stop": "unchanged", "jacobi_init": "ngram"},
     {"decoding": "pgj", "block_size": 5, "jacobi_window": "sliding", "jacobi_init": "bos"},
-    {"decoding": "hgj"}, {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},
-    {"decoding": "hgj", "block_size": 3, "hybrid_length": 7, "jacobi_window": "sliding",
-    "jacobi_init": "ngram"},
-]  # fmt: skip
+    {"decoding": "hgj"},
+    {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},
+    {
+        "decoding": "hgj",
+        "block_size": 3,
+        "hybrid_length": 7,
+        "jacobi_window": "sliding",
+        "jacobi_init": "ngram",
+    },
+]
 
 
 def name(flags: Flags) -> str:
@@ -36,9 +43,15 @@ def name(flags: Flags) -> str:
 
 
 def same_or_tie(
-    task: Any, models: Any, limits: Limits, ours: Any, theirs: Any, source: Any, prefix: Any,
+    task: Any,
+    models: Any,
+    limits: Limits,
+    ours: Any,
+    theirs: Any,
+    source: Any,
+    prefix: Any,
     close: float = 1e-4,
-) -> int:  # fmt: skip
+) -> int:
     """Check tokens, score and positional scores of one row; 1 if they part at a tie.
 
     Log-probabilities closer than `close`, or by a few roundings, are the same.
@@ -64,10 +77,15 @@ def is_whole(hypo: dict[str, Tensor], device: str) -> bool:
 
 
 def check(
-    task: Any, models: Sequence[Any], sample: dict[str, Any], flags: Flags, limits: Limits,
-    prefix_tokens: Tensor | None = None, max_ties: int = 0,
+    task: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    flags: Flags,
+    limits: Limits,
+    prefix_tokens: Tensor | None = None,
+    max_ties: int = 0,
     want: list[dict[str, Tensor]] | None = None,
-) -> list[dict[str, Tensor]]:  # fmt: skip
+) -> list[dict[str, Tensor]]:
     """Decode, compare with fairseq's hypotheses (`want`, if they are known), and return these."""
     if want is None:
         want = stock_greedy(task, models, sample, prefix_tokens, **limits.stock())
@@ -97,9 +115,12 @@ class Decoded:
 
 
 def watched(
-    task: Any, generator: Any, models: Sequence[Any], sample: dict[str, Any],
+    task: Any,
+    generator: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
     prefix_tokens: Tensor | None = None,
-) -> list[Decoded]:  # fmt: skip
+) -> list[Decoded]:
     """Decode a batch, and keep what happened in each row's passes."""
     kept: list[Row] = []
     make_rows = generator._make_rows
@@ -118,11 +139,12 @@ def outputs_of(sample: dict[str, Any], hypos: Sequence[dict[str, Tensor]]) -> di
 
 
 PREFIXES: dict[str, list[list[int]]] = {
-    "one": [[5], [6], [7], [8]], "three": [[5, 9, 11], [6, 6, 6], [7, 3, 30], [8, 39, 4]],
+    "one": [[5], [6], [7], [8]],
+    "three": [[5, 9, 11], [6, 6, 6], [7, 3, 30], [8, 39, 4]],
     "ragged": [[5, 9, 11], [6, 1, 1], [1, 1, 1], [8, 39, 1]],
     "ends": [[5, 2, 1], [6, 7, 2], [2, 1, 1], [8, 39, 10]],
     "long": [[5, 9, 11, 12, 13, 14, 15, 16]] * 4,
-}  # fmt: skip
+}
 
 
 def scored(scores: Tensor, choices: Tensor, draft: Tensor) -> Scored:

@@ -33,9 +33,10 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], int, float]] = {
 #: What the tests translate from and to.
 SPOKEN = ("__en__", "__de__", "eng_Latn", "deu_Latn", "en_XX", "de_DE")
 LANGUAGES = {
-    "m2m_100": tuple(f"__{code}__" for code in M2M_100), "nllb": ("eng_Latn", "deu_Latn"),
+    "m2m_100": tuple(f"__{code}__" for code in M2M_100),
+    "nllb": ("eng_Latn", "deu_Latn"),
     "mbart": ("en_XX", "de_DE"),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -45,9 +46,11 @@ def pieces(language: str, size: int = 150) -> Path:
 
     prefix = str(Path(tempfile.mkdtemp()) / language)
     sentencepiece.SentencePieceTrainer.train(
-        input=str(DEMO / f"raw/demo.{language}"), model_prefix=prefix, vocab_size=size,
+        input=str(DEMO / f"raw/demo.{language}"),
+        model_prefix=prefix,
+        vocab_size=size,
         minloglevel=2,
-    )  # fmt: skip
+    )
     return Path(f"{prefix}.model")
 
 
@@ -88,10 +91,13 @@ class Saved:
         if self.languages:
             more["forced_bos_token_id"] = self.numbers[self.languages[1]]
         found = self.model.generate(
-            **self.read(words, tokens), do_sample=False, bad_words_ids=[[config.pad_token_id]],
-            forced_eos_token_id=config.eos_token_id, early_stopping=more.get("num_beams", 1) > 1,
+            **self.read(words, tokens),
+            do_sample=False,
+            bad_words_ids=[[config.pad_token_id]],
+            forced_eos_token_id=config.eos_token_id,
+            early_stopping=more.get("num_beams", 1) > 1,
             **more,
-        )  # fmt: skip
+        )
         known = {number: word for word, number in self.numbers.items()}
         rows = [[words.index(known[i]) for i in row[1:]] for row in found.tolist()]
         return [row[: row.index(words.eos()) + 1] for row in rows]
@@ -193,12 +199,18 @@ def save_marian(made: Saved, folder: Path, **changes: Any) -> Path:
         there = f"{side}_l{number}_" + _marian_name(rest)
         arrays[there] = weight.t() if weight.dim() == 2 else weight[None]
     settings = {
-        "type": "transformer", "dim-emb": config.d_model, "enc-depth": config.encoder_layers,
-        "dec-depth": config.decoder_layers, "transformer-heads": config.encoder_attention_heads,
-        "transformer-dim-ffn": config.encoder_ffn_dim, "tied-embeddings-all": True,
+        "type": "transformer",
+        "dim-emb": config.d_model,
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "transformer-heads": config.encoder_attention_heads,
+        "transformer-dim-ffn": config.encoder_ffn_dim,
+        "tied-embeddings-all": True,
         "transformer-ffn-activation": config.activation_function,
-        "transformer-postprocess": "dan", "transformer-preprocess": "", **changes,
-    }  # fmt: skip
+        "transformer-postprocess": "dan",
+        "transformer-preprocess": "",
+        **changes,
+    }
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
     arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", dtype=np.int8)
     folder.mkdir()

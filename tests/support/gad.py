@@ -23,14 +23,19 @@ SEED = 2  # of drafters whose outputs have many lengths
 KINDS: dict[str, dict[str, Any]] = {
     "bidirectional": {"attention": "bidirectional"},
     "bidirectional-copy-shared": {
-        "attention": "bidirectional", "soft_copy": True, "decoder_layers": 1, "shared": True,
+        "attention": "bidirectional",
+        "soft_copy": True,
+        "decoder_layers": 1,
+        "shared": True,
     },
     "causal": {"attention": "prefix_causal", "decoder_layers": 1, "soft_copy": True},
     "causal-copy-shared": {"attention": "prefix_causal", "soft_copy": True, "shared": True},
     "causal-sinusoids-sizes": {
-        "attention": "prefix_causal", "drafter_positions": "sinusoidal", "random_block_size": True,
+        "attention": "prefix_causal",
+        "drafter_positions": "sinusoidal",
+        "random_block_size": True,
     },
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,13 @@ class ScriptedScorer(BlockScorer):
 
 
 def run(
-    given: Pair, sample: dict[str, Any], limits: Limits = Limits(),
-    prefix_tokens: Tensor | None = None, script: Script | None = None, **flags: Any,
-) -> list[Decoded]:  # fmt: skip
+    given: Pair,
+    sample: dict[str, Any],
+    limits: Limits = Limits(),
+    prefix_tokens: Tensor | None = None,
+    script: Script | None = None,
+    **flags: Any,
+) -> list[Decoded]:
     """Decode a batch, and keep what happened in each row's passes."""
     models = list(given.models)
     if flags["decoding"] == "nat":
@@ -126,10 +135,17 @@ def said_by(
 
 
 def twin(
-    given: Pair, source: Sequence[int], limits: Limits = Limits(), prefix: Sequence[int] = (),
-    script: Script | None = None, decoding: str = "gad", block_size: int = DRAFTER_BLOCK_SIZE,
-    accept_topk: int = 3, accept_margin: float = 1.0, adaptive_block: bool = False,
-) -> paper.Result:  # fmt: skip
+    given: Pair,
+    source: Sequence[int],
+    limits: Limits = Limits(),
+    prefix: Sequence[int] = (),
+    script: Script | None = None,
+    decoding: str = "gad",
+    block_size: int = DRAFTER_BLOCK_SIZE,
+    accept_topk: int = 3,
+    accept_margin: float = 1.0,
+    adaptive_block: bool = False,
+) -> paper.Result:
     """What the paper's algorithm makes of one sentence."""
     models = [given.drafter] if decoding == "nat" else given.models
     words = given.task.target_dictionary

@@ -22,9 +22,14 @@ def task_of(sizes: tuple[Size, Size] = GRAY) -> Any:
 
 
 def tiny_image_model(
-    task: Any, block: int = 5, memory: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0,
-    arch: str = "image_transformer", **options: Any,
-) -> Any:  # fmt: skip
+    task: Any,
+    block: int = 5,
+    memory: int = 4,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    arch: str = "image_transformer",
+    **options: Any,
+) -> Any:
     """A tiny random image Transformer in evaluation mode, its weights spread.
 
     With the architecture blockwise_image_transformer it has the same base at the same seed, and

@@ -27,16 +27,24 @@ def build(task: Any, arch: str, **options: Any) -> Any:
 
 
 def pairs(
-    task: Any, times: int = 1, seed: int = 0, source_lengths: Sequence[int] = SOURCE_LENGTHS,
+    task: Any,
+    times: int = 1,
+    seed: int = 0,
+    source_lengths: Sequence[int] = SOURCE_LENGTHS,
     target_lengths: Sequence[int] = TARGET_LENGTHS,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A batch of random sentence pairs, as fairseq's dataset makes it."""
     lengths = [[*source_lengths] * times, [*target_lengths] * times]
     source, target = (sources(task, one, seed + i) for i, one in enumerate(lengths))
     dataset = LanguagePairDataset(
-        source, lengths[0], task.source_dictionary,
-        target, lengths[1], task.target_dictionary, shuffle=False,
-    )  # fmt: skip
+        source,
+        lengths[0],
+        task.source_dictionary,
+        target,
+        lengths[1],
+        task.target_dictionary,
+        shuffle=False,
+    )
     sample: dict[str, Any] = dataset.collater([dataset[i] for i in range(len(source))])
     return sample
 

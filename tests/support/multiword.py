@@ -17,8 +17,10 @@ from support.builders import MAX_POSITIONS, Limits, tiny_reordered, tiny_task
 RAGGED = (3, 7, 5, 2)
 #: Presets with options and a seed whose outputs have many lengths.
 MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "ibdecoder": ("ibdecoder", 3, {}), "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
-    "imdecoder": ("imdecoder", 3, {}), "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
+    "ibdecoder": ("ibdecoder", 3, {}),
+    "ibdecoder_sa": ("ibdecoder_sa", 3, {}),
+    "imdecoder": ("imdecoder", 3, {}),
+    "imdecoder-6": ("imdecoder", 15, {"directions": 6}),
     "sa_transformer": ("sa_transformer", 13, {}),
     "sa-3": ("sa_transformer", 3, {"tokens_per_direction": 3}),
     "transformer_r2l": ("transformer_r2l", 13, {}),
@@ -27,11 +29,12 @@ MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "independent": ("ibdecoder_sa", 2, {"independent_directions": True}),
     "vanilla_mask": ("ibdecoder_sa", 3, {"vanilla_mask": True}),
     "vanilla_positions": ("ibdecoder", 13, {"vanilla_positions": True}),
-    "double_token": ("double_token", 14, {}), "double_token_l2r": ("double_token_l2r", 14, {}),
+    "double_token": ("double_token", 14, {}),
+    "double_token_l2r": ("double_token_l2r", 14, {}),
     "double_token_r2l": ("double_token_r2l", 14, {}),
     "double_token-middle": ("double_token", 14, {"middle_to_side": True}),
     "double_token-vanilla": ("double_token", 14, {"vanilla_mask": True}),
-}  # fmt: skip
+}
 
 
 PREFIXES = torch.tensor([[7, 9, 4], [5, 1, 1], [8, 3, 1], [6, 6, 6]])
@@ -46,9 +49,14 @@ def reordered(given: str, size: int = 40, seed: int | None = None) -> tuple[Any,
 
 
 def run(
-    task: Any, models: Sequence[Any], sample: dict[str, Any], beam: int, limits: Limits,
-    prefix_tokens: torch.Tensor | None = None, **flags: Any,
-) -> list[list[dict[str, Any]]]:  # fmt: skip
+    task: Any,
+    models: Sequence[Any],
+    sample: dict[str, Any],
+    beam: int,
+    limits: Limits,
+    prefix_tokens: torch.Tensor | None = None,
+    **flags: Any,
+) -> list[list[dict[str, Any]]]:
     """All hypotheses of each row, as fairseq-generate has them.
 
     A beam may be wider here than fairseq's, which it cuts to the vocabulary's size.
@@ -66,11 +74,16 @@ def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] 
     z = model.target_order.tokens_per_step
     positions = MAX_POSITIONS // z * z
     return Rules(
-        pad=1, unk=3, eos=2,
+        pad=1,
+        unk=3,
+        eos=2,
         max_len=min(int(limits.max_len_a * src_length + limits.max_len_b), positions - 1),
-        min_len=limits.min_len, unk_penalty=limits.unkpen, temperature=limits.temperature,
-        prefix=tuple(prefix), suppressed=limits.suppressed,
-    )  # fmt: skip
+        min_len=limits.min_len,
+        unk_penalty=limits.unkpen,
+        temperature=limits.temperature,
+        prefix=tuple(prefix),
+        suppressed=limits.suppressed,
+    )
 
 
 def ranking(limits: Limits) -> Callable[[float, int], float]:
@@ -81,9 +94,12 @@ def ranking(limits: Limits) -> Callable[[float, int], float]:
 
 
 def twin(
-    models: Sequence[Any], source: Sequence[int], beam: int, limits: Limits,
+    models: Sequence[Any],
+    source: Sequence[int],
+    beam: int,
+    limits: Limits,
     prefix: Sequence[int] = (),
-) -> list[paper.Output]:  # fmt: skip
+) -> list[paper.Output]:
     """What Algorithm 1 of either paper makes of one sentence."""
     spec, rules = models[0].target_order, rules_of(models[0], len(source), limits, prefix)
     ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search

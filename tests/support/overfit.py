@@ -14,7 +14,7 @@ SIZES = {
     f"{side}_{name}": size
     for side in ("encoder", "decoder")
     for name, size in (("embed_dim", 64), ("ffn_embed_dim", 128), ("attention_heads", 4))
-} | {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}  # fmt: skip
+} | {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
 
 
 def sentences(count: int = 100, seed: int = 0) -> tuple[Any, list[dict[str, Any]]]:

@@ -21,9 +21,11 @@ def arguments(name: str, *args: object, python: str = sys.executable) -> dict[st
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LOGLEVEL")}
     return {
         "args": ["bash", str(SCRIPTS / f"{name}.sh"), *map(str, args)],
-        "env": env | {"PYTHON": python, "OMP_NUM_THREADS": "1"}, "text": True,
-        "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE,
-    }  # fmt: skip
+        "env": env | {"PYTHON": python, "OMP_NUM_THREADS": "1"},
+        "text": True,
+        "stdin": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+    }
 
 
 def run(name: str, *args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

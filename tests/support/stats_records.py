@@ -27,10 +27,17 @@ def greedy(number: int | None, source: Sequence[str], output: Sequence[str]) -> 
         "batch_seconds": 0.1,
         "trace": [
             {
-                "start": i, "num_accepted": 0, "num_committed": 1, "draft": [], "verifier": [token],
-                "log_probs": [-0.5], "runner_up": ["no"], "runner_up_log_probs": [-2.0],
-                "draft_log_probs": [], "draft_ranks": [],
+                "start": i,
+                "num_accepted": 0,
+                "num_committed": 1,
+                "draft": [],
+                "verifier": [token],
+                "log_probs": [-0.5],
+                "runner_up": ["no"],
+                "runner_up_log_probs": [-2.0],
+                "draft_log_probs": [],
+                "draft_ranks": [],
             }
             for i, token in enumerate(output)
         ],
-    }  # fmt: skip
+    }

@@ -38,9 +38,14 @@ def read(path):
 def written(start, words, places):
     """A pass of a model that writes in another order."""
     return {
-        "start": start, "draft": [], "verifier": words, "num_accepted": 0,
-        "num_committed": len(words), "positions": places, "log_probs": [-0.5] * len(words),
-    }  # fmt: skip
+        "start": start,
+        "draft": [],
+        "verifier": words,
+        "num_accepted": 0,
+        "num_committed": len(words),
+        "positions": places,
+        "log_probs": [-0.5] * len(words),
+    }
 
 
 FROM_BOTH_ENDS = (written(0, ["A", "D"], [0, 3]), written(2, ["B", "C"], [1, 2]))

@@ -76,26 +76,35 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add(
-        "texts", metavar="TEXTS", type=Path,
+        "texts",
+        metavar="TEXTS",
+        type=Path,
         help="a folder with train.LANG, valid.LANG, test.LANG, a tokenised caption a line, such as "
         "tok/ of scripts/prepare_multi30k.sh",
-    )  # fmt: skip
+    )
     add(
-        "dest", metavar="DEST", type=Path,
+        "dest",
+        metavar="DEST",
+        type=Path,
         help="the new folder, for scripts/prepare_summarisation.sh --tokenized; must not exist",
-    )  # fmt: skip
+    )
     number = arguments.whole_number
     add("--language", default="en", metavar="LANG", help="ending of the files (default: en)")
     add(
-        "--captions", type=arguments.whole_numbers, default=[8],
-        metavar="N[,N...]", help="of a document, one length or several (default: 8)",
-    )  # fmt: skip
+        "--captions",
+        type=arguments.whole_numbers,
+        default=[8],
+        metavar="N[,N...]",
+        help="of a document, one length or several (default: 8)",
+    )
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
     add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
     add(
-        "--most", type=number, metavar="D",
+        "--most",
+        type=number,
+        metavar="D",
         help="documents per N in valid and test (default: all)",
-    )  # fmt: skip
+    )
     add("--seed", type=int, default=1, help="(default: 1)")
 
 
@@ -122,9 +131,10 @@ def run(args: argparse.Namespace) -> int:
             )
         most = None if split == "train" else args.most
         made[split] = [
-            pair for size in sizes
+            pair
+            for size in sizes
             for pair in documents(kept, size, args.summarised or size, times, lots)[:most]
-        ]  # fmt: skip
+        ]
     args.dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".captions-", dir=args.dest.parent) as work:
         folder = Path(work) / "data"

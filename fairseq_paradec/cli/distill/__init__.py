@@ -36,31 +36,36 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="DATA", type=Path, help="a folder that fairseq-preprocess made")
     add("dest", metavar="DEST", type=Path, help="the folder to make")
     add(
-        "--path", required=True,
+        "--path",
+        required=True,
         help="the teacher's checkpoint; several with ':' between them are an ensemble",
-    )  # fmt: skip
+    )
     add("--subset", default="train", help="whose targets are replaced (default: train)")
     add("--beam", type=number, default=5, help="(default: 5)")
     add("--lenpen", type=float, default=1.0, help="(default: 1)")
     add(
-        "--max-tokens", type=number,
+        "--max-tokens",
+        type=number,
         help="source tokens in a batch, padding included (default: 2000; GPUs are faster with "
         "more)",
-    )  # fmt: skip
+    )
     add("--batch-size", type=number, help="sentences in a batch")
     arguments.declare_device(parser)
     add("--threads", type=number, help="of each worker (default: 1)")
     add("--fp16", action="store_true", help="translate in half precision")
     add(
-        "--engine-dtype", choices=("fp32", "bf16", "int8"), default="fp32",
+        "--engine-dtype",
+        choices=("fp32", "bf16", "int8"),
+        default="fp32",
         help="of the passes on a CPU: int8 is fastest, and some translations differ (default: "
         "fp32; distilled.json says it)",
-    )  # fmt: skip
+    )
     add(
-        "--no-loops", action="store_true",
+        "--no-loops",
+        action="store_true",
         help="leave out translations that repeat up to four tokens three times in a row: a model "
         "that is fine-tuned on its own loops runs on",
-    )  # fmt: skip
+    )
     add("--smoke", action="store_true", help="only the first 64 sentences")
     machines.declare(parser)
 
@@ -94,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         crew = machines.crew(args, load)
         parts.make(args.dest, todo, crew, lambda: sum(part.lines for part in todo))
         counts = merge.merge(args.data, args.dest, settings, sources, todo)
-    print(f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
-          file=sys.stderr)  # fmt: skip
+    print(
+        f"distill: {counts['sentences']} sentences, {counts['left out']} of them left out",
+        file=sys.stderr,
+    )
     return 0

@@ -181,9 +181,13 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
     models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
     dtype = settings.get("engine-dtype")
     generator = loading.decoder(
-        task, models, decoding=beam_search(models, settings["beam"]), beam=settings["beam"],
-        lenpen=settings["lenpen"], **({"engine_dtype": dtype} if dtype else {}),
-    )  # fmt: skip
+        task,
+        models,
+        decoding=beam_search(models, settings["beam"]),
+        beam=settings["beam"],
+        lenpen=settings["lenpen"],
+        **({"engine_dtype": dtype} if dtype else {}),
+    )
     sources = load_sources(data, settings)
     return partial(content, by_number(task, models, generator, sources, device))
 

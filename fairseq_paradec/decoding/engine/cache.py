@@ -54,9 +54,10 @@ def check_memory(needed: int, rows: int) -> None:
         return  # this system does not say
     if needed > 1024 * free:
         raise option_error(
-            "--batch-size", f"{rows} rows, whose cache takes {needed / 1e9:.1f} GB",
+            "--batch-size",
+            f"{rows} rows, whose cache takes {needed / 1e9:.1f} GB",
             f"fewer rows (also --max-tokens, --beam): {free * 1024 / 1e9:.1f} GB are free",
-        )  # fmt: skip
+        )
 
 
 def moves(

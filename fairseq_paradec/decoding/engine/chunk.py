@@ -111,9 +111,7 @@ class ChunkScorer:
         found: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            found = packed(
-                self.given, type(self).__name__, dtype, lambda: self._gather("plain")
-            )  # fmt: skip
+            found = packed(self.given, type(self).__name__, dtype, lambda: self._gather("plain"))
         except NativeUnavailable as error:
             found, level = f"the native library is not there: {error}", logging.WARNING
         if isinstance(found, Packed):

@@ -32,9 +32,10 @@ def warn_plain(form: str, which: str) -> None:
         which: the passes, in words.
     """
     logger.warning(
-        "--compile: %s run plain, for their weights are %s", which,
+        "--compile: %s run plain, for their weights are %s",
+        which,
         "in int8" if form == "int8" else "laid out by oneDNN",
-    )  # fmt: skip
+    )
 
 
 def chunk_bucket(width: int) -> int | None:

@@ -62,9 +62,14 @@ class CompiledPass:
                 bias[:width, : start + width] = seen.view(width, start + width)
             bias[:, start + width :] = -math.inf
         key = (
-            filled, *cache.keys.shape, cache.source.size(4), bias is None,
-            weights.form, cache.keys.dtype, cache.keys.device.type,
-        )  # fmt: skip
+            filled,
+            *cache.keys.shape,
+            cache.source.size(4),
+            bias is None,
+            weights.form,
+            cache.keys.dtype,
+            cache.keys.device.type,
+        )
         first = torch.tensor([start], device=tokens.device)
         tokens = F.pad(tokens, (0, filled - width)).contiguous()
         x: Tensor = self.run(key, tokens, first, bias, cache.keys, cache.source, cache.source_bias)

@@ -47,9 +47,11 @@ class LocalScorer(ChunkScorer):
         decoders = [type(decoder)] if _is_known(type(decoder)) else ()
         positions = type(decoder.embed_positions)
         refuse_unknown(
-            model, decoders, [positions] if _is_known(positions) else (),
+            model,
+            decoders,
+            [positions] if _is_known(positions) else (),
             attention if _is_known(attention) else MultiheadAttention,
-        )  # fmt: skip
+        )
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> WindowCache:
         """Make an empty cache; see WindowCache."""

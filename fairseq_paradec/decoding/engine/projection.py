@@ -187,15 +187,17 @@ class DraftProjection:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
             raise option_error(
-                "--drafter-shortlist", size,
+                "--drafter-shortlist",
+                size,
                 "nothing with an adaptive softmax, which has its own parts",
-            )  # fmt: skip
+            )
         if not words.nspecial < size <= len(words):
             raise option_error(
-                "--drafter-shortlist", size,
+                "--drafter-shortlist",
+                size,
                 f"from {words.nspecial + 1} (one word besides the {words.nspecial} special "
                 f"symbols) to {len(words)}, the whole dictionary",
-            )  # fmt: skip
+            )
 
     def choose(
         self, projection: Projection, hidden: Tensor, at: Positions, normalised: bool = False

@@ -84,7 +84,8 @@ class Engine:
             return best_form(dtype, device, lasting, count)
         if device.type != "cpu":
             raise option_error(
-                "--engine-dtype or --drafter-dtype", "int8",
+                "--engine-dtype or --drafter-dtype",
+                "int8",
                 f"fp32, bf16 or fp16 on {device.type}; int8 on the CPU",
-            )  # fmt: skip
+            )
         return "int8"

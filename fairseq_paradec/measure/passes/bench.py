@@ -128,9 +128,16 @@ class Bench:
         self.target = tokens(plan.cached + max(NEW_TOKENS + 1, *plan.chunks), len(words))
         self.target[:, 0] = words.eos()
         self.rules = TokenRules(
-            words.pad(), words.unk(), words.eos(), words.eos(), min_len=1, unk_penalty=0.0,
-            temperature=1.0, forced_len=0, device=torch.device("cpu"),
-        )  # fmt: skip
+            words.pad(),
+            words.unk(),
+            words.eos(),
+            words.eos(),
+            min_len=1,
+            unk_penalty=0.0,
+            temperature=1.0,
+            forced_len=0,
+            device=torch.device("cpu"),
+        )
         self.rows = [Row(i, [], 10**6, tokens=[0] * plan.cached) for i in range(plan.batch)]
 
     # ---- passes ------------------------------------------------------------------------------

@@ -101,8 +101,12 @@ class AutoFastDecoder(MeasuringDecoder):
         self._choices[where] = GREEDY
         logger.info(
             "auto_fast: %s: greedy from now on; %s took %.2f times as long as that would have, in "
-            "%d batches", where, label, ratio, watch.batches,
-        )  # fmt: skip
+            "%d batches",
+            where,
+            label,
+            ratio,
+            watch.batches,
+        )
         if self.profile is not None:
             self.profile.save({where: measured})
 
@@ -170,8 +174,12 @@ class AutoFastDecoder(MeasuringDecoder):
             logger.warning(
                 "%s %g: no decoder is as fast with %s; the fastest, %s, takes %.2f ms per sentence "
                 "(90th percentile)",
-                flag("latency_budget_ms"), budget, where, choice.label, ms[choice.label],
-            )  # fmt: skip
+                flag("latency_budget_ms"),
+                budget,
+                where,
+                choice.label,
+                ms[choice.label],
+            )
         self._choices[where] = choice.label
         self._measured[where] = measured
         logger.info("auto_fast: %s: %s (%s)", where, choice.reason, source)

@@ -164,9 +164,11 @@ class MeasuringDecoder(Decoder):
             tie = difference < allowed
             logger.warning(
                 "auto_fast: %s differs from greedy in a sentence (gap of log-probabilities %.2e, "
-                "%s)", label, difference,
+                "%s)",
+                label,
+                difference,
                 "a tie, as rounding makes them" if tie else "NOT a tie: no longer a candidate",
-            )  # fmt: skip
+            )
             if not tie:
                 self._exclude(label)
                 return

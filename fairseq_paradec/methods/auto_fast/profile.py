@@ -98,8 +98,11 @@ class SpeedProfile:
             nearest = min(differ, key=lambda names: len(names))
             logger.warning(
                 "%s %s: what it holds was measured with another %s; measuring anew, and keeping "
-                "both", FLAG, self.path, ", ".join(nearest),
-            )  # fmt: skip
+                "both",
+                FLAG,
+                self.path,
+                ", ".join(nearest),
+            )
         return {}
 
     def save(self, bins: dict[Bin, Measured]) -> None:
@@ -186,10 +189,11 @@ def _read(path: str) -> list[dict[str, Any]]:
                 raise ValueError("a bin with other candidates than the profile's")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise option_error(
-            FLAG, path,
+            FLAG,
+            path,
             f"a new file, or one that this flag wrote; this is neither ({type(error).__name__}: "
             f"{error})",
-        ) from error  # fmt: skip
+        ) from error
     return entries
 
 

@@ -15,9 +15,7 @@ from .stack import check
 Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def native_extend(
-    best: Best, scores: Tensor, end: int, beam: int
-) -> tuple[Hypotheses, Hypotheses]:
+def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:
     """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
@@ -37,10 +35,18 @@ def native_extend(
     kept = min(beam, width * each)
     scores = scores.contiguous()
     step = Step(
-        sentences=sentences, width=width, words=z, candidates=candidates, beam=beam, kept=kept,
-        end=end, scores=scores.data_ptr(), tokens=tokens.data_ptr(),
-        token_scores=token_scores.data_ptr(), end_scores=ends.data_ptr(),
-    )  # fmt: skip
+        sentences=sentences,
+        width=width,
+        words=z,
+        candidates=candidates,
+        beam=beam,
+        kept=kept,
+        end=end,
+        scores=scores.data_ptr(),
+        tokens=tokens.data_ptr(),
+        token_scores=token_scores.data_ptr(),
+        end_scores=ends.data_ptr(),
+    )
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
         library().paradec_extend(
@@ -54,9 +60,11 @@ def _blank(sentences: int, count: int, z: int) -> Hypotheses:
     """Make room for hypotheses."""
     shape = sentences, count
     return (
-        torch.empty(shape), torch.empty(shape, dtype=torch.long),
-        torch.empty(*shape, z, dtype=torch.long), torch.empty(*shape, z),
-    )  # fmt: skip
+        torch.empty(shape),
+        torch.empty(shape, dtype=torch.long),
+        torch.empty(*shape, z, dtype=torch.long),
+        torch.empty(*shape, z),
+    )
 
 
 def _point(to: Hypotheses) -> Extended:

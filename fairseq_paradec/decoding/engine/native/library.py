@@ -31,9 +31,15 @@ SOURCES = PACKAGE / "csrc"
 #: Where installation puts libraries.
 BUILT = PACKAGE / "lib"
 FLAGS = (
-    "-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fopenmp",
-    "-fvisibility=hidden", "-std=c++17",
-)  # fmt: skip
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-fvisibility=hidden",
+    "-std=c++17",
+)
 WIDE = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
 #: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
@@ -55,7 +61,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     ),
     ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
     ("plain", (), frozenset()),
-)  # fmt: skip
+)
 
 
 # Held while the library is looked for: threads that need it at once build it once.
@@ -79,69 +85,111 @@ class Chunk(ctypes.Structure):
     """The tokens of a pass; see ``Chunk`` in csrc/stack.h."""
 
     _fields_ = [
-        ("rows", c_int), ("width", c_int), ("tokens", c_void_p), ("begins", c_void_p),
-        ("counts", c_void_p), ("starts", c_void_p), ("own_rows", c_void_p),
-        ("source_rows", c_void_p), ("seen", c_void_p), ("seen_rows", c_int), ("mask", c_void_p),
-        ("slots", c_int), ("bases", c_void_p), ("depths", c_void_p), ("sees", c_void_p),
+        ("rows", c_int),
+        ("width", c_int),
+        ("tokens", c_void_p),
+        ("begins", c_void_p),
+        ("counts", c_void_p),
+        ("starts", c_void_p),
+        ("own_rows", c_void_p),
+        ("source_rows", c_void_p),
+        ("seen", c_void_p),
+        ("seen_rows", c_int),
+        ("mask", c_void_p),
+        ("slots", c_int),
+        ("bases", c_void_p),
+        ("depths", c_void_p),
+        ("sees", c_void_p),
         ("tree", c_int),
-    ]  # fmt: skip
+    ]
 
 
 class Store(ctypes.Structure):
     """Keys and values; see ``Store`` in csrc/stack.h."""
 
     _fields_ = [
-        ("keys", c_void_p), ("values", c_void_p), ("layers", c_int), ("rows", c_int),
-        ("slots", c_int), ("lengths", c_void_p),
-    ]  # fmt: skip
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("layers", c_int),
+        ("rows", c_int),
+        ("slots", c_int),
+        ("lengths", c_void_p),
+    ]
 
 
 class Rules(ctypes.Structure):
     """Limits on all choices; see ``Rules`` in csrc/choose.h."""
 
     _fields_ = [
-        ("pad", c_int64), ("unknown", c_int64), ("end", c_int64), ("unknown_penalty", c_float),
-        ("temperature", c_float), ("suppressed", c_void_p), ("num_suppressed", c_int),
-    ]  # fmt: skip
+        ("pad", c_int64),
+        ("unknown", c_int64),
+        ("end", c_int64),
+        ("unknown_penalty", c_float),
+        ("temperature", c_float),
+        ("suppressed", c_void_p),
+        ("num_suppressed", c_int),
+    ]
 
 
 class Writing(ctypes.Structure):
     """What rows write; see ``Writing`` in csrc/write.h."""
 
     _fields_ = [
-        ("counts", c_void_p), ("most", c_int), ("least", c_float), ("normalised", c_int),
-        ("limits", c_void_p), ("forced", c_void_p), ("tokens", c_void_p), ("scores", c_void_p),
+        ("counts", c_void_p),
+        ("most", c_int),
+        ("least", c_float),
+        ("normalised", c_int),
+        ("limits", c_void_p),
+        ("forced", c_void_p),
+        ("tokens", c_void_p),
+        ("scores", c_void_p),
         ("written", c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 class Choices(ctypes.Structure):
     """Limits on each choice, and what is chosen; see ``Choices`` in csrc/choose.h."""
 
     _fields_ = [
-        ("limits", c_void_p), ("forced", c_void_p), ("drafted", c_void_p), ("best", c_void_p),
-        ("score", c_void_p), ("drafted_score", c_void_p), ("drafted_rank", c_void_p),
-        ("normalised", c_int), ("count", c_int),
-    ]  # fmt: skip
+        ("limits", c_void_p),
+        ("forced", c_void_p),
+        ("drafted", c_void_p),
+        ("best", c_void_p),
+        ("score", c_void_p),
+        ("drafted_score", c_void_p),
+        ("drafted_rank", c_void_p),
+        ("normalised", c_int),
+        ("count", c_int),
+    ]
 
 
 class Step(ctypes.Structure):
     """A step of a beam search; see ``Step`` in csrc/beam.h."""
 
     _fields_ = [
-        ("sentences", c_int), ("width", c_int), ("words", c_int), ("candidates", c_int),
-        ("beam", c_int), ("kept", c_int), ("end", c_int64), ("scores", c_void_p),
-        ("tokens", c_void_p), ("token_scores", c_void_p), ("end_scores", c_void_p),
-    ]  # fmt: skip
+        ("sentences", c_int),
+        ("width", c_int),
+        ("words", c_int),
+        ("candidates", c_int),
+        ("beam", c_int),
+        ("kept", c_int),
+        ("end", c_int64),
+        ("scores", c_void_p),
+        ("tokens", c_void_p),
+        ("token_scores", c_void_p),
+        ("end_scores", c_void_p),
+    ]
 
 
 class Extended(ctypes.Structure):
     """Extended hypotheses; see ``Extended`` in csrc/beam.h."""
 
     _fields_ = [
-        ("scores", c_void_p), ("parents", c_void_p), ("words", c_void_p),
+        ("scores", c_void_p),
+        ("parents", c_void_p),
+        ("words", c_void_p),
         ("word_scores", c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
@@ -178,29 +226,24 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_lanes": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
-    "paradec_stack_tables": (
-        c_int, [c_void_p, c_void_p, c_int, c_float, c_void_p, c_int]
-    ),
+    "paradec_stack_tables": (c_int, [c_void_p, c_void_p, c_int, c_float, c_void_p, c_int]),
     "paradec_stack_layer": (None, [c_void_p, c_int, c_int, c_int]),
-    "paradec_stack_map": (
-        c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]
-    ),
+    "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "paradec_source": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int]
+        c_int,
+        [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int],
     ),
     "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
     "paradec_move": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
     "paradec_write": (c_int, [c_void_p] * 7 + [c_int]),
-    "paradec_choose": (
-        c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]
-    ),
+    "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_extend": (c_int, [c_void_p] * 3),
-}  # fmt: skip
+}
 
 
 def library() -> Any:

@@ -110,9 +110,14 @@ def _why_not(model: Any) -> str | None:
 def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
     """Pack a decoder."""
     stack = NativeStack(
-        plain.layers, plain.embedding, plain.scale, plain.positions, plain.embedding_norm,
-        plain.final_norm, form,
-    )  # fmt: skip
+        plain.layers,
+        plain.embedding,
+        plain.scale,
+        plain.positions,
+        plain.embedding_norm,
+        plain.final_norm,
+        form,
+    )
     keys: Any = plain.source_keys
     parts = 2 * len(plain.layers)
     weight = torch.cat([stack.pad_heads(w) for w in keys.weight.chunk(parts)])
@@ -157,9 +162,14 @@ class NativeEncoder:
             table = table[lean.pad + 1 :]
             self.most = min(self.most, len(table))
         self.stack = NativeStack(
-            lean.stack, lean.vectors, lean.scale, table, lean.embedding_norm, lean.final_norm,
+            lean.stack,
+            lean.vectors,
+            lean.scale,
+            table,
+            lean.embedding_norm,
+            lean.final_norm,
             form,
-        )  # fmt: skip
+        )
 
     def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
         """Encode a batch; see LeanEncoder.

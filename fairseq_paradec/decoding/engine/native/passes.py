@@ -83,11 +83,16 @@ class NativeCache:
         states = states.contiguous()
         check(
             library().paradec_source(
-                stack.address, weights.source_keys.address, states.data_ptr(), states.size(2),
-                length, address_of(begins), ctypes.byref(self.source_store),
+                stack.address,
+                weights.source_keys.address,
+                states.data_ptr(),
+                states.size(2),
+                length,
+                address_of(begins),
+                ctypes.byref(self.source_store),
                 torch.get_num_threads(),
             )
-        )  # fmt: skip
+        )
 
     @property
     def capacity(self) -> int:
@@ -131,9 +136,13 @@ class NativeCache:
         if found:
             rows, to, of = zip(*found, strict=True)
             library().paradec_move(
-                self._stack.address, ctypes.byref(self.store),
-                _array([self.rows[row] for row in rows]), _array(to), _array(of), len(found),
-            )  # fmt: skip
+                self._stack.address,
+                ctypes.byref(self.store),
+                _array([self.rows[row] for row in rows]),
+                _array(to),
+                _array(of),
+                len(found),
+            )
         self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
 
     def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
@@ -165,9 +174,13 @@ class NativeCache:
                 self.rows.append(free.pop())
         if copies:
             library().paradec_copy(
-                self._stack.address, ctypes.byref(self.store), _array(list(copies)),
-                _array(list(copies.values())), len(copies), max(self.lengths),
-            )  # fmt: skip
+                self._stack.address,
+                ctypes.byref(self.store),
+                _array(list(copies)),
+                _array(list(copies.values())),
+                len(copies),
+                max(self.lengths),
+            )
 
 
 def _zeros(*shape: int) -> Tensor:
@@ -181,9 +194,13 @@ def _zeros(*shape: int) -> Tensor:
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
     """Describe keys and values to the library."""
     return Store(
-        keys=keys.data_ptr(), values=values.data_ptr(), layers=len(keys), rows=keys.size(1),
-        slots=keys.size(4), lengths=address_of(lengths),
-    )  # fmt: skip
+        keys=keys.data_ptr(),
+        values=values.data_ptr(),
+        layers=len(keys),
+        rows=keys.size(1),
+        slots=keys.size(4),
+        lengths=address_of(lengths),
+    )
 
 
 class Spans(NamedTuple):
@@ -225,9 +242,13 @@ def native_pass(
     # Arrays and tensors live until the library has read what the chunk points to.
     starts, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
     chunk = Chunk(
-        rows=batch, width=width, tokens=tokens.data_ptr(), starts=addressof(starts),
-        own_rows=addressof(own), source_rows=addressof(source),
-    )  # fmt: skip
+        rows=batch,
+        width=width,
+        tokens=tokens.data_ptr(),
+        starts=addressof(starts),
+        own_rows=addressof(own),
+        source_rows=addressof(source),
+    )
     if mask == "all":
         mask = torch.full((1, width), width, dtype=torch.int32)
     if isinstance(mask, Tensor):
@@ -270,9 +291,14 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
         seen = counts[:, None].expand(batch, length)
     tokens, seen = tokens.contiguous(), seen.contiguous()
     chunk = Chunk(
-        rows=batch, width=length, tokens=tokens.data_ptr(), begins=address_of(begins),
-        counts=address_of(counts), seen=seen.data_ptr(), seen_rows=seen.size(0),
-    )  # fmt: skip
+        rows=batch,
+        width=length,
+        tokens=tokens.data_ptr(),
+        begins=address_of(begins),
+        counts=address_of(counts),
+        seen=seen.data_ptr(),
+        seen_rows=seen.size(0),
+    )
     states = _run(stack, chunk, store(keys, values), None)
     if order is None:
         return states
@@ -288,10 +314,13 @@ def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> 
     """Call the library: -> B×K×D."""
     states = torch.empty(chunk.rows, chunk.width, stack.stride)
     status = library().paradec_pass(
-        stack.address, ctypes.byref(chunk), ctypes.byref(own),
-        None if source is None else ctypes.byref(source), states.data_ptr(),
+        stack.address,
+        ctypes.byref(chunk),
+        ctypes.byref(own),
+        None if source is None else ctypes.byref(source),
+        states.data_ptr(),
         torch.get_num_threads(),
-    )  # fmt: skip
+    )
     _check_pass(status)
     return states if stack.dim == stack.stride else states[..., : stack.dim]
 
@@ -340,10 +369,15 @@ def native_choose(
     own = _rules(at.rules)
     check(
         library().paradec_choose(
-            linear.address, ctypes.byref(own), ctypes.byref(to), hidden.data_ptr(), dim,
-            batch * width, torch.get_num_threads(),
+            linear.address,
+            ctypes.byref(own),
+            ctypes.byref(to),
+            hidden.data_ptr(),
+            dim,
+            batch * width,
+            torch.get_num_threads(),
         )
-    )  # fmt: skip
+    )
     if draft is None or drafted_scores is None or ranks is None:
         return Scored(tokens, scores)
     last = draft.size(1)
@@ -374,21 +408,37 @@ def native_write(
     tokens = (ctypes.c_int64 * (batch * most))()
     scores = (ctypes.c_float * (batch * most))()
     chunk = Chunk(
-        rows=batch, width=width, tokens=addressof(chunk_tokens), counts=addressof(read),
-        starts=addressof(lengths), own_rows=addressof(own), source_rows=addressof(source),
-    )  # fmt: skip
+        rows=batch,
+        width=width,
+        tokens=addressof(chunk_tokens),
+        counts=addressof(read),
+        starts=addressof(lengths),
+        own_rows=addressof(own),
+        source_rows=addressof(source),
+    )
     to = Writing(
-        counts=addressof(wanted), most=most, least=least, normalised=normalised,
-        limits=address_of(bits), forced=address_of(forced), tokens=addressof(tokens),
-        scores=addressof(scores), written=addressof(written),
-    )  # fmt: skip
+        counts=addressof(wanted),
+        most=most,
+        least=least,
+        normalised=normalised,
+        limits=address_of(bits),
+        forced=address_of(forced),
+        tokens=addressof(tokens),
+        scores=addressof(scores),
+        written=addressof(written),
+    )
     _check_pass(
         library().paradec_write(
-            weights.stack.address, linear.address, ctypes.byref(_rules(at.rules)), ctypes.byref(to),
-            ctypes.byref(chunk), ctypes.byref(cache.store), ctypes.byref(cache.source_store),
+            weights.stack.address,
+            linear.address,
+            ctypes.byref(_rules(at.rules)),
+            ctypes.byref(to),
+            ctypes.byref(chunk),
+            ctypes.byref(cache.store),
+            ctypes.byref(cache.source_store),
             torch.get_num_threads(),
         )
-    )  # fmt: skip
+    )
     cache.keep([n + len(one) + max(0, w - 1) for n, one, w in zip(cache.lengths, new, written)])
     spans = [slice(b * most, b * most + w) for b, w in enumerate(written)]
     return [tokens[span] for span in spans], [scores[span] for span in spans]
@@ -397,10 +447,14 @@ def native_write(
 def _rules(rules: TokenRules) -> Rules:
     """Return rules as the library reads them, while ``rules`` lives."""
     return Rules(
-        pad=rules.pad, unknown=rules.unk, end=rules.eos, unknown_penalty=rules.unk_penalty,
-        temperature=rules.temperature, suppressed=rules.suppressed_tokens.data_ptr(),
+        pad=rules.pad,
+        unknown=rules.unk,
+        end=rules.eos,
+        unknown_penalty=rules.unk_penalty,
+        temperature=rules.temperature,
+        suppressed=rules.suppressed_tokens.data_ptr(),
         num_suppressed=len(rules.suppressed),
-    )  # fmt: skip
+    )
 
 
 def _bits(limits: Limits) -> Tensor | None:

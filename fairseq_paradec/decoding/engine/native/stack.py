@@ -62,10 +62,16 @@ class NativeMap:
             out = torch.empty(*x.shape[:-1], self.outputs)
         check(
             library().paradec_map(
-                self.address, x.data_ptr(), x.stride(-2), x.shape[:-1].numel(), out.data_ptr(),
-                out.stride(-2), activation, torch.get_num_threads(),
+                self.address,
+                x.data_ptr(),
+                x.stride(-2),
+                x.shape[:-1].numel(),
+                out.data_ptr(),
+                out.stride(-2),
+                activation,
+                torch.get_num_threads(),
             )
-        )  # fmt: skip
+        )
         return out
 
 
@@ -147,10 +153,14 @@ class NativeStack:
         table = None if positions is None else _plain(positions)
         check(
             library().paradec_stack_tables(
-                self.address, vectors.data_ptr(), len(vectors), scale, address_of(table),
+                self.address,
+                vectors.data_ptr(),
+                len(vectors),
+                scale,
+                address_of(table),
                 0 if table is None else len(table),
             )
-        )  # fmt: skip
+        )
         for index, layer in enumerate(layers):
             self._add(index, layer)
         for which, norm in zip(NormOfStack, (embedding_norm, final_norm), strict=True):
@@ -166,9 +176,7 @@ class NativeStack:
         parts = [self.pad_heads(w) for w in qkv.weight.chunk(3)]
         biases = [self.pad_heads(b) for b in qkv.bias.chunk(3)]
         self._map(index, MapOf.QKV, torch.cat(parts), torch.cat(biases))
-        self._map(
-            index, MapOf.SELF_OUT, self._pad_inputs(attention.out.weight), attention.out.bias
-        )
+        self._map(index, MapOf.SELF_OUT, self._pad_inputs(attention.out.weight), attention.out.bias)
         self._norm(index, NormOf.SELF, attention.norm)
         if isinstance(layer, DecoderLayer):
             source: Any = layer.source
@@ -199,10 +207,15 @@ class NativeStack:
         weight, bias = _plain(weight), _plain(bias)
         check(
             library().paradec_stack_map(
-                self.address, layer, which, weight.data_ptr(), bias.data_ptr(), *weight.shape,
+                self.address,
+                layer,
+                which,
+                weight.data_ptr(),
+                bias.data_ptr(),
+                *weight.shape,
                 FORMS[self.form],
             )
-        )  # fmt: skip
+        )
 
     def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Norm) -> None:
         weight, bias = _plain(norm.weight), _plain(norm.bias)
