@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"`([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL))
 METHOD, REGISTRY, TEST = (
     "fairseq_paradec/methods/echo.py",
-    "fairseq_paradec/methods/registry.py",
+    "fairseq_paradec/registry.py",
     "tests/test_echo.py",
 )
 
@@ -161,7 +161,7 @@ def elsewhere(tmp_path_factory):
     (package / "echo.py").write_text(code, encoding="utf-8")
     entry = textwrap.dedent(BLOCKS[REGISTRY]).rstrip().rstrip(",")
     entry = entry.replace('".echo.', '"paradec_echo.echo.')
-    needed = "from fairseq_paradec.methods.registry import Method"
+    needed = "from fairseq_paradec.registry import Method"
     (package / "entry.py").write_text(f"{needed}\n\nMETHOD = {entry}\n", encoding="utf-8")
     pip = "pip install --quiet --no-index --no-build-isolation --no-deps --target"
     run(source, "-m", *pip.split(), home, source)
