@@ -106,7 +106,8 @@ def find(name: str) -> ModuleType:
     package = __package__.rpartition(".")[0]
     for folder in FOLDERS:
         module = f"{package}.{folder}.{name.replace('-', '_')}"
-        if importlib.util.find_spec(module) is not None:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:  # a folder without modules has none
             return importlib.import_module(module)
     raise LookupError(f"no module of the command {name}")
 

@@ -1,7 +1,7 @@
 """One page of all measurements in a folder: benchmarks, tables, passes, statistics, traces.
 
-Pure functions of the documents and records; ``commands/report.py`` reads and checks them, and writes the
-page part by part. Tables and pictures come from the other modules.
+Pure functions of the documents and records; ``commands/report.py`` reads and checks them, and
+writes the page part by part. Tables and pictures come from the other modules.
 """
 
 from __future__ import annotations
