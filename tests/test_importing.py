@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq_paradec.translator.translator.model_folder import read
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
 from support.commands import Spoil, cut, lose, put
 from support.foreign import FAMILIES, Saved, pieces, save, save_marian, saved, words_of
@@ -20,6 +19,7 @@ from support.losses import build
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
+from fairseq_paradec.translator.model_folder import read
 
 ARCHS = ("shallow_decoder", "block_nat_tiny")
 LENGTHS = (5, 9, 3, 12)
