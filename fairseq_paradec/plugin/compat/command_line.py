@@ -34,8 +34,8 @@ def remember_user_dir() -> None:
     before under another spelling of its path: for a package in fairseq's parent folder it looks up
     ``fairseq/../NAME``, unnormalised. This adds all spellings of this folder to its memo.
     """
-    here = os.path.abspath(os.path.dirname(os.path.dirname(__file__)))
-    name = (__package__ or "").split(".")[-2]  # a user dir may be imported under another name
+    here = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    name = (__package__ or "").split(".")[-3]  # a user dir may be imported under another name
     spellings = {
         here,
         os.path.abspath(name),
