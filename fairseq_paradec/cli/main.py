@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .. import __version__, extras, register
+from .. import extras, register
 from . import arguments
 
 #: The subcommands by purpose.
@@ -88,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(overview())
         return 0
     if words[:1] == ["--version"]:
-        print(f"paradec {__version__}")
+        from .version import lines
+
+        print("\n".join(lines()))
         return 0
     if not words or words[0] not in COMMANDS:
         given = f"got {words[0]!r}" if words else "none is given"

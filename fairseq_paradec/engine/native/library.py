@@ -258,6 +258,15 @@ def library() -> Any:
     return found
 
 
+def path() -> Path:
+    """Return the file of the library for this CPU, loaded; its name begins with its ``TARGETS``.
+
+    Raises:
+        NativeUnavailable: there is none, and none can be built.
+    """
+    return Path(library()._name)
+
+
 @functools.cache
 def _load() -> Any:
     """Load the library, or return the reason why it cannot be loaded."""
