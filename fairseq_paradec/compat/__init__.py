@@ -22,6 +22,7 @@ from .command_line import (
 )
 from .data import divide_into_buckets, refuse_torn_data
 from .ending import end_commands
+from .given import remember_given
 from .hub import refuse_unknown_overrides
 from .printing import (
     print_usage_errors,
@@ -43,6 +44,7 @@ def apply() -> None:
     report_translated_sentences()
     remember_user_dir()
     default_validation_task()
+    remember_given()
     infer_moses_languages()
     check_arguments()
     refuse_torn_data()

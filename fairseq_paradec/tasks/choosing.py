@@ -6,9 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ..compat.given import chosen
 from ..criterions.block_nat_loss import BlockNatLoss
 from ..criterions.blockwise_loss import BlockwiseLoss
-from ..errors import option_error
+from ..errors import UsageError, option_error
 from ..methods.base import Context, Decoder
 from ..methods.build import build_decoder
 from ..methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
@@ -54,7 +55,7 @@ class ChoosesMethod:
         Raises:
             UsageError: the method does not support an option or the model.
         """
-        asked = configure(args, self.cfg)
+        asked = configure(chosen(args), self.cfg)
         config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
         own = None if asked is config else METHODS[config.decoding]
         check_models(config.decoding, models, config.drafter_path)
@@ -62,6 +63,12 @@ class ChoosesMethod:
             if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS:
+            for name in ("print_step", "retain_iter_history"):
+                if getattr(args, name, False):  # fairseq ends with a KeyError
+                    raise UsageError(
+                        f"{flag(name)} needs a --decoding of this plugin, such as greedy or "
+                        "multiword_beam; fairseq's own search does not record it"
+                    )
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
