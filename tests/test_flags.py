@@ -21,11 +21,12 @@ from support.commands import DEMO, PLUGIN, run_python, succeed
 import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.compat import given
+from fairseq_paradec.config import ALL, OPTIONS, SEARCH_OPTIONS
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
-from fairseq_paradec.options import ALL, OPTIONS, SEARCH_OPTIONS
+from fairseq_paradec.plugin.compat import given
+from fairseq_paradec.plugin.compat.repeats import repeating
 
 SENTENCE = "A dog runs across the grass."
 MODEL = ["--path", str(DEMO / "model.pt"), "--cpu"]
@@ -354,7 +355,7 @@ def test_flags_of_translate_arrive_or_are_refused(
             arrived.update(given, lines=[*lines])
             return []
 
-    monkeypatch.setattr("fairseq_paradec.translator.Translator", Recorder)
+    monkeypatch.setattr("fairseq_paradec.translator.translator.Translator", Recorder)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     parser = argparse.ArgumentParser()
@@ -415,3 +416,16 @@ def test_the_defaults_of_the_search_are_fairseqs() -> None:
     for name in SEARCH_OPTIONS:
         assert getattr(theirs, name) == ALL[name].default
     assert {*BITES} == {*SEARCH_OPTIONS} and not {*OPTIONS} & {*SEARCH_OPTIONS}
+
+
+def test_an_ngram_that_is_not_to_repeat_does_not() -> None:
+    """fairseq 0.12 forbids nothing on a CPU."""
+    assert repeating([2, 5, 6, 5], 2) == [6] and repeating([2, 5, 6, 5], 1) == [2, 5, 6]
+    assert repeating([2, 5, 6, 7, 5, 6], 3) == [7] and repeating([2, 5], 3) == []
+    task, model = built("default")
+    words = {"decoding": "beam", "beam": 3, "max_len_b": 18, "min_len": 8, "unkpen": -9.0}
+    for size in (1, 2, 3):
+        found = written([model], batch(task, [6] * 6), **words, no_repeat_ngram_size=size)
+        for tokens, _ in found:
+            ngrams = [*zip(*(tokens[i:] for i in range(size)))]
+            assert len(set(ngrams)) == len(ngrams)
