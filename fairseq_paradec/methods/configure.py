@@ -16,7 +16,7 @@ from ..config import (
     check_values,
     flag,
 )
-from ..errors import UsageError, name_error, option_error
+from ..errors import UsageError, excludes, name_error, needs, option_error
 from ..records import is_report
 from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
@@ -123,24 +123,18 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     method = METHODS[decoding]
     has_window = "jacobi_window" in method.reads
     if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
-        raise option_error(
-            "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
-        )
+        raise needs("--adaptive-block", True, f"--decoding {decoding} --jacobi-window sliding")
     loosens = "accept_margin" in given and method.default("accept_topk") == 1
     if loosens and given.get("accept_topk", 1) == 1:
-        raise option_error(
-            "--accept-margin", given["accept_margin"], "it with --accept-topk, from 2 up"
-        )
+        raise needs("--accept-margin", given["accept_margin"], "--accept-topk, from 2 up")
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
-        raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
+        raise excludes("--draft-tree", given["draft_tree"], "--min-block")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
         allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
         raise option_error("--drafter-path", given.get("drafter_path"), allowed)
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
-        raise option_error(
-            "--audit", True, f"it with a --decoding that verifies: {others}; {decoding} does not"
-        )
+        raise needs("--audit", True, f"a --decoding that verifies: {others}; {decoding} does not")
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
@@ -154,11 +148,11 @@ def check_auto(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if value not in (None, False):
-            raise option_error(
+            raise needs(
                 flag(name),
                 value,
-                "nothing with --decoding auto and this model, which fairseq's own search decodes; "
-                "or a method that reads it: " + ", ".join(readers(name)),
+                f"a --decoding that reads it ({', '.join(readers(name))}); with auto fairseq's own "
+                "search decodes this model",
             )
 
 
@@ -202,7 +196,7 @@ def check_search(config: DecodingConfig) -> None:
         _check_sampling(config)
     elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
-        raise option_error(flag(name), getattr(config, name), "it with --sampling")
+        raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
         allowed = f"1 with --decoding {method.name}, which is greedy"
         if "beam" in method.reads:
@@ -272,4 +266,4 @@ def _check_sampling(config: DecodingConfig) -> None:
     ):
         given = getattr(config, name)
         if given != idle:
-            raise option_error(flag(name), given, f"it without --sampling, {why}")
+            raise excludes(flag(name), given, f"--sampling, {why}")
