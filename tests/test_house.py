@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": BASE
     | {"options", "compat", "decoding", "models", "criterions", "methods"}
     | {"encoders", "updates"},
-    "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
+    "measure": BASE
+    | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis", "translator"},
     "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
     "cli": BASE
     | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
