@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..row import Row
 from .loop import Drafter, Proposal, Verdict, num_to_score
-from .row import Row
 
 
 def taken_up(given: Sequence[int], tokens: Sequence[int], place: int) -> int | None:
