@@ -10,10 +10,10 @@ from support.commands import DEMO
 from support.exact import watched
 
 import fairseq_paradec
-from fairseq_paradec.analysis.trace_records import read_sentence
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.given import taken_up
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.methods.base import refuse_drafts
 
 TEXT = ["Two men sit on a bench in the park and eat ice cream.", "", "A dog runs.", "A man."]
