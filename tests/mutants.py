@@ -520,13 +520,6 @@ MUTANTS = [
     m("tree", MASKS, "tree.sees.scatter(2, own[:, :, None], True)", "tree.sees", *TREES),
     m(
         "tree",
-        "engine/compiled_pass.py",
-        "            or isinstance(mask, Tree)\n",
-        "",
-        *TREES,
-    ),
-    m(
-        "tree",
         "engine/csrc/stack.h",
         "slot == token.place) path[extra++]",
         "false) path[extra++]",

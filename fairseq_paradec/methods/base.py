@@ -89,7 +89,7 @@ class Decoder(abc.ABC):
         if config.sampling:
             self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
         self.helper: Any = None  # the drafter or heads of another checkpoint
-        self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
+        self.engine = Engine(config.engine_dtype, config.engine)
         self.scorer = self.make_scorer(models)
         if "drafter_dtype" in method.reads and config.drafter_dtype is None:
             config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
@@ -140,7 +140,6 @@ class Decoder(abc.ABC):
             self.lossless,
             NATIVE if self.scorer.native else TORCH,
             self.engine.dtype_of(self.models[0]),
-            self.scorer.compiled,
             self.models,
             self.helper,
         )
@@ -180,11 +179,7 @@ class Decoder(abc.ABC):
 
     def _one_of(self, scorers: dict[Any, Any], name: str, own: Any) -> Any:
         """Return the shared scorer of a kind; the first generator's own becomes the shared one."""
-        return scorers.setdefault((name, self.config.compile), own)
-
-    def compile_seconds(self) -> float:
-        """Return the seconds of compilation so far, which are not part of the decoding time."""
-        return self.engine.compiling.seconds
+        return scorers.setdefault(name, own)
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -232,9 +227,9 @@ class Decoder(abc.ABC):
             refuse_drafts(self, self.config)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
         prepared = self._prepare(rows, net_input, rules)
-        compiling, begin = self.compile_seconds(), time.perf_counter()
+        begin = time.perf_counter()
         hypos = self._decode(net_input, rows, rules, prepared)
-        seconds = time.perf_counter() - begin - (self.compile_seconds() - compiling)
+        seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:

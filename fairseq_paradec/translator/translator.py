@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data.encoders import TOKENIZER_REGISTRY
-from fairseq.dataclass.configs import GenerationConfig
 
-from ..config import OPTIONS
+from ..config import ALL
 from ..errors import UsageError, option_error
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
@@ -31,6 +30,9 @@ BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
 
 #: Characters of a word after which it is cut, each a token then: BPE takes hours for long words.
 WORD = 10_000
+
+#: Options of more than one text, or of what is printed beside it.
+UNREAD = ("nbest", "print_alignment", "retain_iter_history")
 
 
 class Translation(NamedTuple):
@@ -269,8 +271,10 @@ class Translator:
         key = repr(sorted(options.items()))
         if key not in self._generators:
             options = {**self.folder.settings, **options}
-            known = {*OPTIONS, *vars(GenerationConfig())}
-            refuse_unknown("translate()", options, known)
+            refuse_unknown("translate()", options, ALL)
+            for name in UNREAD:
+                if options.get(name, ALL[name].default) not in (ALL[name].default, False):
+                    raise UsageError(f"{name}: translate() gives one text a sentence, without it")
             options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
             method = METHODS.get(decoding)
             drafts = method is not None and "drafter_path" in method.reads
