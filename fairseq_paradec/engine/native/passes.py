@@ -54,10 +54,7 @@ class NativeCache:
         rows: of each row, its place.
         source_rows: of each row, its source's place.
         lengths: of each row, how many tokens are cached.
-        compiled: False.
     """
-
-    compiled = False
 
     def __init__(
         self,
