@@ -107,7 +107,7 @@ endif
 
 # The stamp is written last. $(UNFINISHED) lies there in between, because pip takes a package whose
 # copying was cut short for an installed one: after an interruption the environment starts empty.
-$(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/csrc/*)
+$(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/engine/csrc/*)
 	@command -v "$(PYTHON)" >/dev/null || { \
 	    echo "setup: no interpreter '$(PYTHON)': install Python 3.11 or 3.12, or give one: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }

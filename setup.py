@@ -23,7 +23,7 @@ class BuildWithLibrary(build_py):
     def run(self):
         """Build what setuptools builds, and the library."""
         super().run()
-        source = ROOT / "fairseq_paradec/decoding/engine/native/library.py"
+        source = ROOT / "fairseq_paradec/engine/native/library.py"
         # By its path: importing the package would need torch and fairseq.
         spec = importlib.util.spec_from_file_location("library", source)
         library = importlib.util.module_from_spec(spec)
@@ -80,10 +80,10 @@ setup(
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
-        "fairseq_paradec": ["csrc/*"],
-        "fairseq_paradec.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.engine": ["csrc/*"],
+        "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
         "fairseq_paradec.training": ["presets.toml"],
-        "fairseq_paradec.measure": ["benchmark.schema.json", "passes.schema.json"],
+        "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.

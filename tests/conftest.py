@@ -63,7 +63,7 @@ def no_gradients() -> Iterator[None]:
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would be compiled runs as it is: filled-up chunks, long masks and all, but quickly."""
-    from fairseq_paradec.decoding.engine.compiled import Compiled
+    from fairseq_paradec.engine.compiled import Compiled
 
     calls: list[Any] = []
 

@@ -18,7 +18,7 @@ from support.conformance import CASES, FACTORS, Setting, allowed, generator_of, 
 from support.pairwise import Row, pairwise
 
 from fairseq_paradec.methods import greedy
-from fairseq_paradec.methods.registry import METHODS
+from fairseq_paradec.registry import METHODS
 
 #: Methods that have their twins or judges elsewhere: beams that end in other places, and the choice
 #: between other methods.

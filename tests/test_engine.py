@@ -13,11 +13,11 @@ from support.builders import Limits, batch, built, collate, demo, task_for, tiny
 from support.exact import METHODS, check, name
 from support.forward import TOKENS, difference, full_forward, inputs_for, run_chunks, walk
 
-from fairseq_paradec.decoding.engine import compiled, weights
-from fairseq_paradec.decoding.engine.block import BlockScorer
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
-from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.engine import compiled, weights
+from fairseq_paradec.engine.block import BlockScorer
+from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
+from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 
 #: torch.compile calls the C++ compiler with the interpreter's folder, unquoted.

@@ -12,17 +12,17 @@ from support.builders import task_for, tiny_model
 from support.forward import full_forward, walk
 from support.image_models import GRAY, HEADS, RGB, image_batch, task_of, tiny_image_model
 
-from fairseq_paradec.cli.analyse_flops import read_checkpoint
-from fairseq_paradec.decoding.engine import cache
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.local import LocalScorer
-from fairseq_paradec.decoding.engine.scorers import build_scorer
-from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.engine.step import StepScorer
+from fairseq_paradec.engine import cache
+from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.local import LocalScorer
+from fairseq_paradec.engine.scorers import build_scorer
+from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.measure import pieces
-from fairseq_paradec.methods.registry import check_models
+from fairseq_paradec.lab.commands.analyse_flops import read_checkpoint
+from fairseq_paradec.lab.measure import pieces
+from fairseq_paradec.registry import check_models
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 

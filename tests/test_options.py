@@ -8,16 +8,16 @@ from fairseq.sequence_generator import SequenceGenerator
 from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 from support.commands import ROOT
 
-from fairseq_paradec import options
+from fairseq_paradec import config as options
+from fairseq_paradec.config import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import describe
 from fairseq_paradec.methods.base import Decoder
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
-from fairseq_paradec.methods.registry import DECODINGS, METHODS
-from fairseq_paradec.options import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.records import open_report
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.registry import DECODINGS, METHODS
 
 NAN = float("nan")
 SLIDING = {"jacobi_window": "sliding"}

@@ -9,15 +9,15 @@ from support.builders import batch, task_for, tiny_model
 from support.commands import DEMO, ROOT
 from support.tables import run
 
-from fairseq_paradec.analysis import pass_costs
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.settings import Engine
+from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import documents
-from fairseq_paradec.measure.passes import estimate
-from fairseq_paradec.measure.pieces import PIECES, decoder_pieces, encoder_pieces
-from fairseq_paradec.measure.specs import read
+from fairseq_paradec.lab.analysis import pass_costs
+from fairseq_paradec.lab.measure import documents
+from fairseq_paradec.lab.measure.passes import estimate
+from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
+from fairseq_paradec.lab.measure.specs import read
 
 #: The shortest run: random weights, one repetition in one round.
 QUICK = [

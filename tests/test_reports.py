@@ -23,8 +23,8 @@ from fairseq_paradec.decoding.trace import PassDetails
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
-from fairseq_paradec.methods.registry import METHODS
 from fairseq_paradec.records import SCHEMA, VERSION, open_report
+from fairseq_paradec.registry import METHODS
 
 LENGTHS = [8, 5, 3]
 RULES = Rules(pad=1, unk=3, eos=2, max_len=Limits().max_len_b)

@@ -18,8 +18,8 @@ from support.builders import DEMO, Limits, built, collate, lend, sources
 from support.chance import assert_drawn
 from support.exact import watched
 
-from fairseq_paradec.analysis.promises import SAMPLED, promise_of
 from fairseq_paradec.decoding.sampling import Sampling, acceptance, draw, residual
+from fairseq_paradec.lab.analysis.promises import SAMPLED, promise_of
 
 LOW = -math.inf
 

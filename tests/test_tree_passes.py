@@ -8,12 +8,12 @@ import torch
 from support.builders import batch, task_for, tiny_model
 from support.forward import difference
 
-from fairseq_paradec.decoding.engine.masks import Tree
-from fairseq_paradec.decoding.engine.projection import DraftProjection
-from fairseq_paradec.decoding.engine.scorers import build_scorer
-from fairseq_paradec.decoding.engine.settings import Engine
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.token_rules import TokenRules
+from fairseq_paradec.engine.masks import Tree
+from fairseq_paradec.engine.projection import DraftProjection
+from fairseq_paradec.engine.scorers import build_scorer
+from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.row import Row
+from fairseq_paradec.token_rules import TokenRules
 
 pytestmark = pytest.mark.usefixtures("no_gradients", "uncompiled")
 

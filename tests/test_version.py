@@ -5,7 +5,7 @@ import pytest
 import fairseq_paradec
 from fairseq_paradec.cli import version
 from fairseq_paradec.cli.main import main
-from fairseq_paradec.decoding.engine.native import library
+from fairseq_paradec.engine.native import library
 
 
 def test_version_names_the_engine_and_its_library(capsys):

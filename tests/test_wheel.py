@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from support import commands
 from support.commands import DEMO, ROOT, lines_of
 
-from fairseq_paradec.decoding.engine.native import library
+from fairseq_paradec.engine.native import library
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,8 @@
 """paradec: the command of this package, in addition to fairseq's own commands.
 
-A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
-imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
+A subcommand NAME is the module NAME of this folder, or of ``commands`` in another room:
+``declare(parser)`` declares its arguments and imports neither torch nor fairseq, ``run(args)`` does
+the work and returns the exit status.
 ``args.argv`` are the words after ``paradec``. ``parser.set_defaults(plugin=False)`` declares that a
 command does not need the package's tasks and models; ``set_defaults(flags=[])`` requests the words
 after ``--`` as ``args.flags``.
@@ -10,7 +11,7 @@ after ``--`` as ``args.flags``.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -98,9 +99,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return arguments.run(f"paradec {words[0]}", lambda: _run(words))
 
 
+#: Where the modules of commands are, in this order.
+FOLDERS = ("cli", "training.commands", "lab.commands")
+
+
+def find(name: str) -> ModuleType:
+    """Return the module of a command."""
+    package = __package__.rpartition(".")[0]
+    for folder in FOLDERS:
+        module = f"{package}.{folder}.{name.replace('-', '_')}"
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:  # a folder without modules has none
+            return importlib.import_module(module)
+    raise LookupError(f"no module of the command {name}")
+
+
 def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     """Read the words after ``paradec``; return the subcommand's module, and its arguments."""
-    module = importlib.import_module("." + words[0].replace("-", "_"), __package__)
+    module = find(words[0])
     parser = argparse.ArgumentParser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config import ALL, OPTIONS, flag
 from ..errors import option_error
 from ..methods.describe import flag_help
-from ..options import ALL, OPTIONS, flag
 from ..output import FAILED
 from . import arguments, machines, translate_corpus
 
@@ -110,7 +110,7 @@ def print_translations(args: argparse.Namespace) -> None:
     import torch
     from tqdm import tqdm
 
-    from ..translator import Translator
+    from ..translator.translator import Translator
 
     if args.threads:
         torch.set_num_threads(args.threads)

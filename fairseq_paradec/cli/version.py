@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 from .. import __version__
-from ..decoding.engine.native import library
+from ..engine.native import library
 
 
 def lines() -> list[str]:

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..engine.chunk import ChunkScorer
+from ..engine.masks import Tree
+from ..engine.projection import DraftProjection
 from ..errors import nan_error
+from ..row import Row
+from ..token_rules import TokenRules, starts_of
 from .drafting import BlockSizes, propose_trees
-from .engine.chunk import ChunkScorer
-from .engine.masks import Tree
-from .engine.projection import DraftProjection
 from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
-from .row import Row
 from .sampling import Sampling
-from .token_rules import TokenRules, starts_of
 from .trees import CHOICES, Growth
 from .writing import read, write
 

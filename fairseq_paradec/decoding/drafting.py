@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..engine.projection import DraftProjection
 from ..errors import UsageError
-from .engine.projection import DraftProjection
+from ..row import Row
+from ..token_rules import TokenRules
 from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
-from .row import Row
-from .token_rules import TokenRules
 from .trees import CHOICES, Nodes, likeliest
 
 

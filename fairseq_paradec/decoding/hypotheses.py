@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .row import Row
+from ..row import Row
 
 
 def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: float) -> dict:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from ..records import PassRecord
+from ..row import Row
+from ..token_rules import Positions, Scored, TokenRules, starts_of
 from .acceptance import ExactMatch
-from .row import Row
 from .sampling import Sampling
-from .token_rules import Positions, Scored, TokenRules, starts_of
 from .trace import PassDetails
 from .trees import Nodes, Trees, branches, pick, plant
 
 if TYPE_CHECKING:
-    from .engine.masks import Mask
+    from ..engine.masks import Mask
 
 
 class Proposal(NamedTuple):

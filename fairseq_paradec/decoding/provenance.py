@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..engine.watch import Watch
 from ..records import Record
-from .engine.watch import Watch
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"

@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
 from ..decoding.audit import Audit
-from ..decoding.engine.scorers import Scorer, build_scorer
-from ..decoding.engine.settings import DRAFTS, Engine
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import NATIVE, TORCH, provenance
-from ..decoding.row import Row
 from ..decoding.sampling import Sampling
-from ..decoding.token_rules import TokenRules
+from ..engine.scorers import Scorer, build_scorer
+from ..engine.settings import DRAFTS, Engine
 from ..errors import nan_error, option_error
 from ..forks import Lock, computes
-from ..options import DecodingConfig
 from ..records import Record
+from ..registry import METHODS
+from ..row import Row
 from ..target_order import TargetOrder, order_of
-from .registry import METHODS
+from ..token_rules import TokenRules
 from .reports import Reports
 
 

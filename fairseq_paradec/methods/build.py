@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..config import DecodingConfig
 from ..errors import option_error
 from ..forks import computes
-from ..options import DecodingConfig
+from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
 from .configure import as_trained, check_search, for_models
-from .registry import METHODS, STOCK_DECODINGS, check_models
 from .stock import StockDecoder
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from ..errors import UsageError, name_error, option_error
-from ..options import (
+from ..config import (
     ALL,
     COMMON_FLAGS,
     METHOD_FLAGS,
@@ -17,8 +16,9 @@ from ..options import (
     check_values,
     flag,
 )
+from ..errors import UsageError, name_error, option_error
 from ..records import is_report
-from .registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
+from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
-from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
 from ..decoding.writing import write
+from ..engine.chunk import ChunkScorer
 from ..records import PassRecord
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import ParallelDecoder
 
 #: Tokens of a row that the library writes in one call.

@@ -27,13 +27,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.drafting import BlockSizes
 from ..decoding.guesses import Guesses, check_first_guess
 from ..decoding.loop import Drafter, Proposal, Verdict
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
-from ..options import DecodingConfig
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import ParallelDecoder
 from .greedy import greedy_lengths
 

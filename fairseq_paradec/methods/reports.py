@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..config import DecodingConfig
 from ..decoding.audit import Audit
-from ..decoding.row import Row
-from ..options import DecodingConfig
 from ..output import FAILED
 from ..records import Record, open_report, write
-from .registry import METHODS
+from ..registry import METHODS
+from ..row import Row
 
 logger = logging.getLogger(__name__)
 

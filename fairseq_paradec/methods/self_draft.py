@@ -20,12 +20,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
 from ..errors import option_error
-from ..options import DecodingConfig
+from ..row import Row
+from ..token_rules import TokenRules
 from .assisted import AssistedDecoder
 from .base import Context
 

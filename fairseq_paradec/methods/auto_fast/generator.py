@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...decoding.engine.native.library import library
-from ...decoding.engine.settings import Engine
+from ...config import DecodingConfig, flag
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
-from ...decoding.row import Row
-from ...decoding.token_rules import TokenRules
-from ...options import DecodingConfig, flag
+from ...engine.native.library import library
+from ...engine.settings import Engine
 from ...records import Record
+from ...row import Row
+from ...token_rules import TokenRules
 from ..base import Context
 from ..stock import StockDecoder
 from .candidates import GREEDY, LOSSLESS

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...decoding.row import Row
-from ...decoding.token_rules import TokenRules
-from ...options import DecodingConfig
+from ...config import DecodingConfig
+from ...model_checks import is_block_nat
+from ...registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
+from ...row import Row
+from ...token_rules import TokenRules
 from ..base import Context, Decoder
 from ..build import build_decoder
-from ..model_checks import is_block_nat
-from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from .candidates import GREEDY, LOSSLESS, Drafter, candidates
 from .choose import LATER_LIMITS, Trial
 from .profile import Bin
