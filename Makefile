@@ -96,7 +96,7 @@ docs: $(STAMP)
 	@for one in $(SITE); do ln -s "../../$$one" site/source/; done
 	@for one in $(LINKED); do mkdir -p "site/source/$${one%/*}" && cp "$$one" "site/source/$$one"; done
 	PYTHONPATH= "$(VPY)" -m mkdocs build --strict
-	@echo "made: site/html/index.html"
+	@echo "made: site/html; to read and search it: python3 -m http.server -d site/html"
 
 # A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
 ifneq ($(origin PYTHON),file)
