@@ -2,7 +2,7 @@
 # make demo    set up what is missing, then translate 100 sentences by several decoders;
 #              TEXT="A dog runs." is translated, too
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
-# make test-slow   the other tests: pipelines, compiling, several processes, browser
+# make test-slow   the other tests: pipelines, several processes, browser
 # make mutants   change the package in one place after another: do the fast tests notice?
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
 # make wheel   a manylinux_2_28 wheel with the native libraries, and an sdist, into dist/

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import option_error
+from .errors import UsageError, option_error
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -162,12 +162,6 @@ class DecodingConfig:
         "are predicted independently and may repeat",
         least=1,
         absent="none",
-    )
-    compile: bool = _option(
-        False,
-        "compile this plugin's passes for this machine (torch.compile; the first run of a model "
-        "takes a minute or two longer, later runs load the compiled code from disk)",
-        ENGINE,
     )
     engine: str = _option(
         "auto",
@@ -343,10 +337,10 @@ def check_values(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         ALL[name].check(value)
-    if given.get("engine") == "native":
-        for name, others in (("compile", (True,)), ("engine_dtype", ("fp16",))):
-            if given.get(name) in others:
-                raise option_error(flag(name), given[name], "it without --engine native")
+    if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
+        raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
+    if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
+        raise UsageError("--lenpen excludes --unnormalized, by which no length divides")
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise option_error(
             "--accept-distance", given["accept_distance"], "it without --accept-topk"

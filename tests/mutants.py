@@ -41,7 +41,7 @@ def m(area: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(area, file, old, new, tests or TABLE)
 
 
-LOOP, ROW = "decoding/loop.py", "row.py"
+LOOP, ROW, GIVEN = "decoding/loop.py", "row.py", "decoding/given.py"
 RULES, ACCEPT = "token_rules.py", "decoding/acceptance.py"
 CACHE, MASKS = "engine/cache.py", "engine/masks.py"
 LOCAL, BLOCK = "engine/local.py", "engine/block.py"
@@ -119,6 +119,30 @@ MUTANTS = [
         ROW,
         "return self.limit + 1 - len(self.tokens)",
         "return self.limit - len(self.tokens)",
+    ),
+    # earlier outputs as drafts
+    m("given", GIVEN, "if not tokens:\n        return 0", "if not tokens:\n        return 1"),
+    m("given", GIVEN, "given[at - 2 : at]) == last", "given[at - 2 : at])[-1:] == last[-1:]"),
+    m("given", GIVEN, "(abs(at - place), -at)", "-at"),
+    m("given", GIVEN, "(abs(at - place), -at)", "(abs(at - place), at)", "test_given.py"),
+    m("given", GIVEN, "given[at : at + row.room - 1]", "given[at : at + row.room]"),
+    m("given", GIVEN, "return [*given[:end], self.eos]", "return [*given[:end]]"),
+    m("given", GIVEN, "[at + n for at, n in zip(", "[at for at, n in zip("),
+    m("given", GIVEN, "verdict._replace(own=self.own)", "verdict"),
+    m("given", GIVEN, "self.places = [self.places[b] for b in stay]", "pass"),
+    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own"),
+    m(
+        "given",
+        SELF_DRAFT,
+        "if self.scorer.joined:\n            self.sizes",
+        "if False:\n            self.sizes",
+    ),
+    m(
+        "given",
+        "methods/base.py",
+        "self.lossless and type(self.acceptance()) is ExactMatch",
+        "True",
+        "test_given.py",
     ),
     # rollback, rows that leave
     m(
@@ -466,13 +490,8 @@ MUTANTS = [
         "begin = 0;",
         *NATIVE,
     ),
-    m(
-        "native",
-        "engine/csrc/layers.h",
-        "seen.mask == nullptr || seen.mask[slot] != 0",
-        "true",
-        *NATIVE,
-    ),
+    m("native", "engine/csrc/layers.h", "if (seen.mask[t + i] == 0)", "if (false)", *NATIVE),
+    m("native", "engine/csrc/layers.h", "(size_t)seen.at(first + i) * size", "0", *NATIVE),
     m("native", "engine/csrc/choose.h", "if (limits & ONLY_END) only(rules.end);", "", *NATIVE),
     m(
         "native",
@@ -501,23 +520,17 @@ MUTANTS = [
     m("tree", MASKS, "tree.sees.scatter(2, own[:, :, None], True)", "tree.sees", *TREES),
     m(
         "tree",
-        "engine/compiled_pass.py",
-        "            or isinstance(mask, Tree)\n",
-        "",
-        *TREES,
-    ),
-    m(
-        "tree",
         "engine/csrc/stack.h",
         "slot == token.place) path[extra++]",
         "false) path[extra++]",
         *TREES,
     ),
+    m("tree", "engine/csrc/layers.h", "i < until ? i : path[i - until]", "i", *TREES),
     m(
         "tree",
         "engine/csrc/layers.h",
-        "std::fill(scores + count, scores + last, -INFINITY);",
-        "",
+        "i < seen.extra; ++i) add(seen.until + i, seen.path[i])",
+        "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
     m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),

@@ -190,9 +190,9 @@ def test_random_chunks_of_many_tokens() -> None:
             found = scorers[1].choose(states[1], rules.at(given), tokens)
             known = scores.draft_scores > -torch.inf
             assert torch.equal(known, found.draft_scores > -torch.inf)
-            torch.testing.assert_close(found.scores, scores.scores, atol=2e-4, rtol=0)
+            torch.testing.assert_close(found.scores, scores.scores, atol=4e-4, rtol=0)
             drafted = found.draft_scores[known], scores.draft_scores[known]
-            torch.testing.assert_close(*drafted, atol=2e-4, rtol=0)
+            torch.testing.assert_close(*drafted, atol=4e-4, rtol=0)
             off = found.tokens != scores.tokens  # only where two scores are as good as equal
             assert int(off.sum()) <= 1 and int((found.draft_ranks != scores.draft_ranks).sum()) < 9
             written = [n + drawn.randint(0, width) for n in written]

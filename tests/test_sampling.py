@@ -81,7 +81,7 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
     dtype = torch.float32 if name == "native" else torch.float64
     task, model = built("default", dtype)
     models = [model, built("default", dtype, seed=4)[1]][:count]
-    args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, beam=5, **own)
+    args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, **own)
     args.drafter_path = lend(task, model, drafter("default", kind, dtype))
     args.stats_file = str(tmp_path / "stats.jsonl")
     generator = task.build_generator(models, args)

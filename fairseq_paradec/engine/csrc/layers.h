@@ -29,50 +29,64 @@ inline void normalise(const Norm& norm, const float* x, int rows, int size, floa
     }
 }
 
-// The slots of a cache that a query sees: the first `until`, without those where a mask is 0, and the
-// ascending ones of a path behind them.
+// The slots of a cache that a query sees: the first `until`, without those where a mask is 0, and those
+// of a path behind them, in its order.
 struct Seen {
     int until = 0;
     const uint8_t* mask = nullptr;  // slots, or null; without a path
     const int32_t* path = nullptr;
     int extra = 0;  // of the path
-    int end() const { return extra == 0 ? until : path[extra - 1] + 1; }
+    int count() const { return until + extra; }
+    int at(int i) const { return i < until ? i : path[i - until]; }
 };
 
-// Attention of one head's query; keys are size x slots, values slots x size.
-inline void attend(const float* query, const float* keys, const float* values, int slots, int size,
-                   float scale, const Seen& seen, float* scores, float* out) {
-    int last = std::min(slots, padded(seen.end()));
-    const int whole = seen.extra == 0 ? seen.until : last;  // slots whose scores are kept
+// out = the sum of weights[i] * values[slot i], each of VECTORS vectors.
+template <int VECTORS>
+inline void mix(const float* values, int size, const Seen& seen, const float* weights, float inverse, float* out) {
+    vfloat mixed[VECTORS] = {};
+    const auto add = [&](int i, int slot) {
+        const float* value = values + (size_t)slot * size;
+        for (int d = 0; d < VECTORS; ++d) mixed[d] += weights[i] * load(value + d * LANES);
+    };
+    for (int i = 0; i < seen.until; ++i) add(i, i);
+    for (int i = 0; i < seen.extra; ++i) add(seen.until + i, seen.path[i]);
+    for (int d = 0; d < VECTORS; ++d) store(out + d * LANES, mixed[d] * inverse);
+}
+
+// Add VECTORS vectors' products of a query with `count` keys to the sums of each.
+template <int VECTORS>
+inline void match(const float* query, const float* keys, int size, const Seen& seen, int first, int count, vfloat* sums) {
+    vfloat asked[VECTORS];
+    for (int d = 0; d < VECTORS; ++d) asked[d] = load(query + d * LANES);
+    for (int i = 0; i < count; ++i) {
+        const float* key = keys + (size_t)seen.at(first + i) * size;
+        for (int d = 0; d < VECTORS; ++d) sums[i] += asked[d] * load(key + d * LANES);
+    }
+}
+
+// Attention of one head's query; keys and values are slots x size. The sums have the same terms in the
+// same order wherever the slots lie, so a path's are those of a row that holds it alone.
+inline void attend(const float* query, const float* keys, const float* values, int size, float scale,
+                   const Seen& seen, float* scores, float* out) {
+    const int count = seen.count();
     vfloat best = splat(-INFINITY);
-    for (int t = 0; t < last; t += LANES) {
-        vfloat score{};
-        const float* key = keys + t;
-        for (int d = 0; d < size; ++d, key += slots) score += query[d] * load(key);
-        score *= scale;
-        if (t + LANES > whole || seen.mask != nullptr) {
-            for (int i = 0; i < LANES; ++i) {
-                const int slot = t + i;
-                const bool sees = slot < seen.until && (seen.mask == nullptr || seen.mask[slot] != 0);
-                if (!sees) score[i] = -INFINITY;
-            }
+    for (int t = 0; t < count; t += LANES) {
+        vfloat parts[LANES] = {};
+        const int here = std::min(LANES, count - t);
+        int d = 0;
+        for (; d + 4 * LANES <= size; d += 4 * LANES) match<4>(query + d, keys + d, size, seen, t, here, parts);
+        for (; d < size; d += LANES) match<1>(query + d, keys + d, size, seen, t, here, parts);
+        vfloat score = sums_of(parts) * scale;
+        for (int i = here; i < LANES; ++i) score[i] = -INFINITY;
+        for (int i = 0; seen.mask != nullptr && i < here; ++i) {
+            if (seen.mask[t + i] == 0) score[i] = -INFINITY;
         }
         store(scores + t, score);
         best = larger(best, score);
     }
-    if (seen.extra > 0) {
-        // The path's scores move to where they were if it lay behind the other slots: so sums have
-        // the terms of a plain pass, in its order.
-        const int count = seen.until + seen.extra;
-        for (int i = 0; i < seen.extra; ++i) scores[seen.until + i] = scores[seen.path[i]];
-        last = std::min(slots, padded(count));
-        std::fill(scores + count, scores + last, -INFINITY);
-        best = splat(-INFINITY);
-        for (int t = 0; t < last; t += LANES) best = larger(best, load(scores + t));
-    }
     const float peak = largest(best);
     vfloat total{};
-    for (int t = 0; t < last; t += LANES) {
+    for (int t = 0; t < count; t += LANES) {
         const vfloat score = load(scores + t);
         vfloat weight = exp(score - peak);
         weight = score == splat(-INFINITY) ? vfloat{} : weight;
@@ -80,12 +94,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
         total += weight;
     }
     const float inverse = 1 / sum(total);
-    for (int d = 0; d < size; d += LANES) {
-        vfloat mixed{};
-        for (int t = 0; t < seen.until; ++t) mixed += scores[t] * load(values + (size_t)t * size + d);
-        for (int i = 0; i < seen.extra; ++i) {
-            mixed += scores[seen.until + i] * load(values + (size_t)seen.path[i] * size + d);
-        }
-        store(out + d, mixed * inverse);
-    }
+    int d = 0;
+    for (; d + 4 * LANES <= size; d += 4 * LANES) mix<4>(values + d, size, seen, scores, inverse, out + d);
+    for (; d < size; d += LANES) mix<1>(values + d, size, seen, scores, inverse, out + d);
 }

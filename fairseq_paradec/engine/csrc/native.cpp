@@ -187,13 +187,13 @@ API int paradec_source(const Stack* stack, const Linear* map, const float* state
 
 // Copy the first slots of rows of a cache: of[i] to to[i].
 API void paradec_copy(const Stack* stack, const Store* own, const int32_t* to, const int32_t* of, int count, int used) {
-    for (int i = 0; i < count; ++i) copy_row(*stack, *own, to[i], of[i], used);
+    for (int i = 0; i < count; ++i) copy_slots(*stack, *own, to[i], 0, of[i], 0, used);
 }
 
 // Move slots of a cache: of row rows[i], of[i] to to[i], in this order.
 API void paradec_move(const Stack* stack, const Store* own, const int32_t* rows, const int32_t* to, const int32_t* of,
                       int count) {
-    for (int i = 0; i < count; ++i) move_slot(*stack, *own, rows[i], to[i], of[i]);
+    for (int i = 0; i < count; ++i) copy_slots(*stack, *own, rows[i], to[i], rows[i], of[i], 1);
 }
 
 // Project hidden states and choose tokens.

@@ -67,6 +67,36 @@ inline float largest(vfloat v) {
     return parts[0];
 }
 
+// v[i ^ HALF] in lane i.
+template <int HALF>
+inline vfloat swapped(vfloat v) {
+#if defined(__clang__)
+    vfloat other{};
+    for (int i = 0; i < LANES; ++i) other[i] = v[i ^ HALF];
+    return other;
+#else
+    vint order;
+    for (int i = 0; i < LANES; ++i) order[i] = i ^ HALF;
+    return __builtin_shuffle(v, order);
+#endif
+}
+
+// The sums of LANES vectors, v[i]'s in lane i; each sum adds the same lanes in the same tree.
+template <int HALF = LANES / 2>
+inline vfloat sums_of(vfloat* v) {
+    if constexpr (HALF == 0) {
+        return v[0];
+    } else {
+        vint upper;
+        for (int i = 0; i < LANES; ++i) upper[i] = i & HALF ? -1 : 0;
+        for (int i = 0; i < HALF; ++i) {
+            const vfloat a = v[i], b = v[i + HALF];
+            v[i] = (upper ? b : a) + swapped<HALF>(upper ? a : b);
+        }
+        return sums_of<HALF / 2>(v);
+    }
+}
+
 inline vfloat magnitude(vfloat v) { return (vfloat)((vuint)v & 0x7fffffff); }
 
 // Round numbers below 2^22 to the nearest whole number, ties to even.

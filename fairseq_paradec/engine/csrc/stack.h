@@ -43,8 +43,7 @@ struct Chunk {
     int tree;
 };
 
-// Keys and values, layers x rows x heads x (head_size x slots, or slots x head_size); one of all
-// layers, or one of each.
+// Keys and values, layers x rows x heads x slots x head_size; one of all layers, or one of each.
 struct Store {
     float *keys, *values;
     int layers, rows, slots;
@@ -118,7 +117,7 @@ inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, Works
                 token.seen = path_of(chunk, b, token, own.slots, work.paths.data() + token.at * chunk.tree);
             }
             if (token.word < 0 || token.word >= stack.vocabulary) return false;
-            if (token.place >= own.slots || token.seen.end() > own.slots) return false;
+            if (token.place >= own.slots || token.seen.until > own.slots) return false;
             work.tokens.push_back(token);
         }
     }
@@ -136,8 +135,8 @@ inline void attend_all(const Stack& stack, const Store& store, int layer, const 
         const int i = task / stack.heads, head = task % stack.heads;
         const auto [row, seen] = see(work.tokens[i]);
         const size_t at = store.at(layer, row, head, stack);
-        attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at,
-               store.slots, size, stack.scale, seen, scores + (size_t)omp_get_thread_num() * scratch,
+        attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at, size,
+               stack.scale, seen, scores + (size_t)omp_get_thread_num() * scratch,
                out + (size_t)i * all + head * size);
     });
 }
@@ -147,9 +146,9 @@ inline void put(const Stack& stack, const Store& store, int layer, int row, int 
                 const float* values) {
     const int size = stack.head_size;
     for (int head = 0; head < stack.heads; ++head, keys += size, values += size) {
-        const size_t at = store.at(layer, row, head, stack);
-        for (int d = 0; d < size; ++d) store.keys[at + (size_t)d * store.slots + slot] = keys[d];
-        std::memcpy(store.values + at + (size_t)slot * size, values, size * sizeof(float));
+        const size_t at = store.at(layer, row, head, stack) + (size_t)slot * size;
+        std::memcpy(store.keys + at, keys, size * sizeof(float));
+        std::memcpy(store.values + at, values, size * sizeof(float));
     }
 }
 
@@ -201,31 +200,15 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
     if (stack.final_norm.weight) normalise(stack.final_norm, x, rows, dim, x);
 }
 
-// Copy a row's first slots, of all layers and heads.
-inline void copy_row(const Stack& stack, const Store& store, int to, int of, int used) {
+// Copy slots of a row to slots of a row, `count` adjacent ones, of all layers and heads.
+inline void copy_slots(const Stack& stack, const Store& store, int to_row, int to, int of_row, int of, int count) {
+    const size_t size = stack.head_size, bytes = count * size * sizeof(float);
     for (int layer = 0; layer < (int)stack.layers.size(); ++layer) {
-        const size_t target = store.at(layer, to, 0, stack), origin = store.at(layer, of, 0, stack);
-        const size_t wide = stack.heads * stack.head_size;  // keys of all heads: wide x slots
-        for (size_t d = 0; d < wide; ++d) {
-            const size_t at = d * store.slots;
-            std::memcpy(store.keys + target + at, store.keys + origin + at, used * sizeof(float));
-        }
         for (int head = 0; head < stack.heads; ++head) {
-            const size_t at = (size_t)head * stack.head_size * store.slots;
-            std::memcpy(store.values + target + at, store.values + origin + at, (size_t)used * stack.head_size * sizeof(float));
-        }
-    }
-}
-
-// Copy a slot of a row to another one, of all layers and heads.
-inline void move_slot(const Stack& stack, const Store& store, int row, int to, int of) {
-    const int size = stack.head_size, all = stack.heads * size;
-    for (int layer = 0; layer < (int)stack.layers.size(); ++layer) {
-        float* keys = store.keys + store.at(layer, row, 0, stack);
-        float* values = store.values + store.at(layer, row, 0, stack);
-        for (int d = 0; d < all; ++d, keys += store.slots) keys[to] = keys[of];
-        for (int head = 0; head < stack.heads; ++head, values += (size_t)size * store.slots) {
-            std::memcpy(values + (size_t)to * size, values + (size_t)of * size, size * sizeof(float));
+            const size_t target = store.at(layer, to_row, head, stack) + to * size;
+            const size_t origin = store.at(layer, of_row, head, stack) + of * size;
+            std::memcpy(store.keys + target, store.keys + origin, bytes);
+            std::memcpy(store.values + target, store.values + origin, bytes);
         }
     }
 }

@@ -38,8 +38,7 @@ class NativeWeights(NamedTuple):
 class NativeCache:
     """Keys and values of a batch's source and tokens, each row with a length of its own.
 
-    Keys lie slot beside slot, so that one vector holds those of several slots. Rows are numbers of
-    places: a row that leaves the batch, or that moves, is not copied.
+    Rows are numbers of places: a row that leaves the batch, or that moves, is not copied.
 
     Args:
         weights: of the decoder.
@@ -48,17 +47,14 @@ class NativeCache:
         capacity: how many tokens it holds at first.
 
     Attributes:
-        keys: L×P×H×Dp×T, of the tokens; P places.
-        values: L×P×H×T×Dp.
+        keys: L×P×H×T×Dp, of the tokens; P places.
+        values: the same.
         source: the same two of the source, S places.
         source_lengths: of each place, without padding.
         rows: of each row, its place.
         source_rows: of each row, its source's place.
         lengths: of each row, how many tokens are cached.
-        compiled: False.
     """
-
-    compiled = False
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class NativeCache:
         order, begins, counts = spans(padding)
         if order is not None:
             states = states.gather(1, order[:, :, None].expand_as(states))
-        self.source = self._empty(batch, -(-length // stack.lanes) * stack.lanes)
+        self.source = self._empty(batch, length)
         self.source_lengths = (
             torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
         )
@@ -97,17 +93,15 @@ class NativeCache:
     @property
     def capacity(self) -> int:
         """How many slots a row has, T."""
-        return self.keys.size(4)
+        return self.keys.size(3)
 
     def _empty(self, batch: int, capacity: int) -> tuple[Tensor, Tensor]:
         """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
         stack = self._stack
         layers, heads, size = stack.num_layers, stack.heads, stack.head_size
         check_memory(8 * layers * batch * heads * capacity * size, batch)
-        return (
-            _zeros(layers, batch, heads, size, capacity),
-            _zeros(layers, batch, heads, capacity, size),
-        )
+        shape = layers, batch, heads, capacity, size
+        return _zeros(*shape), _zeros(*shape)
 
     def _point(self) -> None:
         """Tell the library where the tensors are."""
@@ -121,7 +115,7 @@ class NativeCache:
             while capacity < end:
                 capacity *= 2
             keys, values = self._empty(self.keys.size(1), capacity)
-            keys[..., :old] = self.keys
+            keys[:, :, :, :old] = self.keys
             values[:, :, :, :old] = self.values
             self.keys, self.values = keys, values
             self._point()
@@ -198,7 +192,7 @@ def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
         values=values.data_ptr(),
         layers=len(keys),
         rows=keys.size(1),
-        slots=keys.size(4),
+        slots=keys.size(3),
         lengths=address_of(lengths),
     )
 
@@ -277,11 +271,10 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
         padding: B×S, True at padding.
     """
     batch, length = tokens.shape
-    slots = -(-length // stack.lanes) * stack.lanes
     # A layer's keys and values are not needed after it: all layers use the same.
-    check_memory(8 * batch * stack.heads * slots * stack.head_size, batch)
-    keys = torch.zeros(1, batch, stack.heads, stack.head_size, slots)
-    values = torch.zeros(1, batch, stack.heads, slots, stack.head_size)
+    check_memory(8 * batch * stack.heads * length * stack.head_size, batch)
+    shape = 1, batch, stack.heads, length, stack.head_size
+    keys, values = torch.empty(shape), torch.empty(shape)
     order, begins, counts = spans(padding)
     tokens = tokens.to(torch.long)
     if order is not None:

@@ -22,6 +22,7 @@ from .command_line import (
 )
 from .data import divide_into_buckets, refuse_torn_data
 from .ending import end_commands
+from .given import remember_given
 from .hub import refuse_unknown_overrides
 from .printing import (
     print_usage_errors,
@@ -30,6 +31,7 @@ from .printing import (
     set_log_level,
     silence_warnings,
 )
+from .repeats import forbid_repeats
 
 
 def apply() -> None:
@@ -43,11 +45,13 @@ def apply() -> None:
     report_translated_sentences()
     remember_user_dir()
     default_validation_task()
+    remember_given()
     infer_moses_languages()
     check_arguments()
     refuse_torn_data()
     divide_into_buckets()
     honour_bf16()
+    forbid_repeats()
     honour_shards()
     refuse_unknown_overrides()
     print_usage_errors()

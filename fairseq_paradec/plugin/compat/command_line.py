@@ -12,11 +12,11 @@ from typing import Any
 
 from fairseq import options, utils
 from fairseq.data import data_utils
-from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
 from ...errors import option_error
+from .given import GIVEN
 from .patching import wrap_once
 
 #: Flags whose value is a dict, how fairseq reads it, and what is allowed.
@@ -201,20 +201,20 @@ def sample_without_beam(decodings: Collection[str]) -> None:
     """Let some decodings be asked for ``--sampling`` without ``--beam 1``.
 
     fairseq 0.12 asserts that ``--nbest`` is ``--beam`` under ``--sampling``, before it asks the
-    task. These decodings sample one output or refuse, and count fairseq's default beam as not
-    given. With the others the error says what to give.
+    task. These decodings sample one output or refuse; only a beam that is given counts. With the
+    others the error says what to give.
 
     Args:
         decodings: values of ``--decoding``.
     """
-    default = GenerationConfig().beam
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def parse(*args: Any, **kwargs: Any) -> Any:
             parsed = original(*args, **kwargs)
             found = parsed[0] if isinstance(parsed, tuple) else parsed
             samples = getattr(found, "sampling", False)
-            if samples and found.beam == default and getattr(found, "decoding", "") in decodings:
+            own = getattr(found, "decoding", "") in decodings
+            if samples and own and "beam" not in GIVEN.get():
                 found.beam = 1
             if samples and found.nbest != found.beam:
                 raise option_error(

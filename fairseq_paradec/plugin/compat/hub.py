@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
@@ -13,7 +14,9 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
+from ...config import ALL
 from ...errors import name_error
+from .given import given_by
 from .patching import wrap_once
 
 #: What the hub itself reads.
@@ -45,26 +48,34 @@ def refuse_unknown_overrides() -> None:
     wrap_once(checkpoint_utils, "overwrite_args_by_name", wrap)
 
 
-def refuse_unknown_keywords(options: Collection[str]) -> None:
-    """Refuse keywords of the hub's ``translate``, ``sample`` and ``generate`` that are no options.
+#: Keywords of the hub's ``generate`` besides the options of decoding.
+_OF_GENERATE = ("verbose", "skip_invalid_size_inputs", "inference_step_args")
 
-    Fault: fairseq 0.12 ignores them.
+#: Options of decoding that the hub reads when it loads a model, or not at all.
+_NOT_OF_CALLS = {"lm_path", "replace_unk", "retain_dropout", "constraints", "nbest"}
 
-    Args:
-        options: the plugin's.
+
+def refuse_unknown_keywords() -> None:
+    """Refuse keywords of the hub's ``translate``, ``sample`` and ``generate`` that are not read.
+
+    Fault: fairseq 0.12 ignores them. It also gives ``generate`` a beam if the user gives none; only
+    the user's counts as given.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-            own = ("beam", "verbose", "skip_invalid_size_inputs", "inference_step_args")
-            known = {*own, *self.cfg.generation, *options, "prefix_allowed_tokens_fn"}
+        names = [*inspect.signature(original).parameters][1:]  # the first is self
+        known = {*names, *_OF_GENERATE, *ALL, "prefix_allowed_tokens_fn"} - _NOT_OF_CALLS
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if hasattr(self.task.cfg, "decoding"):
                 refuse_unknown("translate(), generate()", kwargs, known)
-            return original(self, *args, **kwargs)
+            with given_by([*names[: len(args)], *kwargs]):
+                return original(self, *args, **kwargs)
 
-        return generate
+        return call
 
-    wrap_once(hub_utils.GeneratorHubInterface, "generate", wrap)
+    for name in ("translate", "sample", "generate"):
+        wrap_once(hub_utils.GeneratorHubInterface, name, wrap)
 
 
 def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> None:

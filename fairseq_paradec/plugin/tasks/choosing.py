@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import DecodingConfig, flag
-from ...errors import option_error
+from ...errors import UsageError, option_error
 from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
 from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
 from ...methods.stock import StockDecoder
 from ...registry import METHODS, STOCK_DECODINGS, TRANSFORMER, check_models, own_decoding
+from ..compat.given import chosen
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer
 from ..models.reordered_transformer import ReorderedTransformer
@@ -46,7 +47,7 @@ class ChoosesMethod:
         Raises:
             UsageError: the method does not support an option or the model.
         """
-        asked = configure(args, self.cfg)
+        asked = configure(chosen(args), self.cfg)
         config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
         own = None if asked is config else METHODS[config.decoding]
         check_models(config.decoding, models, config.drafter_path)
@@ -54,6 +55,12 @@ class ChoosesMethod:
             if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS:
+            for name in ("print_step", "retain_iter_history"):
+                if getattr(args, name, False):  # fairseq ends with a KeyError
+                    raise UsageError(
+                        f"{flag(name)} needs a --decoding of this plugin, such as greedy or "
+                        "multiword_beam; fairseq's own search does not record it"
+                    )
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
-from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...config import OPTIONS
+from ...config import ALL, OPTIONS
 from ...errors import UsageError, option_error
 from ...methods.configure import configure
 from ...registry import DECODINGS, METHODS
@@ -133,8 +132,7 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         """As fairseq; the model is kept for the check against the criterion."""
         self._model = super().build_model(*args, **kwargs)  # type: ignore[misc]
         if self.cfg.eval_bleu:
-            known = {*OPTIONS, *(field.name for field in fields(GenerationConfig))}
-            refuse_unknown("--eval-bleu-args", json.loads(self.cfg.eval_bleu_args), known)
+            refuse_unknown("--eval-bleu-args", json.loads(self.cfg.eval_bleu_args), ALL)
         return self._model
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,7 +228,7 @@ show_flags_in_help(
     ParallelDecodingOptions,
     {name: one.choices for name, one in OPTIONS.items()} | {"decoding": tuple(DECODINGS)},
 )
-refuse_unknown_keywords(OPTIONS)
+refuse_unknown_keywords()
 
 # A registered name cannot be registered again; the plugin's task replaces fairseq's.
 TASK_REGISTRY.pop("translation", None)
