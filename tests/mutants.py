@@ -541,7 +541,7 @@ MUTANTS = [
         "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
-    m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
+    m("tree", PASSES, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
     m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores
