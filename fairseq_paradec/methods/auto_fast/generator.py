@@ -69,6 +69,11 @@ class AutoFastDecoder(MeasuringDecoder):
     ) -> list[list[dict[str, Any]]]:
         """Decode with the candidate of the batch's bin; measure if the bin has none yet."""
         where = bin_of(row.source for row in rows)
+        if any(row.given for row in rows):  # what they take says nothing about other batches
+            if where not in self._choices:
+                self._look_up(where, rules.device)
+            self._chosen = self._choices.get(where, GREEDY)
+            return self._decode_by(self._chosen, net_input, rows, rules)
         if where not in self._choices:
             self._look_up(where, rules.device)
         self._chosen = self._choices.get(where)
@@ -83,6 +88,11 @@ class AutoFastDecoder(MeasuringDecoder):
             taken = self._now(rules.device) - begin
             self._keep_watch(where, self._chosen, taken, greedy_passes(rows))
         return hypos
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether its candidates are all lossless."""
+        return self.lossless
 
     def _keep_watch(self, where: Bin, label: str, seconds: float, passes: int) -> None:
         """Return the bin to greedy search if the choice is slower.
