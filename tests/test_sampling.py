@@ -81,7 +81,7 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
     dtype = torch.float32 if name == "native" else torch.float64
     task, model = built("default", dtype)
     models = [model, built("default", dtype, seed=4)[1]][:count]
-    args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, beam=5, **own)
+    args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, **own)
     args.drafter_path = lend(task, model, drafter("default", kind, dtype))
     args.stats_file = str(tmp_path / "stats.jsonl")
     generator = task.build_generator(models, args)
@@ -118,7 +118,14 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
 
 def test_fairseqs_commands_take_sampling_without_beam() -> None:
     both = "--decoding assisted --sampling"
-    for words, beam in {both: 1, f"{both} --beam 4 --nbest 4": 4, both[:19]: 5}.items():
+    for words, beam in {
+        both: 1,
+        f"{both} --beam 4 --nbest 4": 4,
+        "--decoding assisted": 1,
+        "--decoding assisted --beam 5": 5,
+        "--decoding beam": 5,
+        "--decoding auto_fast --latency-budget-ms 9": 5,
+    }.items():
         given = [str(DEMO), "--path", "model.pt", *words.split()]
         parsed = options.parse_args_and_arch(options.get_generation_parser(), given)
         assert parsed.beam == beam

@@ -197,25 +197,33 @@ def show_flags_in_help(title: str, flags: Any, choices: Mapping[str, Sequence[st
     wrap_once(options, "parse_args_and_arch", wrap, fix="show_flags_in_help")
 
 
-def sample_without_beam(decodings: Collection[str]) -> None:
-    """Let some decodings be asked for ``--sampling`` without ``--beam 1``.
+class _Default(int):
+    """fairseq's default beam, which nobody gave."""
 
-    fairseq 0.12 asserts that ``--nbest`` is ``--beam`` under ``--sampling``, before it asks the
-    task. These decodings sample one output or refuse, and count fairseq's default beam as not
-    given. With the others the error says what to give.
+
+def greedy_by_default(decodings: Collection[str]) -> None:
+    """Let the beam of some decodings be 1 unless ``--beam`` is given; fairseq's default is 5.
+
+    fairseq 0.12 also asserts that ``--nbest`` is ``--beam`` under ``--sampling``, before it asks
+    the task. These decodings sample one output or refuse. With the others the error says what to
+    give.
 
     Args:
         decodings: values of ``--decoding``.
     """
-    default = GenerationConfig().beam
+    default = _Default(GenerationConfig().beam)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
+        def parse(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+            if parser.get_default("beam") == default:
+                parser.set_defaults(beam=default)
+            parsed = original(parser, *args, **kwargs)
             found = parsed[0] if isinstance(parsed, tuple) else parsed
+            if type(getattr(found, "beam", None)) is _Default:
+                budget = getattr(found, "latency_budget_ms", None)  # then the beam is a candidate
+                greedy = getattr(found, "decoding", "") in decodings and budget is None
+                found.beam = 1 if greedy else int(default)
             samples = getattr(found, "sampling", False)
-            if samples and found.beam == default and getattr(found, "decoding", "") in decodings:
-                found.beam = 1
             if samples and found.nbest != found.beam:
                 raise option_error(
                     "--sampling",
@@ -227,7 +235,7 @@ def sample_without_beam(decodings: Collection[str]) -> None:
 
         return parse
 
-    wrap_once(options, "parse_args_and_arch", wrap, fix="sample_without_beam")
+    wrap_once(options, "parse_args_and_arch", wrap, fix="greedy_by_default")
 
 
 def honour_bf16() -> None:

@@ -67,6 +67,27 @@ def refuse_unknown_keywords(options: Collection[str]) -> None:
     wrap_once(hub_utils.GeneratorHubInterface, "generate", wrap)
 
 
+def hub_is_greedy_by_default(decodings: Collection[str]) -> None:
+    """Let the beam of some decodings be 1 in the hub unless it is given; fairseq's default is 5.
+
+    Args:
+        decodings: values of ``decoding``.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def translate(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+            own = getattr(self.task.cfg, "decoding", None)
+            budget = kwargs.get("latency_budget_ms")  # then the beam is a candidate
+            if not args and kwargs.get("decoding", own) in decodings and budget is None:
+                kwargs.setdefault("beam", 1)
+            return original(self, given, *args, **kwargs)
+
+        return translate
+
+    for name in ("translate", "generate"):
+        wrap_once(hub_utils.GeneratorHubInterface, name, wrap, fix="hub_is_greedy_by_default")
+
+
 def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse names that are not known; ``where`` they were given.
 

@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..compat.checkpoints import OVERRIDES
-from ..compat.command_line import sample_without_beam, show_flags_in_help
-from ..compat.hub import refuse_unknown, refuse_unknown_keywords
+from ..compat.command_line import greedy_by_default, show_flags_in_help
+from ..compat.hub import hub_is_greedy_by_default, refuse_unknown, refuse_unknown_keywords
 from ..errors import UsageError, option_error
 from ..methods.configure import configure
 from ..methods.registry import DECODINGS, METHODS
@@ -224,7 +224,9 @@ def _keep_pair(cfg: Any) -> None:
         whole.task.source_lang, whole.task.target_lang = cfg.source_lang, cfg.target_lang
 
 
-sample_without_beam(METHODS)
+GREEDY = [name for name, method in METHODS.items() if not method.beam]
+greedy_by_default(GREEDY)
+hub_is_greedy_by_default(GREEDY)
 show_flags_in_help(
     "fairseq_paradec (parallel decoding)",
     ParallelDecodingOptions,
