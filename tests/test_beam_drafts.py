@@ -1,6 +1,8 @@
 """Beam search with drafts: fairseq's n-best lists, and the passes of its slow twin."""
 
 import argparse
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,12 @@ from reference.greedy import Rules
 from support import assisted
 from support.beam_drafts import assert_same, decoder, fairseqs, twin
 from support.builders import Limits, batch, built, source_rows
+from support.exact import watched
 from support.multiword import PREFIXES
 
+from fairseq_paradec.analysis.trace_records import read_sentence
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)
 LIMITS = {
@@ -154,3 +159,74 @@ def test_the_twin_by_hand() -> None:
     assert passes == [paper.Pass(0, 2, 3, 5)]
     finished, passes = paper.search(verify, draft, rules, beam=2, depth=1)
     assert passes == [paper.Pass(0, 1, 2, 3), paper.Pass(2, 1, 1, 2)]
+
+
+def test_the_audit_compares_all_hypotheses(caplog: pytest.LogCaptureFixture) -> None:
+    """With fairseq's of the same beam; prefixes and limits by source length are the same."""
+    limits = Limits(max_len_a=1.0, max_len_b=3)
+    found, task, model = decoder("default", "noisy", torch.float32, 4, limits, audit=True)
+    sample = batch(task, RAGGED, seed=2)
+    hypos = task.inference_step(found, [model], sample, prefix_tokens=PREFIXES)
+    assert (found.audit.sentences, found.audit.identical) == (4, 4)
+    assert found.audit.closing_line().startswith(
+        "audit: 4 of 4 sentences identical to fairseq's --beam 4"
+    )
+    hypos[1][2], hypos[1][3] = hypos[1][3], hypos[1][2]
+    del hypos[2][3]
+    verdicts = found.audit.compare(sample, hypos, PREFIXES)
+    assert [one["identical"] for one in verdicts] == [True, False, False, True]
+    assert [one.get("hypothesis") for one in verdicts] == [None, 2, 3, None]
+    assert verdicts[2]["position"] == 0
+    assert not any(one.get("tie") for one in verdicts) and found.audit.beyond == 2
+    assert "differs from fairseq's --beam 4 from hypothesis 3, token" in caplog.text
+
+
+def test_an_audit_calls_a_close_decision_a_tie() -> None:
+    """Of equal words any may be the first: the model's rows of two words are made the same."""
+    task, model = built("default", torch.float32)
+    model = copy.deepcopy(model)
+    words = model.decoder.output_projection.weight
+    words.data[4:] = words.data[4:].repeat_interleave(2, dim=0)[: len(words) - 4]
+    flags = {"decoding": "self_draft", "beam": 3, "audit": True, "drafter_dtype": "fp32"}
+    limits = Limits(max_len_b=6)
+    flags |= {"engine_dtype": "bf16"}
+    found = task.build_generator([model], argparse.Namespace(**limits.flags(), **flags))
+    sample = batch(task, RAGGED, seed=2)
+    hypos = fairseqs(task, [model], sample, 3, limits)
+    hypos[0][0], hypos[0][1] = hypos[0][1], hypos[0][0]
+    (first, *_) = found.audit.compare(sample, hypos)
+    assert first["tie"] and first["gap"] < 1e-4 and found.audit.ties == 1
+
+
+def test_a_trace_is_the_best_hypothesis_pass_by_pass(tmp_path: Path) -> None:
+    """What was drafted of it was accepted; passes after its end are for other hypotheses."""
+    path = tmp_path / "trace.jsonl"
+    flags = {"trace_file": str(path), "block_size": 3}
+    found, task, model = decoder("default", "noisy", torch.float64, 4, Limits(), **flags)
+    hypos = task.inference_step(found, [model], batch(task, RAGGED, seed=2))
+    for (_, record), (best, *_) in zip(read(str(path)), hypos, strict=True):
+        assert not record["lossless"] and record["decoder_passes"] == best["steps"]
+        sentence = read_sentence(record, "here")
+        assert sentence.output == record["output"]
+        scores = [score for one in record["trace"] for score in one["log_probs"]]
+        assert scores == pytest.approx(best["positional_scores"].tolist(), abs=1e-4)
+        for one in record["trace"]:
+            assert one["draft"] == one["verifier"][:-1]
+            assert all(own >= 0 for own in one["draft_ranks"]) and one["num_nodes"] > 0
+            apart = zip(one["log_probs"], one["runner_up_log_probs"], strict=True)
+            assert all(ours != other for ours, other in apart)
+
+
+@pytest.mark.parametrize("kind", ["noisy", "other"])
+def test_a_pass_reads_what_is_new_alone(kind: str) -> None:
+    """Paths of live hypotheses stay cached, and so do drafts behind them."""
+    limits = Limits(max_len_b=14)
+    found, task, model = decoder("default", kind, torch.float64, 5, limits, block_size=5)
+    widths: list[int] = []
+    step = found.scorer.step
+    found.scorer.step = lambda tokens, mask: widths.append(tokens.size(1)) or step(tokens, mask)
+    for seed in range(4):
+        widths.clear()
+        rows = watched(task, found, [model], batch(task, (6,), seed=seed))
+        assert widths == [one.num_nodes for one in rows[0].row.passes]
+        assert len(widths) > 2

@@ -89,7 +89,9 @@ class Nodes:
         for parent, word in zip(path, [*found.words, eos], strict=True):
             tokens, scores, end = self.known[parent]
             found.word_scores.append(end if word == eos else scores[tokens.index(word)])
-            other = 1 if tokens[0] == word else 0
+            rank = tokens.index(word) if word in tokens else len(tokens)
+            found.ranks.append(rank)
+            other = 1 if rank == 0 else 0
             found.runners_up.append((tokens[other], scores[other]))
         return found
 

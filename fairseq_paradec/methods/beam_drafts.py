@@ -6,6 +6,7 @@ The output is that of fairseq's ``--beam N``: n-best lists, order and scores. Se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from ..decoding.beam import Extension
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
 from ..decoding.row import Row
 from ..decoding.token_rules import Best, Positions, TokenRules
-from ..decoding.written import Results
+from ..decoding.written import Results, Written
 from ..errors import nan_error
-from ..records import PassRecord
+from ..records import PassRecord, PassTokens
 from ..target_order import TargetOrder
 from .assisted import AssistedDecoder
 from .multiword_beam import extend
@@ -47,8 +48,10 @@ class BeamAssistedDecoder(AssistedDecoder):
         hypos = []
         for row in rows:
             passes = rounds[row.index]
-            hypos.append(results.fill(row, finished[row.index], len(passes), rules.device))
-            row.passes = _records(passes, len(row.tokens))
+            some = finished[row.index]
+            hypos.append(results.fill(row, some, len(passes), rules.device))
+            best = max(some, key=results.rank)
+            row.passes = _records(passes, best, self.eos, self.record_tokens)
         return hypos
 
     def _search(
@@ -83,12 +86,33 @@ class BeamSelfDraftDecoder(BeamAssistedDecoder, SelfDraftDecoder):
     """``--decoding self_draft --beam N``, for N above 1."""
 
 
-def _records(rounds: Sequence[Round], length: int) -> list[PassRecord]:
-    """Return the passes of a sentence as its best hypothesis has them, of this length."""
-    records = []
+def _records(rounds: Sequence[Round], best: Written, eos: int, traced: bool) -> list[PassRecord]:
+    """Return the passes of a sentence as its best hypothesis has them.
+
+    Args:
+        rounds: of the sentence.
+        best: the hypothesis.
+        eos: ``</s>``.
+        traced: keep each pass's tokens. Those that were drafted are the hypothesis' own; others of
+            the tree are not among them.
+    """
+    words, records = [*best.words, eos], []
     for start, depth, steps, nodes in rounds:
-        begin, end = min(start, length), min(start + steps, length)
-        records.append(
-            PassRecord(begin, depth, max(0, end - begin - 1), end - begin, num_nodes=nodes)
-        )
+        begin, end = min(start, len(words)), min(start + steps, len(words))
+        kept = max(0, end - begin - 1)
+        record = PassRecord(begin, depth, kept, end - begin, num_nodes=nodes)
+        records.append(record)
+        if traced:
+            here, drafted = slice(begin, end), slice(begin, begin + kept)
+            scores, others = best.word_scores, best.runners_up[here]
+            possible = [math.isfinite(score) for _, score in others]
+            record.tokens = PassTokens(
+                words[drafted],
+                words[here],
+                scores[here],
+                [o if ok else None for (o, _), ok in zip(others, possible, strict=True)],
+                [s if ok else None for (_, s), ok in zip(others, possible, strict=True)],
+                scores[drafted],
+                best.ranks[drafted],
+            )
     return records
