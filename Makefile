@@ -2,9 +2,10 @@
 # make demo    set up what is missing, then translate 100 sentences by several decoders;
 #              TEXT="A dog runs." is translated, too
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
-# make test-slow   the other tests: pipelines, compiling, several processes, browser
+# make test-slow   the other tests: pipelines, several processes, browser
 # make mutants   change the package in one place after another: do the fast tests notice?
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
+# make wheel   a manylinux_2_28 wheel with the native libraries, and an sdist, into dist/
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
 # that a checkout whose own path has spaces works.
@@ -50,7 +51,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo test test-slow mutants test-gpu force
+.PHONY: help setup demo test test-slow mutants test-gpu wheel force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -74,6 +75,16 @@ mutants: $(STAMP)
 test-gpu: $(STAMP)
 	"$(VPY)" -m pytest tests/gpu --device cuda $(ARGS)
 
+# The wheel is built from the sdist. auditwheel checks which symbols of glibc and libstdc++ the
+# libraries use; libgomp is torch's, so that a process has one pool of threads.
+wheel: $(STAMP)
+	rm -rf build dist
+	"$(VPY)" -m build --no-isolation --outdir build
+	mkdir -p dist && mv build/*.tar.gz dist
+	PATH="$$(cd "$(VENV)" && pwd)/bin:$$PATH" "$(VPY)" -m auditwheel repair --exclude libgomp.so.1 \
+	    --plat "manylinux_2_28_$$(uname -m)" --wheel-dir dist build/*.whl
+	@ls -l dist
+
 # A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
 ifneq ($(origin PYTHON),file)
 ifneq ($(shell "$(PYTHON)" $(MINOR)),$(shell "$(VPY)" $(MINOR)))
@@ -83,7 +94,7 @@ endif
 
 # The stamp is written last. $(UNFINISHED) lies there in between, because pip takes a package whose
 # copying was cut short for an installed one: after an interruption the environment starts empty.
-$(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/csrc/*)
+$(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/engine/csrc/*)
 	@command -v "$(PYTHON)" >/dev/null || { \
 	    echo "setup: no interpreter '$(PYTHON)': install Python 3.11 or 3.12, or give one: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }

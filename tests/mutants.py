@@ -41,13 +41,13 @@ def m(area: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(area, file, old, new, tests or TABLE)
 
 
-LOOP, ROW = "decoding/loop.py", "decoding/row.py"
-RULES, ACCEPT = "decoding/token_rules.py", "decoding/acceptance.py"
-CACHE, MASKS = "decoding/engine/cache.py", "decoding/engine/masks.py"
-LOCAL, BLOCK = "decoding/engine/local.py", "decoding/engine/block.py"
-ENSEMBLE, PROJECTION = "decoding/engine/scorers.py", "decoding/engine/projection.py"
-GATHER, BEAM = "decoding/engine/gather.py", "decoding/written.py"
-PASSES, NATIVE = "decoding/engine/native/passes.py", ("test_native.py", *TABLE)
+LOOP, ROW, GIVEN = "decoding/loop.py", "row.py", "decoding/given.py"
+RULES, ACCEPT = "token_rules.py", "decoding/acceptance.py"
+CACHE, MASKS = "engine/cache.py", "engine/masks.py"
+LOCAL, BLOCK = "engine/local.py", "engine/block.py"
+ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
+GATHER, BEAM = "engine/gather.py", "decoding/written.py"
+PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
@@ -61,19 +61,25 @@ DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
 
 MUTANTS = [
     # corpora in parts
-    m("corpus", "corpus/parts.py", "for name in before | settings", "for name in settings", CORPUS),
+    m(
+        "corpus",
+        "translator/corpus/parts.py",
+        "for name in before | settings",
+        "for name in settings",
+        CORPUS,
+    ),
     m("corpus", "cli/translate_corpus.py", "if path.is_file():", "if False:", CORPUS),
     # imported models
     m(
         "import",
-        "importing/foreign.py",
+        "translator/importing/foreign.py",
         "read[end] = 0.0 if",
         "read[end] *= 0.5 if",
         "test_importing.py",
     ),
     m(
         "import",
-        "importing/hugging_face.py",
+        "translator/importing/hugging_face.py",
         'given.get("renormalize_logits") else None',
         'given.get("renormalise") else None',
         "test_importing.py",
@@ -114,6 +120,30 @@ MUTANTS = [
         ROW,
         "return self.limit + 1 - len(self.tokens)",
         "return self.limit - len(self.tokens)",
+    ),
+    # earlier outputs as drafts
+    m("given", GIVEN, "if not tokens:\n        return 0", "if not tokens:\n        return 1"),
+    m("given", GIVEN, "given[at - 2 : at]) == last", "given[at - 2 : at])[-1:] == last[-1:]"),
+    m("given", GIVEN, "(abs(at - place), -at)", "-at"),
+    m("given", GIVEN, "(abs(at - place), -at)", "(abs(at - place), at)", "test_given.py"),
+    m("given", GIVEN, "given[at : at + row.room - 1]", "given[at : at + row.room]"),
+    m("given", GIVEN, "return [*given[:end], self.eos]", "return [*given[:end]]"),
+    m("given", GIVEN, "[at + n for at, n in zip(", "[at for at, n in zip("),
+    m("given", GIVEN, "verdict._replace(own=self.own)", "verdict"),
+    m("given", GIVEN, "self.places = [self.places[b] for b in stay]", "pass"),
+    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own"),
+    m(
+        "given",
+        SELF_DRAFT,
+        "if self.scorer.joined:\n            self.sizes",
+        "if False:\n            self.sizes",
+    ),
+    m(
+        "given",
+        "methods/base.py",
+        "self.lossless and type(self.acceptance()) is ExactMatch",
+        "True",
+        "test_given.py",
     ),
     # rollback, rows that leave
     m(
@@ -428,13 +458,13 @@ MUTANTS = [
     ),
     m("assisted", WRITING, "[len(tokens) - 1 for tokens in new]", "[width - 1 for tokens in new]"),
     m("assisted", WRITING, "starts = [start + 1 for start in starts]", "pass"),
-    m("assisted", "csrc/write.h", "!(sums[b] >= to.least)", "!(sums[b] > -9e9f)"),
+    m("assisted", "engine/csrc/write.h", "!(sums[b] >= to.least)", "!(sums[b] > -9e9f)"),
     m("assisted", ASSISTED, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     m("assisted", SELF_DRAFT, "self.scorer.keep(lengths)", "pass"),
-    m("assisted", "decoding/engine/chunk.py", "if not self.joined:", "if True:"),
+    m("assisted", "engine/chunk.py", "if not self.joined:", "if True:"),
     m(
         "assisted",
-        "decoding/engine/chunk.py",
+        "engine/chunk.py",
         "if self._joined_at != other.gathered:",
         "if self._joined_at is None:",
         "test_changed_weights.py",
@@ -442,36 +472,43 @@ MUTANTS = [
     # native passes
     m(
         "native",
-        "csrc/stack.h",
+        "engine/csrc/stack.h",
         "token.place + 1 : start + seen[j];",
         "token.place + 2 : start + seen[j];",
         *NATIVE,
     ),
     m(
         "native",
-        "csrc/stack.h",
+        "engine/csrc/stack.h",
         "own_row = chunk.own_rows == nullptr ? b : chunk.own_rows[b];",
         "own_row = b;",
         *NATIVE,
     ),
     m(
         "native",
-        "csrc/stack.h",
+        "engine/csrc/stack.h",
         "begin = begins == nullptr ? 0 : begins[row];",
         "begin = 0;",
         *NATIVE,
     ),
-    m("native", "csrc/layers.h", "seen.mask == nullptr || seen.mask[slot] != 0", "true", *NATIVE),
-    m("native", "csrc/choose.h", "if (limits & ONLY_END) only(rules.end);", "", *NATIVE),
+    m("native", "engine/csrc/layers.h", "if (seen.mask[t + i] == 0)", "if (false)", *NATIVE),
+    m("native", "engine/csrc/layers.h", "(size_t)seen.at(first + i) * size", "0", *NATIVE),
+    m("native", "engine/csrc/choose.h", "if (limits & ONLY_END) only(rules.end);", "", *NATIVE),
     m(
         "native",
-        "csrc/choose.h",
+        "engine/csrc/choose.h",
         "load(y + v) > splat(score)",
         "load(y + v) >= splat(score)",
         *NATIVE,
     ),
-    m("native", "csrc/choose.h", "return peak + std::log(sum(total));", "return peak;", *NATIVE),
-    m("native", "csrc/linear.h", "load(scales + h * LANES)", "load(scales)", *NATIVE),
+    m(
+        "native",
+        "engine/csrc/choose.h",
+        "return peak + std::log(sum(total));",
+        "return peak;",
+        *NATIVE,
+    ),
+    m("native", "engine/csrc/linear.h", "load(scales + h * LANES)", "load(scales)", *NATIVE),
     m("native", PASSES, "self.source_rows = [self.source_rows[i] for i in index]", "pass", *NATIVE),
     m(
         "native",
@@ -484,15 +521,21 @@ MUTANTS = [
     m("tree", MASKS, "tree.sees.scatter(2, own[:, :, None], True)", "tree.sees", *TREES),
     m(
         "tree",
-        "decoding/engine/compiled_pass.py",
-        "            or isinstance(mask, Tree)\n",
-        "",
+        "engine/csrc/stack.h",
+        "slot == token.place) path[extra++]",
+        "false) path[extra++]",
         *TREES,
     ),
-    m("tree", "csrc/stack.h", "slot == token.place) path[extra++]", "false) path[extra++]", *TREES),
-    m("tree", "csrc/layers.h", "std::fill(scores + count, scores + last, -INFINITY);", "", *TREES),
+    m("tree", "engine/csrc/layers.h", "i < until ? i : path[i - until]", "i", *TREES),
+    m(
+        "tree",
+        "engine/csrc/layers.h",
+        "i < seen.extra; ++i) add(seen.until + i, seen.path[i])",
+        "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
+        *TREES,
+    ),
     m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
-    m("tree", "csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
+    m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores
     m(

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from support.commands import DEMO, ROOT
@@ -16,7 +15,7 @@ PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"`([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL))
 METHOD, REGISTRY, TEST = (
     "fairseq_paradec/methods/echo.py",
-    "fairseq_paradec/methods/registry.py",
+    "fairseq_paradec/registry.py",
     "tests/test_echo.py",
 )
 
@@ -57,7 +56,7 @@ def home(tmp_path_factory):
     (home / METHOD).write_text(BLOCKS[METHOD], encoding="utf-8")
     table = (home / REGISTRY).read_text(encoding="utf-8")
     assert table.count("_ENTRIES = (\n") == 1
-    table = table.replace("_ENTRIES = (\n", "_ENTRIES = (\n" + BLOCKS[REGISTRY])
+    table = table.replace("_ENTRIES = (\n", "_ENTRIES = (\n" + BLOCKS[REGISTRY] + ",")
     (home / REGISTRY).write_text(table, encoding="utf-8")
     (home / "demo").symlink_to(DEMO)
     (home / "runs").mkdir()
@@ -159,9 +158,8 @@ def elsewhere(tmp_path_factory):
     code = BLOCKS[METHOD].replace("from ..", "from fairseq_paradec.")
     code = code.replace("from .base", "from fairseq_paradec.methods.base")
     (package / "echo.py").write_text(code, encoding="utf-8")
-    entry = textwrap.dedent(BLOCKS[REGISTRY]).rstrip().rstrip(",")
-    entry = entry.replace('".echo.', '"paradec_echo.echo.')
-    needed = "from fairseq_paradec.methods.registry import Method"
+    entry = BLOCKS[REGISTRY].replace('".echo.', '"paradec_echo.echo.')
+    needed = "from fairseq_paradec.registry import Method"
     (package / "entry.py").write_text(f"{needed}\n\nMETHOD = {entry}\n", encoding="utf-8")
     pip = "pip install --quiet --no-index --no-build-isolation --no-deps --target"
     run(source, "-m", *pip.split(), home, source)

@@ -9,12 +9,12 @@ from support.benchmarks import benchmark
 from support.commands import DEMO, fairseq, succeed
 from support.tables import refused, run, table, write
 
-from fairseq_paradec.analysis import by_length, likelihood, ngrams
-from fairseq_paradec.analysis.agreement import Pair, contrastive_pairs
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, block_points
-from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.analysis.timing import Spread
-from fairseq_paradec.cli import text_files
+from fairseq_paradec.lab.analysis import by_length, likelihood, ngrams
+from fairseq_paradec.lab.analysis.agreement import Pair, contrastive_pairs
+from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, block_points
+from fairseq_paradec.lab.analysis.blocks import block_sizes
+from fairseq_paradec.lab.analysis.timing import Spread
+from fairseq_paradec.lab.commands import text_files
 
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq_paradec.analysis.trace_records import read_sentence
 from reference import beam_drafts as paper
 from reference.greedy import Rules
 from support import assisted
@@ -15,7 +16,6 @@ from support.builders import Limits, batch, built, source_rows
 from support.exact import watched
 from support.multiword import PREFIXES
 
-from fairseq_paradec.analysis.trace_records import read_sentence
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.records import read
 

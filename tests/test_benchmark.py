@@ -20,18 +20,18 @@ from pytest import approx
 from support.builders import sources, task_for, tiny_model
 from support.commands import DEMO
 
-from fairseq_paradec.analysis import quality
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label, tables
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding import audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import benchmark, documents, judge, loading, machine, systems
-from fairseq_paradec.measure.journal import Journal
-from fairseq_paradec.measure.peers import numbers_of_threads
-from fairseq_paradec.measure.specs import Spec, read, split_label
-from fairseq_paradec.measure.systems import FairseqSystem, Models, Output
-from fairseq_paradec.measure.timings import Benchmark, Plan
-from fairseq_paradec.measure.transformers_peer import converted, transformers_systems
+from fairseq_paradec.lab.analysis import quality
+from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, label, tables
+from fairseq_paradec.lab.measure import benchmark, documents, judge, loading, machine, systems
+from fairseq_paradec.lab.measure.journal import Journal
+from fairseq_paradec.lab.measure.peers import numbers_of_threads
+from fairseq_paradec.lab.measure.specs import Spec, read, split_label
+from fairseq_paradec.lab.measure.systems import FairseqSystem, Models, Output
+from fairseq_paradec.lab.measure.timings import Benchmark, Plan
+from fairseq_paradec.lab.measure.transformers_peer import converted, transformers_systems
 
 MODEL = str(DEMO / "model.pt")
 SCHEMA = Path(documents.__file__).with_name("benchmark.schema.json")
@@ -98,7 +98,7 @@ def test_the_document_fits_its_schema(document):
     for system in document["systems"]:
         engine = "fairseq" if system["command"].startswith("beam") else "native"
         assert system["engine"] == ("ctranslate2" if system["promise"] == "peer" else engine)
-        assert system["engine_dtype"] == system["dtype"] and not system["compiled"]
+        assert system["engine_dtype"] == system["dtype"]
         exact = system["promise"] in ("exact", "other dtype")
         assert system["lossless"] == exact or system["promise"] == "peer"
 
@@ -222,7 +222,7 @@ def clock(monkeypatch, quiet):
     """A clock that only fakes move."""
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr("fairseq_paradec.measure.rounds.time", clock)
+    monkeypatch.setattr("fairseq_paradec.lab.measure.rounds.time", clock)
     return clock
 
 
@@ -405,7 +405,9 @@ def test_references_are_the_raw_text_of_the_data_folder(tmp_path):
 
 
 def test_a_broken_off_run_goes_on_and_measures_nothing_twice(clock, tmp_path, monkeypatch):
-    memory = "fairseq_paradec.measure.machine.with_peak_memory"  # of real processes: never the same
+    memory = (
+        "fairseq_paradec.lab.measure.machine.with_peak_memory"  # of real processes: never the same
+    )
     monkeypatch.setattr(memory, lambda work, device: (work(), 1.0))
 
     def run(journal, most=10**9):

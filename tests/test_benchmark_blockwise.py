@@ -10,11 +10,11 @@ from support.commands import DEMO
 from support.losses import build
 from support.tables import run
 
-from fairseq_paradec.measure import acceptance
-from fairseq_paradec.measure.specs import read
-from fairseq_paradec.measure.systems import FairseqSystem, Models
-from fairseq_paradec.models.heads import heads_only
-from fairseq_paradec.tasks import loading
+from fairseq_paradec.lab.measure import acceptance
+from fairseq_paradec.lab.measure.specs import read
+from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
+from fairseq_paradec.plugin.models.heads import heads_only
+from fairseq_paradec.plugin.tasks import loading
 
 MODEL, ARCH = str(DEMO / "model.pt"), "blockwise_transformer"
 

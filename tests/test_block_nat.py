@@ -25,11 +25,15 @@ from support.chance import assert_drawn, assert_uniform
 from support.losses import build, logged, pairs, rows_of, same_weights, teach
 from torch import Tensor
 
-from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss, BlockNatLossConfig, blocks
-from fairseq_paradec.criterions.projected_cross_entropy import projected_cross_entropy
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models import block_nat
-from fairseq_paradec.models.block_nat import MASK, BlockNatModel
+from fairseq_paradec.plugin.models import block_nat
+from fairseq_paradec.plugin.models.block_nat import MASK, BlockNatModel
+from fairseq_paradec.training.criterions.block_nat_loss import (
+    BlockNatLoss,
+    BlockNatLossConfig,
+    blocks,
+)
+from fairseq_paradec.training.criterions.projected_cross_entropy import projected_cross_entropy
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 

@@ -18,9 +18,9 @@ from support.exact import RAGGED, check, outputs_of, refused, scored
 
 from fairseq_paradec.decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models.heads import heads_only
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
-from fairseq_paradec.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.plugin.models.heads import heads_only
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
 
 ARCH = "blockwise_transformer"
 

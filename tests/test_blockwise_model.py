@@ -13,10 +13,10 @@ from support.chance import assert_uniform
 from support.losses import build, logged, pairs, rows_of, same_weights, teach
 from torch import nn
 
-from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models.heads import BlockHeads
+from fairseq_paradec.plugin.models.heads import BlockHeads
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 

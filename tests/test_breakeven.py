@@ -9,7 +9,11 @@ import torch
 from support.builders import collate
 from support.commands import DEMO
 
-from fairseq_paradec.analysis.break_even import (
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.decoding.assistant import AssistantDrafter
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis.break_even import (
     OWN,
     PAYS,
     PAYS_BELOW,
@@ -19,12 +23,8 @@ from fairseq_paradec.analysis.break_even import (
     at,
     pays_from,
 )
-from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.decoding.assistant import AssistantDrafter
-from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import breakeven, told
-from fairseq_paradec.measure.passes.models import random_pair
+from fairseq_paradec.lab.measure import breakeven, told
+from fairseq_paradec.lab.measure.passes.models import random_pair
 
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--rounds", "2", "--busy"]
 

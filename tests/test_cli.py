@@ -13,7 +13,7 @@ from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli import main
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.measure import lossless
+from fairseq_paradec.lab.measure import lossless
 
 LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "never-written.json"]
 
@@ -34,7 +34,9 @@ LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "n
 )
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("fairseq_paradec.cli.demo.DEFAULT_DATA", Path("site-packages/data-bin"))
+    monkeypatch.setattr(
+        "fairseq_paradec.lab.commands.demo.DEFAULT_DATA", Path("site-packages/data-bin")
+    )
     assert main.main(arguments) == 2
     captured = capsys.readouterr()
     assert all(word in captured.err.splitlines()[-1] for word in words), captured.err

@@ -22,10 +22,10 @@ from omegaconf import OmegaConf
 from support import commands
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, succeed
 
-from fairseq_paradec import compat
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.compat.command_line import _fill_languages
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.plugin import compat
+from fairseq_paradec.plugin.compat.command_line import _fill_languages
 
 WITH_PLUGIN = ("--user-dir", PLUGIN, "--cpu")
 NUMPY1 = Path(__file__).parent / "fixtures" / "numpy1.pt"

@@ -23,9 +23,9 @@ from support.commands import DEMO, ROOT, wait_until
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.cli.translate_corpus import worker
-from fairseq_paradec.corpus import cluster, crews, parts
-from fairseq_paradec.corpus.lines import Corpus
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.translator.corpus import cluster, crews, parts
+from fairseq_paradec.translator.corpus.lines import Corpus
 
 TEXT = [" ".join(line.split()[:4]) for line in (DEMO / "raw/demo.en").read_text().splitlines()]
 

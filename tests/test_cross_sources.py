@@ -5,8 +5,8 @@ import shutil
 from fairseq.data import Dictionary, data_utils
 from support.commands import DEMO
 
-from fairseq_paradec.cli.data.cross_sources import cross
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.training.commands.data.cross_sources import cross
 
 
 def test_sentences_are_cut_between_words():

@@ -16,9 +16,9 @@ from support.builders import DEMO, Limits, batch, built, collate, decode, source
 from support.tables import refused, run
 from support.trace_records import read, write
 
-from fairseq_paradec.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
-from fairseq_paradec.analysis.page import MARK
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
+from fairseq_paradec.lab.analysis.page import MARK
 
 record = functools.partial(trace_records.record, decoding="pj", source=["s", "</s>"])
 

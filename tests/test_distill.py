@@ -13,8 +13,8 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from support.commands import DEMO, fairseq, lines_of, succeed
 
-from fairseq_paradec.cli.distill.merge import loops
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.training.distill.merge import loops
 
 TEACHER = DEMO / "model.pt"
 EMPTY, TOO_LONG, SENTENCES = 3, 7, 72

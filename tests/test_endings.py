@@ -49,7 +49,7 @@ HERE = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
 FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
 CLOSED = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1)"
 DIES = f"""{HERE}
-from fairseq_paradec.tasks.translation import ParallelTranslationTask as Task
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask as Task
 original, left = Task.inference_step, [4]
 def step(*args, **kwargs):
     left[0] -= 1

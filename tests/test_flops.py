@@ -24,13 +24,13 @@ from support.trace_records import read
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_paradec.analysis import flops, training_flops
-from fairseq_paradec.analysis.flops import Heads, Shape, Stack
-from fairseq_paradec.cli import analyse_flops
-from fairseq_paradec.cli.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint
-from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
-from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
-from fairseq_paradec.measure.traits import traits
+from fairseq_paradec.lab.analysis import flops, training_flops
+from fairseq_paradec.lab.analysis.flops import Heads, Shape, Stack
+from fairseq_paradec.lab.commands import analyse_flops
+from fairseq_paradec.lab.commands.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint
+from fairseq_paradec.lab.measure.traits import traits
+from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
 
 #: The outputs' limit.
 LONGEST = 16

@@ -18,9 +18,9 @@ from support.builders import DEMO_DRAFTER, Limits, batch, built, lend, save_draf
 from support.exact import RAGGED, check, refused
 from support.gad import SEED, Pair, lots, pair, run
 
-from fairseq_paradec.compat import loading
-from fairseq_paradec.decoding.engine.block import BlockScorer
+from fairseq_paradec.engine.block import BlockScorer
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.plugin.compat import loading
 
 #: Prefix lengths of four rows, call by call; the rows that stay for the next call.
 GROWTH: list[tuple[list[int], list[int]]] = [

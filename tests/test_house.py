@@ -8,42 +8,41 @@ import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
-BASE = {"errors", "extras", "images", "records", "target_order"}
+#: What lies below all rooms; a module of it may import the others of the ground.
+GROUND = {
+    "config",
+    "errors",
+    "extras",
+    "forks",
+    "model_checks",
+    "output",
+    "records",
+    "registry",
+    "row",
+    "target_order",
+    "text_files",
+    "token_rules",
+    "variants",
+}
+SEARCH = {"engine", "decoding", "methods"}
+CORE = {*SEARCH, "plugin", "translator", "cli"}
 
-#: room -> the rooms of the package that it may import, besides itself. A room is a folder or a
-#: module of fairseq_paradec; `__init__` is what fairseq runs on --user-dir.
+#: room -> the rooms that it may import, besides itself and the ground (docs/design.md).
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "extras": {"errors"},
-    "output": {"errors"},
-    "records": {"errors"},
-    "target_order": {"errors"},
-    "images": {"errors", "extras"},
-    "model_folder": {"errors"},
-    "corpus": {"errors", "extras"},
-    "forks": set(),
-    "options": BASE,
-    "compat": {"errors", "forks", "output"},
-    "encoders": {"errors", "extras", "images"},
-    "importing": {"errors", "extras", "encoders", "models", "model_folder"},
-    "analysis": BASE | {"output"},
-    "training": BASE | {"compat"},
-    "decoding": BASE | {"options", "forks"},
-    "models": BASE | {"compat"},
-    "criterions": BASE | {"models"},
-    "methods": BASE | {"options", "decoding", "output", "forks"},
-    "updates": {"errors"},
-    "tasks": BASE
-    | {"options", "compat", "decoding", "models", "criterions", "methods"}
-    | {"encoders", "updates"},
-    "measure": BASE | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"},
-    "translator": BASE | {"options", "compat", "methods", "tasks", "model_folder"},
-    "cli": BASE
-    | {"options", "compat", "decoding", "models", "methods", "tasks", "analysis"}
-    | {"measure", "model_folder", "output", "translator", "importing", "corpus", "encoders"}
-    | {"training"},
-    "__init__": {"compat", "criterions", "encoders", "models", "tasks", "translator"}
-    | {"methods", "options"},
+    "engine": set(),
+    "decoding": {"engine"},
+    "methods": {"engine", "decoding"},
+    "plugin": SEARCH,
+    "translator": {*SEARCH, "plugin"},
+    "cli": CORE,
+    "images": CORE,
+    "training": {*CORE, "images"},
+    "lab": {*CORE, "images", "training"},
+}
+#: What is no room: registration with fairseq, names of earlier versions, ``python -m``.
+DOORS = {
+    "__init__": {"images", "methods", "plugin", "training", "translator", "moved"},
+    "moved": set(),
     "__main__": {"cli"},
 }
 
@@ -64,71 +63,42 @@ def imports(path: Path, package: Path) -> Iterator[tuple[str, ...]]:
                 assert alias.name.split(".")[0] != package.name, f"{path}: not relative"
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_imports_go_one_way(room: str) -> None:
+def files_of(room: str) -> list[Path]:
+    """The files of a room, or of a module."""
     path = PLUGIN / room
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-    rooms = {one.stem for one in PLUGIN.iterdir()} & MAY_IMPORT.keys()
-    found = {
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+
+
+def rooms_of(room: str) -> set[tuple[str, str]]:
+    """The rooms that a room imports, with the file that does."""
+    return {
         (str(file.relative_to(PLUGIN)), parts[0])
-        for file in files
+        for file in files_of(room)
         for parts in imports(file, PLUGIN)
-        if parts[0] in rooms
+        if parts[0] in {*MAY_IMPORT, *DOORS, *GROUND} - {"__init__"}
     }
-    assert not {(file, to) for file, to in found if to not in MAY_IMPORT[room] | {room}}
 
 
-#: What measures, draws and runs experiments; docs/design.md draws the arrows.
-LAB = {"analysis", "measure"}
-#: The commands of the core, in cli/.
-CORE_COMMANDS = {
-    "__init__",
-    "main",
-    "arguments",
-    "machines",
-    "translate",
-    "translate_corpus",
-    "doctor",
-    "pack",
-    "import",
-}
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_go_down_only(room: str) -> None:
+    allowed = MAY_IMPORT[room] | GROUND | {room}
+    assert not {one for one in rooms_of(room) if one[1] not in allowed}
 
 
-def test_the_core_imports_nothing_of_the_lab() -> None:
-    core = [
-        path
-        for path in sorted(PLUGIN.rglob("*.py"))
-        if (room := path.relative_to(PLUGIN).parts[0]) not in LAB
-        and (room != "cli" or path.parent.name == "cli" and path.stem in CORE_COMMANDS)
-    ]
-    assert len(core) > 100
-    found = {(path.name, parts[:2]) for path in core for parts in imports(path, PLUGIN)}
-    assert not {one for one in found if one[1][0] in LAB}
+@pytest.mark.parametrize("module", sorted(GROUND))
+def test_the_ground_imports_no_room(module: str) -> None:
+    assert not {one for one in rooms_of(module) if one[1] not in GROUND}
 
 
-def test_the_search_and_the_engine_know_no_command() -> None:
-    for room in ("decoding", "methods"):
-        for path in sorted((PLUGIN / room).rglob("*.py")):
-            assert not {parts[0] for parts in imports(path, PLUGIN)} & {"cli", "tasks", *LAB}
-
-
-def test_the_engine_imports_nothing_of_the_search() -> None:
-    """But the rules of tokens, which lie below both."""
-    engine = PLUGIN / "decoding" / "engine"
-    inside = engine.relative_to(PLUGIN).parts
-    found = {
-        (path.name, ".".join(parts[:2]))
-        for path in sorted(engine.rglob("*.py"))
-        for parts in imports(path, PLUGIN)
-        if parts[:1] == ("decoding",) and parts[:2] != inside
-    }
-    assert found and {module for _, module in found} == {"decoding.token_rules"}
+@pytest.mark.parametrize("module", DOORS)
+def test_the_doors_import_what_they_open(module: str) -> None:
+    assert not {one for one in rooms_of(module) if one[1] not in GROUND | DOORS[module]}
 
 
 def test_every_room_is_known() -> None:
     rooms = {path.stem for path in PLUGIN.glob("*.py")}
     rooms |= {path.parent.name for path in PLUGIN.glob("*/__init__.py")}
-    assert rooms == MAY_IMPORT.keys()
+    assert rooms == MAY_IMPORT.keys() | DOORS.keys() | GROUND
 
 
 def test_no_test_imports_another() -> None:

@@ -30,10 +30,8 @@ from torch import Tensor
 from fairseq_paradec import images
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.images import Size
-from fairseq_paradec.models import image_transformer
-from fairseq_paradec.models.image_transformer import LocalSelfAttention, Window
-from fairseq_paradec.tasks import super_resolution
+from fairseq_paradec.images import Size, image_transformer, super_resolution
+from fairseq_paradec.images.image_transformer import LocalSelfAttention, Window
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 

@@ -18,8 +18,8 @@ from support.losses import build
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
-from fairseq_paradec.encoders.sentencepiece_pair import SentencepiecePair
-from fairseq_paradec.model_folder import read
+from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
+from fairseq_paradec.translator.model_folder import read
 
 ARCHS = ("shallow_decoder", "block_nat_tiny")
 LENGTHS = (5, 9, 3, 12)

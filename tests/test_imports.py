@@ -83,3 +83,31 @@ before = s.f1_score
 import fairseq_paradec
 print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("sklearn")))"""
     assert json.loads(python(code))
+
+
+def test_a_name_of_an_earlier_version_is_the_module_of_today() -> None:
+    code = """
+import warnings
+import fairseq_paradec
+from fairseq_paradec.methods.base import ParallelDecoder
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from fairseq_paradec.methods.registry import METHODS
+    from fairseq_paradec.options import DecodingConfig
+    import fairseq_paradec.tasks.flags
+from fairseq_paradec import config, registry
+from fairseq_paradec.plugin.tasks import flags
+told = [str(one.message) for one in caught if one.category is DeprecationWarning]
+same = [METHODS is registry.METHODS, DecodingConfig is config.DecodingConfig,
+        sys.modules["fairseq_paradec.tasks.flags"] is flags,
+        flags.__spec__.name == flags.__name__ == "fairseq_paradec.plugin.tasks.flags"]
+print(json.dumps([same, told]))"""
+    same, told = json.loads(python(code))
+    assert same == [True] * 4
+    assert [text.split(" is ")[0] for text in told] == [
+        "fairseq_paradec.methods.registry",
+        "fairseq_paradec.options",
+        "fairseq_paradec.tasks",
+        "fairseq_paradec.tasks.flags",
+    ]
+    assert told[0].split()[2] == "fairseq_paradec.registry"

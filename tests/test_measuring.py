@@ -8,9 +8,9 @@ from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import modules
-from fairseq_paradec.measure.clock import Clock
-from fairseq_paradec.measure.update_speed import Spec
+from fairseq_paradec.lab.measure import modules
+from fairseq_paradec.lab.measure.clock import Clock
+from fairseq_paradec.lab.measure.update_speed import Spec
 
 
 class StandingClock(Clock):

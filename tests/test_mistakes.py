@@ -97,7 +97,7 @@ def test_other_programs_keep_their_tracebacks(wrong: str, tmp_path: Path) -> Non
     """Those that import the package, even from a folder named fairseq."""
     file = tmp_path / "fairseq" / "mine.py"
     file.parent.mkdir()
-    file.write_text(f"import sys\nimport fairseq_paradec.tasks\n{wrong}\n")
+    file.write_text(f"import sys\nimport fairseq_paradec.plugin.tasks\n{wrong}\n")
     run = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(file)!r})"
     result = run_python(run)
     assert (result.returncode, "Traceback" in result.stderr) == (1, True), result.stderr

@@ -15,9 +15,9 @@ from support import multiword
 from support.builders import Limits, batch, built, source_rows
 from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
 
-from fairseq_paradec.decoding.engine.native.beam import native_extend
-from fairseq_paradec.decoding.token_rules import Best
+from fairseq_paradec.engine.native.beam import native_extend
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.token_rules import Best
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 

@@ -10,7 +10,7 @@ import torch
 from support.builders import DEMO, Limits, batch, decode, task_for, tiny_model
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.tasks.loading import load
+from fairseq_paradec.plugin.tasks.loading import load
 
 #: Settings that fairseq-train of those years wrote, and that nothing reads any more.
 OLD_ARGS = {

@@ -8,16 +8,16 @@ from fairseq.sequence_generator import SequenceGenerator
 from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
 from support.commands import ROOT
 
-from fairseq_paradec import options
+from fairseq_paradec import config as options
+from fairseq_paradec.config import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import describe
 from fairseq_paradec.methods.base import Decoder
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
-from fairseq_paradec.methods.registry import DECODINGS, METHODS
-from fairseq_paradec.options import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.records import open_report
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.registry import DECODINGS, METHODS
 
 NAN = float("nan")
 SLIDING = {"jacobi_window": "sliding"}
@@ -42,7 +42,7 @@ GOOD = {
     "draft_confidence": 0.4,
     "draft_tree": 24,
 }
-ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
+ENGINE = {"engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}
 
 
@@ -115,12 +115,12 @@ def test_a_flag_is_used_or_refused(decoding):
 
 
 def test_a_switch_that_is_off_is_not_given():
-    off = {"adaptive_block": False, "compile": False, "audit": False}
+    off = {"adaptive_block": False, "audit": False}
     assert set(off) == set(options.SWITCHES)
     for decoding in ("auto", "beam", "greedy"):
         assert config(decoding=decoding, **off) == DecodingConfig(decoding)
-    task = argparse.Namespace(decoding="greedy", compile=True)
-    assert not configure(argparse.Namespace(compile=False), task).compile
+    task = argparse.Namespace(decoding="greedy", audit=True)
+    assert not configure(argparse.Namespace(audit=False), task).audit
 
 
 @pytest.mark.parametrize("name", ["block_size", *ENGINE, *REPORTS])

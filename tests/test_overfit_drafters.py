@@ -11,9 +11,9 @@ from support.gad import Pair, run
 from support.losses import build
 from support.overfit import SIZES, learn, sentences, targets_of
 
-from fairseq_paradec.criterions.block_nat_loss import BlockNatLoss
-from fairseq_paradec.criterions.blockwise_loss import BlockwiseLoss
-from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
+from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
+from fairseq_paradec.training.criterions.lean_cross_entropy import LeanCrossEntropy
 
 pytestmark = pytest.mark.slow
 

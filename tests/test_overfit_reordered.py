@@ -9,7 +9,7 @@ from support.builders import Limits, decode
 from support.losses import build
 from support.overfit import SIZES, learn, sentences, targets_of
 
-from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
+from fairseq_paradec.training.criterions.lean_cross_entropy import LeanCrossEntropy
 
 pytestmark = pytest.mark.slow
 

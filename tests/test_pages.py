@@ -1,7 +1,6 @@
 """README and docs: short, with commands and links that exist; the gallery is what it says."""
 
 import argparse
-import importlib
 import json
 import re
 import shlex
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.commands import ROOT
 
-from fairseq_paradec.cli import gallery
-from fairseq_paradec.cli.main import COMMANDS
+from fairseq_paradec.cli.main import COMMANDS, find
+from fairseq_paradec.lab.commands import gallery
 
 PAGES = [ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -36,7 +35,7 @@ def test_commands_and_links_of_a_page(page: Path):
         lexer.whitespace_split = True
         words = list(lexer)
         end = next((i for i, word in enumerate(words) if set(word) <= set("|>")), len(words))
-        module = importlib.import_module(f"fairseq_paradec.cli.{words[1].replace('-', '_')}")
+        module = find(words[1])
         parser = argparse.ArgumentParser(prog=line, exit_on_error=False)
         module.declare(parser)
         parser.parse_args(words[2:end])

@@ -6,8 +6,8 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 from support.recipes import contents, kill_at, read, succeed, write
 
-from fairseq_paradec.cli.data import captions
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.training.commands.data import captions
 
 NAME = "prepare_summarisation"
 SIDES = ("document", "summary")

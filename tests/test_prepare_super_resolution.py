@@ -10,8 +10,8 @@ from PIL import Image
 
 from fairseq_paradec import images
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.encoders.intensities import dictionary
 from fairseq_paradec.images import Size
+from fairseq_paradec.images.intensities import dictionary
 
 PARTS = ("train", "valid", "test")
 

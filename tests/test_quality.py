@@ -10,13 +10,13 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 from support.tables import table, write
 
-from fairseq_paradec.analysis import by_length, quality
-from fairseq_paradec.analysis.quality import ImageQuality, SummaryQuality, TranslationQuality
-from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.measure.text import plain_text, quality_of, text_language
+from fairseq_paradec.lab.analysis import by_length, quality
+from fairseq_paradec.lab.analysis.quality import ImageQuality, SummaryQuality, TranslationQuality
+from fairseq_paradec.lab.analysis.rouge import rouge
+from fairseq_paradec.lab.measure.text import plain_text, quality_of, text_language
 
 PAIR = Size(1, 2, 1)
 RNG = np.random.default_rng(3)

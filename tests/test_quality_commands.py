@@ -13,13 +13,13 @@ from support.image_data import image_folder, image_task
 from support.image_models import HEADS, save, tiny_image_model
 
 from fairseq_paradec import images
-from fairseq_paradec.analysis.rouge import rouge
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import acceptance, documents
-from fairseq_paradec.measure.loading import by_length, evenly
-from fairseq_paradec.measure.text import plain_text
-from fairseq_paradec.tasks import loading
+from fairseq_paradec.lab.analysis.rouge import rouge
+from fairseq_paradec.lab.measure import acceptance, documents
+from fairseq_paradec.lab.measure.loading import by_length, evenly
+from fairseq_paradec.lab.measure.text import plain_text
+from fairseq_paradec.plugin.tasks import loading
 
 #: Intensities of an image.
 COUNT = 64

@@ -18,9 +18,9 @@ from support.builders import MAX_POSITIONS, batch, source_rows, tiny_reordered, 
 from support.forward import full_forward
 from support.losses import pairs
 
-from fairseq_paradec.decoding.engine.step import StepScorer
+from fairseq_paradec.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
+from fairseq_paradec.plugin.models.reordered_transformer import ReorderedTransformer
 from fairseq_paradec.target_order import TargetOrder
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")

@@ -11,8 +11,8 @@ from support.stats_records import greedy
 from support.tables import refused, run
 from support.trace_records import one_pass, write
 
-from fairseq_paradec.analysis import report, speed_ups
-from fairseq_paradec.analysis.tally import BEYOND, Tally
+from fairseq_paradec.lab.analysis import report, speed_ups
+from fairseq_paradec.lab.analysis.tally import BEYOND, Tally
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}

@@ -10,10 +10,10 @@ import pytest
 import torch
 from support.commands import ROOT
 
-from fairseq_paradec.cli import results
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.measure import documents, machine
+from fairseq_paradec.lab.commands import results
+from fairseq_paradec.lab.measure import documents, machine
 
 
 def paradec(*arguments: object) -> int:

@@ -6,8 +6,8 @@ from fairseq.models.transformer import TransformerModel
 from support.builders import VARIANTS, batch, built, task_for, tiny_model
 from support.forward import LENGTHS, difference, full_forward, inputs_for, run_chunks, walk
 
-from fairseq_paradec.decoding.engine.chunk import ChunkScorer
-from fairseq_paradec.decoding.engine.scorers import build_scorer
+from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.scorers import build_scorer
 from fairseq_paradec.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")

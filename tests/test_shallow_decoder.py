@@ -15,9 +15,9 @@ from support.losses import build, pairs, same_weights, teach
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.methods.model_checks import is_block_nat
-from fairseq_paradec.methods.registry import ANY
-from fairseq_paradec.tasks.drafters import Drafters
+from fairseq_paradec.model_checks import is_block_nat
+from fairseq_paradec.plugin.tasks.drafters import Drafters
+from fairseq_paradec.registry import ANY
 
 VERIFIER = str(DEMO / "model.pt")
 NARROW = {"decoder_embed_dim": 8, "decoder_ffn_embed_dim": 12, "decoder_attention_heads": 4}

@@ -16,7 +16,7 @@ from support.exact import PREFIXES, RAGGED, check, watched
 from support.gad import Pair, pair, said_by
 from torch import Tensor
 
-from fairseq_paradec.decoding.engine.projection import DraftProjection
+from fairseq_paradec.engine.projection import DraftProjection
 from fairseq_paradec.errors import UsageError
 
 #: A row's output; and its passes: the tokens written before it, its draft, how many were accepted.

@@ -11,9 +11,9 @@ from support.builders import Limits, batch, decode, lend, lend_heads, tiny_block
 from support.tables import refused, run
 from support.trace_records import read, write
 
-from fairseq_paradec.analysis import acceptance_by_position, speed_ups
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
-from fairseq_paradec.analysis.timing import Spread
+from fairseq_paradec.lab.analysis import acceptance_by_position, speed_ups
+from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
+from fairseq_paradec.lab.analysis.timing import Spread
 
 PEER = "CTranslate2 greedy"
 

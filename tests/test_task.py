@@ -17,11 +17,11 @@ from omegaconf import OmegaConf
 from support.builders import Limits, batch, built, collate, decode, sources, tiny_task
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succeed
 
+from fairseq_paradec.config import DecodingConfig
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.configure import configure
-from fairseq_paradec.options import DecodingConfig
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
-from fairseq_paradec.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
 
 GENERATE = (DEMO, "--user-dir", PLUGIN, "--path", DEMO / "model.pt", "--cpu")
 TEXT = f"A dog runs across the grass .\n\n{'a dog runs ' * 400}\nxyzzy ☃ ㋡\nTwo men sit .\n"

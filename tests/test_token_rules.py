@@ -9,9 +9,9 @@ import torch
 from support import builders
 from support.builders import Limits, batch, task_for
 
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.token_rules import TokenRules
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.row import Row
+from fairseq_paradec.token_rules import TokenRules
 
 LIMITS = Limits(max_len_b=14, min_len=3, unkpen=0.5, temperature=1.3)
 RAGGED = (3, 7, 5, 2, 9)

@@ -13,15 +13,15 @@ from support.commands import ROOT
 from support.tables import refused, run
 from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record, write, written
 
-from fairseq_paradec.analysis import page as pages
-from fairseq_paradec.analysis import trace_text, viewer
-from fairseq_paradec.analysis.raster_plot import maps
-from fairseq_paradec.analysis.trace_records import read_sentence
-from fairseq_paradec.analysis.trace_view import EOS, OPEN, Origin, Pass, Sentence
-from fairseq_paradec.cli import trace as command
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
+from fairseq_paradec.lab.analysis import page as pages
+from fairseq_paradec.lab.analysis import trace_text, viewer
+from fairseq_paradec.lab.analysis.raster_plot import maps
+from fairseq_paradec.lab.analysis.trace_records import read_sentence
+from fairseq_paradec.lab.analysis.trace_view import EOS, OPEN, Origin, Pass, Sentence
+from fairseq_paradec.lab.commands import trace as command
 
 LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b", "bonus": "+"}
 LETTERS |= {"discarded": "x", "pending": "w"}

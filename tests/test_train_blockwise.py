@@ -11,11 +11,11 @@ from support.commands import DEMO, PLUGIN, fairseq, preprocess, succeed
 from support.tables import refused
 from support.training import SCRIPTS, cut_short
 
-from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.cli import shrink
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.measure import acceptance
+from fairseq_paradec.lab.analysis.blocks import block_sizes
+from fairseq_paradec.lab.measure import acceptance
 from fairseq_paradec.training import checkpoints
+from fairseq_paradec.training.commands import shrink
 
 
 @pytest.fixture(scope="module")

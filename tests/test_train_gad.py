@@ -13,8 +13,8 @@ from support.tables import refused
 from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.measure import acceptance
-from fairseq_paradec.measure.documents import read_document
+from fairseq_paradec.lab.measure import acceptance
+from fairseq_paradec.lab.measure.documents import read_document
 from fairseq_paradec.training import checkpoints
 
 

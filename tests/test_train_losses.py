@@ -15,8 +15,8 @@ from support.builders import tiny_blockwise, tiny_drafter, tiny_model, tiny_reor
 from support.commands import DEMO, PLUGIN, run_python, succeed
 from support.losses import pairs
 
-from fairseq_paradec.criterions.lean_cross_entropy import LeanCrossEntropy
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.training.criterions.lean_cross_entropy import LeanCrossEntropy
 
 
 def test_models_losses_and_settings_that_do_not_fit_are_refused() -> None:
@@ -70,7 +70,7 @@ from fairseq.utils import import_user_module
 from argparse import Namespace
 commands = json.loads(sys.argv[1])
 import_user_module(Namespace(user_dir=commands[0][-1]))
-from fairseq_paradec.criterions import block_nat_loss, blockwise_loss
+from fairseq_paradec.training.criterions import block_nat_loss, blockwise_loss
 def spy(cls, name):
     original = getattr(cls, name)
     def function(self, given):

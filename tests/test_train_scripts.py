@@ -15,7 +15,7 @@ from support.commands import preprocess, run_python, succeed, wait_until
 from support.training import ENV, SCRIPTS, write_pairs
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.measure import evaluate, judge
+from fairseq_paradec.lab.measure import evaluate, judge
 from fairseq_paradec.training import checkpoints, child, folder, log, machine, run
 
 TRAIN = SCRIPTS / "train.sh"

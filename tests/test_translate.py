@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.model_folder import new_folder
+from fairseq_paradec.translator.model_folder import new_folder
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
@@ -132,6 +133,17 @@ def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypa
         loaded.translate([b"a"])
     words = ["translate", "--model", str(out), "--decoding", "hgj", "--text", "a"]
     assert paradec([*words, "--block-size", "0"]) == 2
+
+
+def test_a_model_folder_needs_no_network(monkeypatch):
+    def refuse(*words: object) -> None:
+        raise AssertionError(f"the network is asked: {words}")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    translations = fairseq_paradec.load(DEMO).translate(["A dog runs."], decoding="gad")
+    assert translations == ["Ein Hund rennt."]
 
 
 def test_finished_lines_survive_an_interruption(capsys, monkeypatch):

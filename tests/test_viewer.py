@@ -10,12 +10,12 @@ from support.browser import chromium
 from support.builders import DEMO, Limits, decode
 from support.trace_records import read
 
-from fairseq_paradec.analysis import page
-from fairseq_paradec.analysis.ddg import from_record
-from fairseq_paradec.analysis.trace_records import read_sentence
-from fairseq_paradec.analysis.trace_view import ORIGINS
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.tasks import loading
+from fairseq_paradec.lab.analysis import page
+from fairseq_paradec.lab.analysis.ddg import from_record
+from fairseq_paradec.lab.analysis.trace_records import read_sentence
+from fairseq_paradec.lab.analysis.trace_view import ORIGINS
+from fairseq_paradec.plugin.tasks import loading
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The wheel, installed in new environments outside the checkout, decodes the demo.
+"""The wheel of `make wheel`, installed in new environments outside the checkout, decodes the demo.
 
 Nothing is downloaded. The first environment borrows the heavy packages of this one through a
 ``.pth`` file; only fairseq gets a folder of its own there, because it looks for a user dir beside
@@ -9,7 +9,9 @@ and of what these require themselves.
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from packaging.utils import canonicalize_name
 from support import commands
 from support.commands import DEMO, ROOT, lines_of
 
+from fairseq_paradec.engine.native import library
+
 pytestmark = pytest.mark.slow
 
 #: Code that says at the end where the plugin came from.
@@ -31,8 +35,8 @@ atexit.register(lambda: print("plugin:", sys.modules["fairseq_paradec"].__file__
 """
 
 
-def run(*command, cwd=None):
-    words, env = [*map(str, command)], commands.environment()
+def run(*command, cwd=None, env=None):
+    words, env = [*map(str, command)], commands.environment(env)
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     return commands.succeed(done)
 
@@ -48,12 +52,33 @@ def wheel(tmp_path_factory):
     source = folder / "source"
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "fairseq_paradec", source / "fairseq_paradec", ignore=unwanted)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, source)
-    pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, source)
-    (built,) = folder.glob("fairseq_paradec-*.whl")
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, source)
+    # This environment is set up, whatever the age of the copies.
+    run("make", "-o", f"{sys.prefix}/.set-up", "wheel", f"VENV={sys.prefix}", cwd=source)
+    (source / "dist").rename(folder / "dist")
+    (built,) = (folder / "dist").glob("fairseq_paradec-*.whl")
     return built
+
+
+def test_the_wheel_fits_every_python_and_any_linux_since_glibc_2_28(wheel):
+    assert "-py3-none-" in wheel.name and "manylinux_2_28" in wheel.name
+    with zipfile.ZipFile(wheel) as content:
+        names = content.namelist()
+    for instructions, *_ in library.targets():
+        found = [name for name in names if name.startswith(f"fairseq_paradec/lib/{instructions}-")]
+        # "avx512-" begins "avx512-vnni-" and "avx512-bf16-vnni-", too.
+        assert sum(name.count("-") == instructions.count("-") + 2 for name in found) == 1
+
+
+def test_the_sdist_has_all_that_a_build_needs(wheel):
+    """Its wheel is that of the tests; here, that it brings no tests and no libraries."""
+    (sdist,) = wheel.parent.glob("fairseq_paradec-*.tar.gz")
+    with tarfile.open(sdist) as content:
+        names = [name.partition("/")[2] for name in content.getnames()]
+    assert {"LICENSE", "README.md", "CITATION.cff"} <= set(names)
+    assert not [name for name in names if name.startswith("tests/") or name.endswith(".so")]
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +187,31 @@ def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_
         assert done.returncode == 2 and not done.stdout
         line = f"paradec {words[0]}: error: needs {said}; install fairseq_paradec[lab]\n"
         assert done.stderr == line
+
+
+@pytest.fixture
+def without_compiler(core, tmp_path):
+    """Run a command of the core where no compiler is, and no library that was built before."""
+    (tmp_path / "bin").mkdir()
+    env = {"PATH": str(tmp_path / "bin"), "CXX": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    paradec = [core / "bin" / "python", "-I", "-m", "fairseq_paradec"]
+    return lambda *words: run(*paradec, *words, cwd=tmp_path, env=env)
+
+
+def test_without_a_compiler_the_wheel_decodes_natively(without_compiler, core):
+    said = without_compiler("--version").stdout.splitlines()
+    assert said[1].startswith("engine: native, instruction set ")
+    assert Path(said[2].removeprefix("library: ")).is_relative_to(core)
+    words = ("translate", "--model", DEMO, "--decoding", "greedy", "--engine", "native")
+    done = without_compiler(*words, "--text", "A dog runs.")
+    assert done.stdout == "Ein Hund rennt.\n"
+
+
+def test_without_a_compiler_and_without_its_libraries_torch_decodes(without_compiler, core):
+    (lib,) = core.glob("lib/python*/site-packages/fairseq_paradec/lib")
+    lib.rename(lib.with_name("away"))
+    try:
+        said = without_compiler("--version").stdout.splitlines()
+    finally:
+        lib.with_name("away").rename(lib)
+    assert said[1] == "engine: torch; the native one is unavailable: no C++ compiler (c++, g++)"

@@ -1,1 +1,1 @@
-"""Console entry points."""
+"""``paradec``, and the commands of the core; other rooms have theirs in ``commands``."""

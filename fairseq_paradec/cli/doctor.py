@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from ..errors import UsageError, option_error
-from ..methods.registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, own_decoding
+from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, own_decoding
 from . import arguments
 
 #: The recipe of each kind of drafter.
@@ -48,8 +48,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from ..tasks.loading import check_inputs, load
-    from ..translator import Translator
+    from ..plugin.tasks.loading import check_inputs, load
+    from ..translator.translator import Translator
 
     with arguments.quiet():
         if args.data is None:

@@ -44,8 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the model and write the folder."""
-    from ..importing import hugging_face, marian, writing
-    from ..model_folder import new_folder
+    from ..translator.importing import hugging_face, marian, writing
+    from ..translator.model_folder import new_folder
 
     read = hugging_face.read if args.format == "hugging_face" else marian.read
     with new_folder(args.out) as folder:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ..corpus.cluster import Actors
-from ..corpus.crews import Load, Processes, Work, alone, distribute
-from ..corpus.parts import Crew
+from ..translator.corpus.cluster import Actors
+from ..translator.corpus.crews import Load, Processes, Work, alone, distribute
+from ..translator.corpus.parts import Crew
 from . import arguments
 
 

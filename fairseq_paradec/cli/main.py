@@ -1,7 +1,8 @@
 """paradec: the command of this package, in addition to fairseq's own commands.
 
-A subcommand NAME is the module NAME of this folder: ``declare(parser)`` declares its arguments and
-imports neither torch nor fairseq, ``run(args)`` does the work and returns the exit status.
+A subcommand NAME is the module NAME of this folder, or of ``commands`` in another room:
+``declare(parser)`` declares its arguments and imports neither torch nor fairseq, ``run(args)`` does
+the work and returns the exit status.
 ``args.argv`` are the words after ``paradec``. ``parser.set_defaults(plugin=False)`` declares that a
 command does not need the package's tasks and models; ``set_defaults(flags=[])`` requests the words
 after ``--`` as ``args.flags``.
@@ -10,12 +11,12 @@ after ``--`` as ``args.flags``.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .. import __version__, extras, register
+from .. import extras, register
 from . import arguments
 
 #: The subcommands by purpose.
@@ -27,6 +28,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "lossless": "compare decoders with fairseq's greedy search, token by token",
         "benchmark": "time and judge any decoders on a test set",
         "acceptance": "share of accepted drafted tokens, by setting",
+        "drafts": "passes that earlier translations save as drafts",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "breakeven": "from how many tokens a pass drafting pays",
@@ -60,7 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
 LAB = frozenset(
-    "demo lossless benchmark acceptance evaluate passes breakeven modules threads workers "
+    "demo lossless benchmark acceptance drafts evaluate passes breakeven modules threads workers "
     "training-speed trace ddgviz order gallery analyse report results images".split()
 )
 
@@ -87,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(overview())
         return 0
     if words[:1] == ["--version"]:
-        print(f"paradec {__version__}")
+        from .version import lines
+
+        print("\n".join(lines()))
         return 0
     if not words or words[0] not in COMMANDS:
         given = f"got {words[0]!r}" if words else "none is given"
@@ -96,9 +100,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return arguments.run(f"paradec {words[0]}", lambda: _run(words))
 
 
+#: Where the modules of commands are, in this order.
+FOLDERS = ("cli", "training.commands", "lab.commands")
+
+
+def find(name: str) -> ModuleType:
+    """Return the module of a command."""
+    package = __package__.rpartition(".")[0]
+    for folder in FOLDERS:
+        module = f"{package}.{folder}.{name.replace('-', '_')}"
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:  # a folder without modules has none
+            return importlib.import_module(module)
+    raise LookupError(f"no module of the command {name}")
+
+
 def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     """Read the words after ``paradec``; return the subcommand's module, and its arguments."""
-    module = importlib.import_module("." + words[0].replace("-", "_"), __package__)
+    module = find(words[0])
     parser = argparse.ArgumentParser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None

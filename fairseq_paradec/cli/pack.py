@@ -13,9 +13,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 
+from ..config import flag
 from ..errors import UsageError, option_error
-from ..model_folder import ModelFolder, new_folder, write
-from ..options import flag
+from ..translator.model_folder import ModelFolder, new_folder, write
 from . import arguments
 
 #: The files of each kind of BPE, by the names of fairseq's flags that take them.
@@ -53,7 +53,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the folder."""
-    from ..translator import Translator
+    from ..translator.translator import Translator
 
     folder, files = plan(args)
     in_place = args.out.resolve() == args.data.resolve()

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config import ALL, OPTIONS, flag
 from ..errors import option_error
 from ..methods.describe import flag_help
-from ..options import ALL, OPTIONS, flag
 from ..output import FAILED
 from . import arguments, machines, translate_corpus
 
@@ -48,6 +48,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=number,
         help="lines that are read and sorted by length together; 1 answers each line at once "
         "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
+    )
+    add(
+        "--drafts",
+        metavar="FILE",
+        type=Path,
+        help="earlier translations of the same or nearly the same lines, a line for a line; they "
+        "save passes and change no output",
     )
     corpus = parser.add_argument_group("corpora")
     corpus.add_argument(
@@ -82,6 +89,11 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.drafts is not None:
+        if args.out is not None:
+            raise option_error("--drafts", str(args.drafts), "it without --out")
+        if not args.drafts.is_file():
+            raise option_error("--drafts", str(args.drafts), "a text file")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
@@ -110,7 +122,7 @@ def print_translations(args: argparse.Namespace) -> None:
     import torch
     from tqdm import tqdm
 
-    from ..translator import Translator
+    from ..translator.translator import Translator
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -120,7 +132,8 @@ def print_translations(args: argparse.Namespace) -> None:
     lines = iter(args.text) if args.text else read(args.files)
     total = sum(1 for _ in read(args.files)) if args.files else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
-    texts = translator.stream(lines, **given_options(args))
+    drafts = None if args.drafts is None else read([args.drafts], "--drafts")
+    texts = translator.stream(lines, drafts=drafts, **given_options(args))
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
 

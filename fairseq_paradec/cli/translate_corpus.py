@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..corpus import parts
-from ..corpus.crews import Work
-from ..corpus.lines import COLUMN, Corpus
+from ..config import OPTIONS, REPORT_FLAGS, flag
 from ..errors import option_error
-from ..model_folder import NAME, checksum, read
-from ..options import OPTIONS, REPORT_FLAGS, flag
+from ..translator.corpus import parts
+from ..translator.corpus.crews import Work
+from ..translator.corpus.lines import COLUMN, Corpus
+from ..translator.model_folder import NAME, checksum, read
 from . import machines
 
 #: Lines of a part, which are sorted by length together.
@@ -104,7 +104,7 @@ def worker(
     Raises:
         UsageError: the folder cannot be read, or is another.
     """
-    from ..translator import Translator
+    from ..translator.translator import Translator
 
     translator = Translator(model, device=device)
     if checksum(model / NAME) != wanted:

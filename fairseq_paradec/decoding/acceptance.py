@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import option_error
-from .token_rules import Scored
+from ..token_rules import Scored
 
 
 class ExactMatch:

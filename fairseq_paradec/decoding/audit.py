@@ -11,7 +11,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from ..options import DecodingConfig
+from ..config import DecodingConfig
 from .samples import select_rows
 
 logger = logging.getLogger(__name__)

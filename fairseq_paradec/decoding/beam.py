@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.masks import Mask
+from ..engine.scorers import Scorer
+from ..row import Row
 from ..target_order import TargetOrder
-from .engine.masks import Mask
-from .engine.scorers import Scorer
-from .row import Row
-from .token_rules import Best, TokenRules
+from ..token_rules import Best, TokenRules
 from .written import Written
 
 

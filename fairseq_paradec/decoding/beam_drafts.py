@@ -25,11 +25,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..engine.masks import Tree
+from ..engine.scorers import Scorer
+from ..row import Row
+from ..token_rules import Best, Positions, TokenRules
 from .beam import Extension
-from .engine.masks import Tree
-from .engine.scorers import Scorer
-from .row import Row
-from .token_rules import Best, Positions, TokenRules
 from .written import Written
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import option_error
-from .row import Row
+from ..row import Row
 
 
 class Guesses:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .token_rules import Scored
+from ..token_rules import Scored
 
 #: Tokens of a part of the vocabulary; see ``draw``.
 _PART = 128

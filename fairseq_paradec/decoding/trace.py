@@ -10,7 +10,7 @@ from ..records import PassTokens
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import Tensor
 
-    from .token_rules import Scored
+    from ..token_rules import Scored
 
 
 class PassDetails:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..engine.masks import Tree
+from ..token_rules import Scored, TokenRules
 from .acceptance import ExactMatch
-from .engine.masks import Tree
-from .token_rules import Scored, TokenRules
 
 if TYPE_CHECKING:
-    from .row import Row
+    from ..row import Row
 
 #: How many tokens a drafter offers at a node: its best.
 CHOICES = 4

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .engine.chunk import ChunkScorer
-from .engine.projection import Projection
-from .row import Row
+from ..engine.chunk import ChunkScorer
+from ..engine.projection import Projection
+from ..row import Row
+from ..token_rules import Positions, Scored, TokenRules, starts_of
 from .sampling import Sampling, draw
-from .token_rules import Positions, Scored, TokenRules, starts_of
 
 
 class Text(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ..records import PassRecord, PassTokens
+from ..row import Row
 from ..target_order import TargetOrder
 from .hypotheses import without_repetitions
-from .row import Row
 
 
 @dataclass

@@ -23,10 +23,10 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.assistant import AssistantDrafter, TreeAssistant
-from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.helper import check_shared_encoder, same_encoder
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
+from ..engine.chunk import ChunkScorer
+from ..row import Row
+from ..token_rules import TokenRules
 from .drafted import DraftedDecoder
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.beam import BeamSearch, Extension
-from ..decoding.engine.scorers import Scorer, build_scorer
-from ..decoding.engine.step import StepScorer
-from ..decoding.row import Row
-from ..decoding.token_rules import Best, TokenRules
 from ..decoding.written import Results
+from ..engine.scorers import Scorer, build_scorer
+from ..engine.step import StepScorer
 from ..errors import nan_error, option_error
+from ..row import Row
 from ..target_order import order_of
+from ..token_rules import Best, TokenRules
 from .base import Decoder
 
 

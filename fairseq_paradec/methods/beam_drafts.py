@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ..decoding.beam import Extension
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
-from ..decoding.row import Row
-from ..decoding.token_rules import Best, Positions, TokenRules
 from ..decoding.written import Results, Written
 from ..errors import nan_error
 from ..records import PassRecord, PassTokens
+from ..row import Row
 from ..target_order import TargetOrder
+from ..token_rules import Best, Positions, TokenRules
 from .assisted import AssistedDecoder
 from .multiword_beam import extend
 from .self_draft import SelfDraftDecoder

@@ -27,15 +27,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, numbers_of
 from ..decoding.drafting import BlockSizes, StateDrafter
-from ..decoding.engine.chunk import ChunkScorer
-from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import check_block_size, move_to
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
+from ..engine.chunk import ChunkScorer
+from ..engine.projection import DraftProjection
 from ..errors import UsageError, nan_error, option_error
-from ..options import DecodingConfig
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import Context, ParallelDecoder
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..config import DecodingConfig
 from ..errors import option_error
 from ..forks import computes
-from ..options import DecodingConfig
+from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
-from .configure import as_trained, check_search, for_models
-from .registry import METHODS, STOCK_DECODINGS, check_models
+from .configure import as_trained, check_search, check_stock, for_models
 from .stock import StockDecoder
 
 
@@ -36,6 +36,7 @@ def build_decoder(
         context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)
     check_models(config.decoding, models, config.drafter_path)
     if config.decoding in STOCK_DECODINGS:
+        check_stock(config)
         return StockDecoder(models, config, context)
     check_search(config)
     method = METHODS[config.decoding]

@@ -7,8 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from ..errors import UsageError, name_error, option_error
-from ..options import (
+from ..config import (
     ALL,
     COMMON_FLAGS,
     METHOD_FLAGS,
@@ -17,8 +16,9 @@ from ..options import (
     check_values,
     flag,
 )
+from ..errors import UsageError, name_error, option_error
 from ..records import is_report
-from .registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
+from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
@@ -198,6 +198,7 @@ _REFUSED = {
     "replace_unk": (None, "no --replace-unk, which needs an alignment"),
     "match_source_len": (False, "no --match-source-len"),
     "diverse_beam_groups": (-1, "no diverse beam search"),
+    "diverse_beam_strength": (0.5, "no diverse beam search"),
     "diversity_rate": (-1.0, "no diverse beam search"),
     "retain_dropout": (False, "no dropout while decoding"),
     "score_reference": (False, "no scoring of references"),
@@ -219,6 +220,8 @@ def check_search(config: DecodingConfig) -> None:
             continue
         if not off and value != idle:
             raise cannot_honour(config, name, value, allowed)
+    if method.reads_beam(config):
+        _check_nbest(config)
     if config.sampling:
         _check_sampling(config)
     elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
@@ -229,6 +232,51 @@ def check_search(config: DecodingConfig) -> None:
         if "beam" in method.reads:
             allowed += ", or a --latency-budget-ms"
         raise option_error("--beam", config.beam, allowed)
+
+
+#: Options of fairseq's search that print or load something: only its commands do that.
+OF_COMMANDS = ("score_reference", "replace_unk", "lm_path", "retain_dropout", "constraints")
+
+
+def check_stock(config: DecodingConfig) -> None:
+    """Refuse what fairseq's own search cannot do, or would ignore, where Python builds it.
+
+    Raises:
+        UsageError: an option is one of fairseq's commands alone, or does not fit another.
+    """
+    _check_nbest(config)
+    for name in OF_COMMANDS:
+        if getattr(config, name):
+            raise UsageError(f"{flag(name)} is for fairseq-generate and fairseq-interactive alone")
+    if config.print_alignment not in (None, False, "", "hard", "soft"):
+        raise option_error("--print-alignment", config.print_alignment, "hard, soft")
+    if config.sampling and config.nbest != config.beam:
+        raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
+    for name in ("sampling_topk", "sampling_topp"):
+        if getattr(config, name) >= 0 and not config.sampling:
+            raise UsageError(f"{flag(name)} needs --sampling")
+    groups = config.diverse_beam_groups
+    if groups > 0 and config.beam % groups:
+        allowed = f"a divisor of --beam ({config.beam})"
+        raise option_error("--diverse-beam-groups", groups, allowed)
+    kinds = {
+        "sampling": config.sampling,
+        "diverse_beam_groups": groups > 0,
+        "match_source_len": config.match_source_len,
+        "diversity_rate": config.diversity_rate > 0,
+    }
+    chosen = [flag(name) for name, on in kinds.items() if on]
+    if len(chosen) > 1:
+        raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
+    if config.is_given("diverse_beam_strength") and groups <= 0:
+        raise UsageError("--diverse-beam-strength needs --diverse-beam-groups")
+
+
+def _check_nbest(config: DecodingConfig) -> None:
+    """Refuse more outputs than a beam has."""
+    if config.nbest > config.beam:
+        allowed = f"a whole number from 1 to --beam ({config.beam})"
+        raise option_error("--nbest", config.nbest, allowed)
 
 
 def cannot_honour(config: DecodingConfig, name: str, value: object, allowed: str) -> UsageError:

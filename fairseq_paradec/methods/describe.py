@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..options import (
-    ENGINE_FLAGS,
-    METHOD,
-    METHOD_FLAGS,
-    OPTIONS,
-    REPORT_FLAGS,
-    Option,
-    flag,
-)
-from .registry import (
-    BLOCK_NAT,
-    HEADS,
-    METHODS,
-    STOCK_DECODINGS,
-    TRANSFORMER,
-    Method,
-    readers,
-)
+from ..config import ENGINE_FLAGS, METHOD, METHOD_FLAGS, OPTIONS, REPORT_FLAGS, Option, flag
+from ..registry import BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS, TRANSFORMER, Method, readers
 
 PAGE = Path("docs") / "decoders.md"
 #: The lines before and after the tables in the page.

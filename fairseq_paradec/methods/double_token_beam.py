@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
-from ..decoding.token_rules import Best
+from ..token_rules import Best
 from .beam import BeamDecoder
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.drafting import BlockSizes
-from ..decoding.engine.chunk import ChunkScorer
-from ..decoding.engine.projection import DraftProjection
 from ..decoding.helper import move_to
-from ..decoding.row import Row
-from ..options import DecodingConfig
+from ..engine.chunk import ChunkScorer
+from ..engine.projection import DraftProjection
+from ..row import Row
 from .base import Context, ParallelDecoder
 
 

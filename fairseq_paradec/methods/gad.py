@@ -22,13 +22,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.drafting import ModelDrafter
-from ..decoding.engine.block import BlockScorer
 from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_block
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
+from ..engine.block import BlockScorer
 from ..errors import UsageError, nan_error
-from ..options import DecodingConfig
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import Context
 from .drafted import DraftedDecoder
 

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.acceptance import ExactMatch
-from ..decoding.engine.chunk import ChunkScorer
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
 from ..decoding.writing import write
+from ..engine.chunk import ChunkScorer
 from ..records import PassRecord
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import ParallelDecoder
 
 #: Tokens of a row that the library writes in one call.
@@ -48,7 +48,7 @@ class GreedyDecoder(ParallelDecoder):
         """Write many tokens a call in the native library if it can; else run the loop."""
         scorer = self.scorer
         at_once = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
-        if at_once and not self.record_tokens:
+        if at_once and not self.record_tokens and not any(row.given for row in rows):
             write_rows(scorer, rows, rules)
         else:
             super()._write(rows, rules, drafter)

@@ -27,13 +27,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.drafting import BlockSizes
 from ..decoding.guesses import Guesses, check_first_guess
 from ..decoding.loop import Drafter, Proposal, Verdict
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
-from ..options import DecodingConfig
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import ParallelDecoder
 from .greedy import greedy_lengths
 
@@ -75,7 +75,7 @@ class JacobiDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Take the predictions that are not final as the next iterate."""
-        self.sizes.observe(verdict.num_accepted)
+        self.sizes.observe(verdict.num_accepted, verdict.own)
         for b, guess in enumerate(self.guesses):
             guess.observe(verdict.choices[b], verdict.num_committed[b])
             self.passes[b] = 0 if verdict.num_committed[b] > 0 else self.passes[b] + 1

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from ..decoding.beam import Candidates, Extension
-from ..decoding.engine.native.beam import native_extend
-from ..decoding.token_rules import Best
+from ..engine.native.beam import native_extend
+from ..token_rules import Best
 from .beam import BeamDecoder
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.acceptance import Unverified
-from ..decoding.engine.block import BlockScorer
 from ..decoding.helper import check_block_size, warn_long_block
 from ..decoding.loop import Drafter, Proposal, draft_and_verify
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
-from ..options import DecodingConfig
+from ..engine.block import BlockScorer
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import Context, Decoder
 
 

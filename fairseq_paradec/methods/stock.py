@@ -11,13 +11,13 @@ from fairseq.sequence_generator import EnsembleModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from ..decoding.engine.settings import Engine
+from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
-from ..decoding.row import Row
-from ..decoding.token_rules import TokenRules
+from ..engine.settings import Engine
 from ..forks import computes
-from ..options import ALL, DecodingConfig
 from ..records import PassRecord, Record
+from ..row import Row
+from ..token_rules import TokenRules
 from .base import Context
 
 #: Options that turn fairseq's search into another one than plain beam search.
@@ -70,7 +70,7 @@ class StockDecoder:
     def provenance(self) -> Record:
         """Return a record's fields of provenance; see docs/trace.md."""
         dtype = Engine().dtype_of(self.models[0])
-        return provenance(self.lossless, FAIRSEQ, dtype, False, self.models)
+        return provenance(self.lossless, FAIRSEQ, dtype, self.models)
 
     def decode(
         self,

@@ -23,7 +23,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     import torch
 
-    from ..compat.checkpoints import allow_fairseq_checkpoints, explain_file
+    from ..plugin.compat.checkpoints import allow_fairseq_checkpoints, explain_file
 
     allow_fairseq_checkpoints()
     try:

@@ -48,7 +48,7 @@ def counts(pytestconfig: pytest.Config) -> dict[tuple[str, str], Counter[str]]:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     if asked(config) != "cuda" or not config.stash[COUNTS]:
         return
-    from fairseq_paradec.measure import documents, machine
+    from fairseq_paradec.lab.measure import documents, machine
     from gpu import gates  # not before the device is known to be there: fairseq takes seconds
 
     counts, said = config.stash[COUNTS], f"{RESULTS} is not written: not all gates have held"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_paradec.analysis.benchmark_tables import BEAM, GREEDY, tables
+from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, tables
 from support.commands import ROOT
 
 

@@ -11,9 +11,9 @@ from fairseq.data import Dictionary
 from reference import blockwise as paper
 from reference.greedy import rules_for
 
-from fairseq_paradec.analysis.blocks import block_sizes
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
-from fairseq_paradec.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.lab.analysis.blocks import block_sizes
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
 from support.builders import Limits, lend_heads, source_rows, tiny_blockwise, tiny_model
 from support.exact import Decoded, watched
 

@@ -20,11 +20,11 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
 
-from fairseq_paradec.models.block_nat import BlockNatModel
-from fairseq_paradec.models.blockwise_transformer import BlockwiseTransformer
-from fairseq_paradec.models.reordered_transformer import ReorderedTransformer
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
-from fairseq_paradec.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.plugin.models.block_nat import BlockNatModel
+from fairseq_paradec.plugin.models.blockwise_transformer import BlockwiseTransformer
+from fairseq_paradec.plugin.models.reordered_transformer import ReorderedTransformer
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
 from support.commands import DEMO
 
 #: The shipped drafter of the demo's checkpoint.

@@ -10,9 +10,9 @@ import torch
 from reference.greedy import assert_same_or_tie, rules_for, stock_greedy
 from torch import Tensor
 
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.decoding.token_rules import Scored
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.row import Row
+from fairseq_paradec.token_rules import Scored
 from support.builders import Limits, decode, source_rows
 
 Flags = dict[str, Any]

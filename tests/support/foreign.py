@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_paradec.importing.vocabulary import M2M_100
-from fairseq_paradec.measure.transformers_peer import configuration, load_class
-from fairseq_paradec.tasks.flags import ParallelTranslationConfig
-from fairseq_paradec.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.lab.measure.transformers_peer import configuration, load_class
+from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
+from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.translator.importing.vocabulary import M2M_100
 from support.builders import DEMO, tiny_model
 
 SHARED = {"share_all_embeddings": True}

@@ -12,8 +12,8 @@ from reference import gad as paper
 from reference.greedy import rules_for
 from torch import Tensor
 
-from fairseq_paradec.decoding.engine.block import BlockScorer
-from fairseq_paradec.models.block_nat import BlockNatModel
+from fairseq_paradec.engine.block import BlockScorer
+from fairseq_paradec.plugin.models.block_nat import BlockNatModel
 from support import builders
 from support.builders import DRAFTER_BLOCK_SIZE, Limits, built, dictionary, lend, source_rows
 from support.exact import Decoded, watched

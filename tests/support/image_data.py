@@ -9,9 +9,9 @@ import torch
 from fairseq.data import indexed_dataset
 
 from fairseq_paradec import images
-from fairseq_paradec.encoders.intensities import dictionary
 from fairseq_paradec.images import Pixels, Size
-from fairseq_paradec.tasks.super_resolution import (
+from fairseq_paradec.images.intensities import dictionary
+from fairseq_paradec.images.super_resolution import (
     ImageSuperResolutionConfig,
     ImageSuperResolutionTask,
 )

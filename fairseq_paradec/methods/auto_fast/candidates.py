@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ...options import SEARCH_OPTIONS, DecodingConfig, flag
-from ..registry import METHODS
-from ..variants import Offer
+from ...config import SEARCH_OPTIONS, DecodingConfig, flag
+from ...registry import METHODS
+from ...variants import Offer
 
 GREEDY = "greedy"
 
@@ -78,6 +78,4 @@ def candidates(
                     found.append(Candidate(label, given, RELAXED))
                 continue
             found.append(Candidate(label, given))
-            if config.compile:
-                found.append(Candidate(f"{label} --compile", replace(given, compile=True)))
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..registry import METHODS
+from ...registry import METHODS
 from .candidates import BEAM, GREEDY, LOSSLESS, RELAXED
 from .profile import Measured
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from ...decoding.audit import TIE_GAP
-from ...decoding.row import Row
+from ...row import Row
 
 # Largest differences of log-probabilities (natural log) that rounding to these dtypes causes.
 _COARSE_GAP = {torch.float16: 0.02, torch.bfloat16: 0.15}

@@ -1,0 +1,29 @@
+# Translates lines of text on a CPU, by a model folder:
+#
+#   docker build -t paradec .
+#   docker run --rm -i -v "$PWD/my-model:/model:ro" paradec --model /model < input.txt > output.txt
+#
+# PIP_ARGS are for pip, such as an index of torch's CPU builds, which are much smaller:
+#
+#   docker build --build-arg PIP_ARGS="--extra-index-url URL" -t paradec .
+
+# Python 3.12, because fairseq-fixed comes as a wheel for it: nothing is compiled in the image.
+ARG PYTHON=3.12
+
+FROM python:${PYTHON}-bookworm AS wheel
+WORKDIR /source
+COPY requirements.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE CHANGELOG.md CITATION.cff ./
+COPY fairseq_paradec fairseq_paradec
+ARG PIP_ARGS=
+RUN pip wheel ${PIP_ARGS} --no-deps --wheel-dir /wheels .
+
+FROM python:${PYTHON}-slim-bookworm
+ARG PIP_ARGS=
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=bind,source=requirements.txt,target=/requirements.txt \
+    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt /wheels/*.whl \
+    && useradd --create-home paradec
+USER paradec
+WORKDIR /home/paradec
+ENTRYPOINT ["paradec", "translate"]
+CMD ["--help"]

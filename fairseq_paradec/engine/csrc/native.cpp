@@ -1,0 +1,222 @@
+// The C interface of the native passes: plain pointers and numbers, called through ctypes.
+//
+// The library needs no header of torch or Python, so it fits every release of them. It is built once
+// for each instruction set; Python loads the processor's.
+#include <cstddef>
+#include <new>
+#include <string>
+
+#include "beam.h"
+#include "write.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+thread_local Workspace work;
+
+// The calling thread's workspace. OpenMP's number of threads belongs to the calling thread and is all
+// cores in a new one, so every call passes its own.
+Workspace& working(int threads) {
+    work.threads = threads;
+    return work;
+}
+
+Norm make_norm(const float* weight, const float* bias, int size, float epsilon) {
+    Norm norm;
+    norm.epsilon = epsilon;
+    norm.weight = allocate<float>(padded(size));
+    norm.bias = allocate<float>(padded(size));
+    std::memcpy(norm.weight.get(), weight, size * sizeof(float));
+    std::memcpy(norm.bias.get(), bias, size * sizeof(float));
+    return norm;
+}
+
+Memory<float> make_table(const float* vectors, int count, int size) {
+    const int stride = padded(size);
+    Memory<float> table = allocate<float>((size_t)count * stride);
+    for (int i = 0; i < count; ++i) {
+        for (int d = 0; d < size; ++d) table[(size_t)i * stride + d] = vectors[(size_t)i * size + d];
+    }
+    return table;
+}
+
+// The version of this interface: it goes up when a function or the meaning of a number changes.
+constexpr int32_t VERSION = 1;
+
+// The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
+// paradec_stack_norm number them.
+enum MapOf : int { QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT };
+enum NormOf : int { SELF_NORM, CROSS_NORM, FEED_NORM };
+enum NormOfStack : int { EMBEDDING_NORM, FINAL_NORM };
+
+#define AT(type, field) " " #field "@" + std::to_string(offsetof(type, field))
+#define SIZE(type) "\n" #type " " + std::to_string(sizeof(type))
+
+// What Python mirrors: the version; then of each structure its size, and its fields with their offsets.
+std::string layout() {
+    return std::to_string(VERSION) +
+           SIZE(Chunk) + AT(Chunk, rows) + AT(Chunk, width) + AT(Chunk, tokens) + AT(Chunk, begins) +
+           AT(Chunk, counts) + AT(Chunk, starts) + AT(Chunk, own_rows) + AT(Chunk, source_rows) +
+           AT(Chunk, seen) + AT(Chunk, seen_rows) + AT(Chunk, mask) + AT(Chunk, slots) + AT(Chunk, bases) +
+           AT(Chunk, depths) + AT(Chunk, sees) + AT(Chunk, tree) +
+           SIZE(Store) + AT(Store, keys) + AT(Store, values) + AT(Store, layers) + AT(Store, rows) +
+           AT(Store, slots) + AT(Store, lengths) +
+           SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
+           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) +
+           SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
+           AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, tokens) +
+           AT(Writing, scores) + AT(Writing, written) +
+           SIZE(Choices) + AT(Choices, limits) + AT(Choices, forced) + AT(Choices, drafted) +
+           AT(Choices, best) + AT(Choices, score) + AT(Choices, drafted_score) + AT(Choices, drafted_rank) +
+           AT(Choices, normalised) + AT(Choices, count) +
+           SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
+           AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
+           AT(Step, token_scores) + AT(Step, end_scores) +
+           SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
+           AT(Extended, word_scores);
+}
+
+}  // namespace
+
+API const char* paradec_layout() {
+    static const std::string text = layout();
+    return text.c_str();
+}
+
+API int paradec_lanes() { return LANES; }
+
+API Stack* paradec_stack_new(int dim, int heads, int head_size, float scale, int layers) try {
+    auto stack = std::make_unique<Stack>();
+    stack->dim = dim;
+    stack->heads = heads;
+    stack->head_size = head_size;
+    stack->scale = scale;
+    stack->layers.resize(layers);
+    return stack.release();
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+API void paradec_stack_free(Stack* stack) { delete stack; }
+
+// The embedding must outlive the stack.
+API int paradec_stack_tables(Stack* stack, const float* embedding, int vocabulary, float scale,
+                             const float* positions, int num_positions) try {
+    if (padded(stack->dim) != stack->dim) {
+        stack->own_embedding = make_table(embedding, vocabulary, stack->dim);
+        embedding = stack->own_embedding.get();
+    }
+    stack->embedding = embedding;
+    stack->embedding_scale = scale;
+    stack->vocabulary = vocabulary;
+    stack->num_positions = num_positions;
+    if (positions != nullptr) stack->positions = make_table(positions, num_positions, stack->dim);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API void paradec_stack_layer(Stack* stack, int layer, int pre_norm, int activation) {
+    stack->layers[layer].pre_norm = pre_norm != 0;
+    stack->layers[layer].activation = (Activation)activation;
+}
+
+API int paradec_stack_map(Stack* stack, int layer, int which, const float* weight, const float* bias,
+                          int outputs, int inputs, int form) try {
+    Layer& own = stack->layers[layer];
+    Linear* maps[FEED_OUT + 1];
+    maps[QKV] = &own.qkv;
+    maps[SELF_OUT] = &own.self_out;
+    maps[CROSS_QUERY] = &own.cross_query;
+    maps[CROSS_OUT] = &own.cross_out;
+    maps[FEED_IN] = &own.feed_in;
+    maps[FEED_OUT] = &own.feed_out;
+    *maps[which] = pack(weight, bias, outputs, inputs, (Form)form);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weight, const float* bias, float epsilon) try {
+    Norm norm = make_norm(weight, bias, stack->dim, epsilon);
+    if (layer < 0) {
+        (which == EMBEDDING_NORM ? stack->embedding_norm : stack->final_norm) = std::move(norm);
+    } else {
+        Layer& own = stack->layers[layer];
+        (which == SELF_NORM ? own.self_norm : which == CROSS_NORM ? own.cross_norm : own.feed_norm) = std::move(norm);
+    }
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+API Linear* paradec_map_new(const float* weight, const float* bias, int outputs, int inputs, int form) try {
+    return new Linear(pack(weight, bias, outputs, inputs, (Form)form));
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+API void paradec_map_free(Linear* map) { delete map; }
+
+// y = activation(map(x)): rows x inputs -> rows x outputs, each with its stride.
+API int paradec_map(const Linear* map, const float* x, int stride, int rows, float* y, int to_stride, int activation,
+                    int threads) try {
+    multiply(*map, x, stride, rows, {y, to_stride, nullptr, (Activation)activation}, working(threads));
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// One pass; states: rows x width x padded(dim). Returns 2 if a token has no vector or no slot.
+API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
+                     float* states, int threads) try {
+    return pass(*stack, *chunk, *own, source, states, working(threads)) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Keys and values of a source; states: rows x length x dim, with their stride.
+API int paradec_source(const Stack* stack, const Linear* map, const float* states, int stride, int length,
+                       const int32_t* begins, const Store* source, int threads) try {
+    put_source(*stack, *map, states, stride, length, begins, *source, working(threads));
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Copy the first slots of rows of a cache: of[i] to to[i].
+API void paradec_copy(const Stack* stack, const Store* own, const int32_t* to, const int32_t* of, int count, int used) {
+    for (int i = 0; i < count; ++i) copy_slots(*stack, *own, to[i], 0, of[i], 0, used);
+}
+
+// Move slots of a cache: of row rows[i], of[i] to to[i], in this order.
+API void paradec_move(const Stack* stack, const Store* own, const int32_t* rows, const int32_t* to, const int32_t* of,
+                      int count) {
+    for (int i = 0; i < count; ++i) copy_slots(*stack, *own, rows[i], to[i], rows[i], of[i], 1);
+}
+
+// Project hidden states and choose tokens.
+API int paradec_choose(const Linear* projection, const Rules* rules, const Choices* choices, const float* hidden,
+                       int stride, int rows, int threads) try {
+    choose(*projection, *rules, *choices, hidden, stride, rows, working(threads));
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Read a chunk and write greedily behind it; see `write`. Returns 2 as paradec_pass does.
+API int paradec_write(const Stack* stack, const Linear* projection, const Rules* rules, const Writing* to,
+                      const Chunk* first, const Store* own, const Store* source, int threads) try {
+    return write(*stack, *projection, *rules, *to, *first, *own, source, working(threads)) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Extend the hypotheses of a beam search by one step.
+API int paradec_extend(const Step* step, const Extended* ended, const Extended* alive) try {
+    extend(*step, *ended, *alive);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}

@@ -1,0 +1,406 @@
+"""The library of native passes: found or built for this CPU, and loaded once.
+
+Installation builds it for every instruction set of this kind of machine (setup.py runs
+``build_all``, so this module imports the standard library only). A library that is missing there,
+or is of other sources, is built when it is first used, for this CPU, in the user's cache.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import enum
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).resolve().parents[2]
+SOURCES = PACKAGE / "engine" / "csrc"
+#: Where installation puts libraries.
+BUILT = PACKAGE / "lib"
+FLAGS = (
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-fvisibility=hidden",
+    "-std=c++17",
+)
+WIDE = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
+#: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
+TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
+    (
+        "avx512-bf16-vnni",
+        (*WIDE, "-mavx512vnni", "-mavx512bf16"),
+        frozenset((*AVX512, "avx512_vnni", "avx512_bf16")),
+    ),
+    (
+        "avx512-vnni",
+        (*WIDE, "-mavx512vnni"),
+        frozenset((*AVX512, "avx512_vnni")),
+    ),
+    (
+        "avx512",
+        WIDE,
+        frozenset(AVX512),
+    ),
+    ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
+    ("plain", (), frozenset()),
+)
+
+
+# Held while the library is looked for: threads that need it at once build it once.
+_LOADING = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Free the lock in the child of a fork; see ``forks.Lock``, which setup.py could not import."""
+    global _LOADING
+    _LOADING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class NativeUnavailable(Exception):
+    """The library cannot be built or loaded here; the message says why."""
+
+
+class Chunk(ctypes.Structure):
+    """The tokens of a pass; see ``Chunk`` in csrc/stack.h."""
+
+    _fields_ = [
+        ("rows", c_int),
+        ("width", c_int),
+        ("tokens", c_void_p),
+        ("begins", c_void_p),
+        ("counts", c_void_p),
+        ("starts", c_void_p),
+        ("own_rows", c_void_p),
+        ("source_rows", c_void_p),
+        ("seen", c_void_p),
+        ("seen_rows", c_int),
+        ("mask", c_void_p),
+        ("slots", c_int),
+        ("bases", c_void_p),
+        ("depths", c_void_p),
+        ("sees", c_void_p),
+        ("tree", c_int),
+    ]
+
+
+class Store(ctypes.Structure):
+    """Keys and values; see ``Store`` in csrc/stack.h."""
+
+    _fields_ = [
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("layers", c_int),
+        ("rows", c_int),
+        ("slots", c_int),
+        ("lengths", c_void_p),
+    ]
+
+
+class Rules(ctypes.Structure):
+    """Limits on all choices; see ``Rules`` in csrc/choose.h."""
+
+    _fields_ = [
+        ("pad", c_int64),
+        ("unknown", c_int64),
+        ("end", c_int64),
+        ("unknown_penalty", c_float),
+        ("temperature", c_float),
+        ("suppressed", c_void_p),
+        ("num_suppressed", c_int),
+    ]
+
+
+class Writing(ctypes.Structure):
+    """What rows write; see ``Writing`` in csrc/write.h."""
+
+    _fields_ = [
+        ("counts", c_void_p),
+        ("most", c_int),
+        ("least", c_float),
+        ("normalised", c_int),
+        ("limits", c_void_p),
+        ("forced", c_void_p),
+        ("tokens", c_void_p),
+        ("scores", c_void_p),
+        ("written", c_void_p),
+    ]
+
+
+class Choices(ctypes.Structure):
+    """Limits on each choice, and what is chosen; see ``Choices`` in csrc/choose.h."""
+
+    _fields_ = [
+        ("limits", c_void_p),
+        ("forced", c_void_p),
+        ("drafted", c_void_p),
+        ("best", c_void_p),
+        ("score", c_void_p),
+        ("drafted_score", c_void_p),
+        ("drafted_rank", c_void_p),
+        ("normalised", c_int),
+        ("count", c_int),
+    ]
+
+
+class Step(ctypes.Structure):
+    """A step of a beam search; see ``Step`` in csrc/beam.h."""
+
+    _fields_ = [
+        ("sentences", c_int),
+        ("width", c_int),
+        ("words", c_int),
+        ("candidates", c_int),
+        ("beam", c_int),
+        ("kept", c_int),
+        ("end", c_int64),
+        ("scores", c_void_p),
+        ("tokens", c_void_p),
+        ("token_scores", c_void_p),
+        ("end_scores", c_void_p),
+    ]
+
+
+class Extended(ctypes.Structure):
+    """Extended hypotheses; see ``Extended`` in csrc/beam.h."""
+
+    _fields_ = [
+        ("scores", c_void_p),
+        ("parents", c_void_p),
+        ("words", c_void_p),
+        ("word_scores", c_void_p),
+    ]
+
+
+#: The structures, in the order of csrc's ``layout``, and the version of the interface.
+STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended)
+VERSION = 1
+
+
+class MapOf(enum.IntEnum):
+    """The linear maps of a layer; csrc's ``MapOf``."""
+
+    QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT = range(6)
+
+
+class NormOf(enum.IntEnum):
+    """The norms of a layer; csrc's ``NormOf``."""
+
+    SELF, CROSS, FEED = range(3)
+
+
+class NormOfStack(enum.IntEnum):
+    """The norms around the layers; csrc's ``NormOfStack``."""
+
+    EMBEDDING, FINAL = range(2)
+
+
+class Limit(enum.IntFlag):
+    """Limits of one position; csrc's bits in choose.h."""
+
+    NO_END, ONLY_END, NOT_SUPPRESSED = 1, 2, 4
+
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "paradec_layout": (c_char_p, []),
+    "paradec_lanes": (c_int, []),
+    "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
+    "paradec_stack_free": (None, [c_void_p]),
+    "paradec_stack_tables": (c_int, [c_void_p, c_void_p, c_int, c_float, c_void_p, c_int]),
+    "paradec_stack_layer": (None, [c_void_p, c_int, c_int, c_int]),
+    "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
+    "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_map_free": (None, [c_void_p]),
+    "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
+    "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "paradec_source": (
+        c_int,
+        [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int],
+    ),
+    "paradec_copy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int]),
+    "paradec_move": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "paradec_write": (c_int, [c_void_p] * 7 + [c_int]),
+    "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_extend": (c_int, [c_void_p] * 3),
+}
+
+
+def library() -> Any:
+    """Return the library for this CPU, loaded.
+
+    Raises:
+        NativeUnavailable: there is none, and none can be built.
+    """
+    found = _load()
+    if isinstance(found, NativeUnavailable):
+        raise found
+    return found
+
+
+def path() -> Path:
+    """Return the file of the library for this CPU, loaded; its name begins with its ``TARGETS``.
+
+    Raises:
+        NativeUnavailable: there is none, and none can be built.
+    """
+    return Path(library()._name)
+
+
+@functools.cache
+def _load() -> Any:
+    """Load the library, or return the reason why it cannot be loaded."""
+    with _LOADING:
+        return _found_or_built()
+
+
+def _found_or_built() -> Any:
+    """Return the best library that is there or can be built; see ``_load``."""
+    problems: list[str] = []
+    for name, flags in usable():
+        for folder in (BUILT, _cache()):
+            for path in () if folder is None else sorted(folder.glob(f"{name}-*")):
+                try:
+                    if path.name.startswith(_start_of(name, flags)):
+                        return _open(path)
+                except (OSError, AttributeError) as error:
+                    problems.append(str(error).splitlines()[0])
+        try:
+            log.info("building the native library for this CPU (%s): some seconds, once", name)
+            return _open(build(name, flags, _cache()))
+        except (OSError, AttributeError, NativeUnavailable) as error:
+            problems.append(str(error).splitlines()[0])
+    return NativeUnavailable("; ".join(dict.fromkeys(problems)))
+
+
+def _open(path: Path) -> Any:
+    """Load a library whose content is what its name says; a damaged one could crash.
+
+    Raises:
+        OSError: it is damaged, has another interface, or cannot be loaded.
+        AttributeError: it lacks a function.
+    """
+    if path.stem.rpartition("-")[2] != _hash(path.read_bytes()):
+        raise OSError(f"{path.name} is damaged")
+    found = ctypes.CDLL(str(path))
+    for function, (result, arguments) in _SIGNATURES.items():
+        getattr(found, function).restype = result
+        getattr(found, function).argtypes = arguments
+    if found.paradec_layout().decode() != layout():
+        raise OSError(f"{path.name} has another interface than this package")
+    return found
+
+
+def layout() -> str:
+    """Return what a library must say of itself: version, and sizes and offsets of structures."""
+    lines = [str(VERSION)]
+    for one in STRUCTURES:
+        fields = [f"{name}@{getattr(one, name).offset}" for name, *_ in one._fields_]
+        lines.append(" ".join((one.__name__, str(ctypes.sizeof(one)), *fields)))
+    return "\n".join(lines)
+
+
+def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
+    """Yield the instruction sets of this kind of machine; see ``TARGETS``."""
+    for one in TARGETS:
+        if not one[2] or platform.machine() in ("x86_64", "AMD64"):
+            yield one
+
+
+def usable() -> list[tuple[str, tuple[str, ...]]]:
+    """Return the instruction sets that this CPU has, the best first, and the compiler's flags."""
+    has: set[str] = set()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("flags"):
+                has = set(line.split(":", 1)[1].split())
+                break
+    except OSError:
+        pass
+    return [(name, flags) for name, flags, needs in targets() if needs <= has]
+
+
+def build_all(folder: Path) -> None:
+    """Build the library for every instruction set of this kind of machine.
+
+    What an earlier build has left in the folder goes. A compiler may not know the newest sets.
+
+    Raises:
+        NativeUnavailable: none can be built.
+    """
+    for old in folder.glob("*.so"):
+        old.unlink()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        tried = [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]
+    failed = [error for one in tried if (error := one.exception()) is not None]
+    if len(failed) == len(tried):
+        raise failed[0]
+
+
+def build(name: str, flags: tuple[str, ...], folder: Path | None) -> Path:
+    """Build the library for an instruction set; return its path in the folder.
+
+    Its name says what it was built from, and what it contains.
+
+    Raises:
+        NativeUnavailable: there is no compiler or no folder, or the compiler fails.
+    """
+    if folder is None:
+        raise NativeUnavailable("no home folder to keep it in (XDG_CACHE_HOME)")
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise NativeUnavailable("no C++ compiler (c++, g++)")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            made = Path(temporary) / "library.so"
+            source = str(SOURCES / "native.cpp")
+            command = [*compiler.split(), *FLAGS, *flags, source, "-o", str(made)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            built = folder / f"{_start_of(name, flags)}{_hash(made.read_bytes())}.so"
+            made.replace(built)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = f"{getattr(error, 'stderr', None) or ''}\n{error}".strip()
+        raise NativeUnavailable(f"{compiler}: {said.splitlines()[0]}") from error
+    return built
+
+
+def _start_of(name: str, flags: tuple[str, ...]) -> str:
+    """Return how the names of an instruction set's libraries begin: sources and flags are in it."""
+    content = " ".join((*FLAGS, *flags)).encode()
+    for path in sorted(SOURCES.iterdir()):
+        content += path.read_bytes()
+    return f"{name}-{_hash(content)}-"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _cache() -> Path | None:
+    """Return the user's folder of libraries; None: the user has no home."""
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return Path(home) / "fairseq_paradec" / "native"

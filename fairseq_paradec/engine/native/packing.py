@@ -1,0 +1,189 @@
+"""From a scorer's model to native weights, or to the reason why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor, nn
+
+from ...forks import Lock
+from ..decoder_pass import DecoderWeights
+from ..encoder import LeanEncoder, lean_encoder
+from ..watch import Watch
+from .library import library
+from .passes import NativeWeights, native_encode
+from .stack import ACTIVATIONS, NativeHeads, NativeMap, NativeStack, why_not
+
+
+class Packed(NamedTuple):
+    """A model in the form that native passes read.
+
+    Attributes:
+        decoder: its weights.
+        encoder: None: the encoder is no stock one, and torch computes it.
+    """
+
+    decoder: NativeWeights
+    encoder: NativeEncoder | None
+
+
+#: Packed models by scorer's class and form, each with the state of its weights when it was packed.
+_PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
+_PACKED = WeakKeyDictionary()
+_HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
+# Held while one is looked up or packed: threads that need it at once pack it once.
+_PACKING = Lock()
+
+
+def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
+    """Pack a model, or return the reason why torch has to compute its passes.
+
+    A model is packed once for all scorers of a class and form, in all threads.
+
+    Args:
+        model: prepared for inference.
+        kind: the scorer's class.
+        form: ``fp32``, ``bf16`` or ``int8``.
+        gather: gathers its decoder plainly.
+
+    Raises:
+        NativeUnavailable: there is no library.
+    """
+    reason = _why_not(model)
+    if reason is not None:
+        return reason
+    stamp = _stamp(model)
+    with _PACKING:
+        known = _PACKED.setdefault(model, {})
+        if (kind, form) in known and known[kind, form][0] == stamp:
+            return known[kind, form][1]
+        found = _pack_all(model, form, gather())
+        if isinstance(found, Packed):
+            known[kind, form] = stamp, found
+        return found
+
+
+def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
+    """Pack a model's decoder, gathered plainly, and its encoder; or return why not."""
+    lean = lean_encoder(model)
+    reason = why_not(plain.layers) or (None if lean is None else why_not(lean.stack))
+    if reason is None and (plain.project_in is not None or plain.project_out is not None):
+        reason = "its embeddings or outputs are projected"
+    if reason is None and plain.copy_sharpness is not None:
+        reason = "its masks copy from the source (--soft-copy)"
+    if reason is not None:
+        return reason
+    library()
+    encoder = None if lean is None else NativeEncoder(lean, form)
+    return Packed(_pack(plain, model.decoder.output_projection, form), encoder)
+
+
+def _stamp(module: Any) -> list[tuple[int, int, float]]:
+    """Return the state of a module's weights: where they lie, torch's counts, and their sums.
+
+    torch does not count changes through ``.data`` or numpy.
+    """
+    weights = list(module.parameters())
+    counts = [0 if p.is_inference() else p._version for p in weights]
+    return [(p.data_ptr(), n, float(p.detach().sum())) for p, n in zip(weights, counts)]
+
+
+def _why_not(model: Any) -> str | None:
+    """Say why a model's passes cannot be native, as far as a look at it tells."""
+    weight = model.decoder.embed_tokens.weight
+    if weight.device.type != "cpu":
+        return f"it is on {weight.device.type}"
+    if weight.dtype != torch.float32:
+        return "its weights are not in fp32 (--engine-dtype packs them in bf16 or int8)"
+    if getattr(model.decoder, "quant_noise", None) is not None:
+        return "its embeddings are projected"
+    if hasattr(model.decoder, "attention_window"):
+        return "its attention is local"
+    return None
+
+
+def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
+    """Pack a decoder."""
+    stack = NativeStack(
+        plain.layers,
+        plain.embedding,
+        plain.scale,
+        plain.positions,
+        plain.embedding_norm,
+        plain.final_norm,
+        form,
+    )
+    keys: Any = plain.source_keys
+    parts = 2 * len(plain.layers)
+    weight = torch.cat([stack.pad_heads(w) for w in keys.weight.chunk(parts)])
+    bias = torch.cat([stack.pad_heads(b) for b in keys.bias.chunk(parts)])
+    linear = None
+    if type(projection) is nn.Linear:
+        linear = NativeMap(projection.weight, projection.bias, form)
+    return NativeWeights(stack, NativeMap(weight, bias, form), linear)
+
+
+def pack_heads(heads: Any, form: str) -> Any:
+    """Pack prediction heads, once for all generators in this form; see ``packed``.
+
+    Heads whose activation has no native form are returned as they are.
+    """
+    if heads.activation not in ACTIVATIONS:
+        return heads
+    with _PACKING:
+        known = _HEADS.setdefault(heads, {})
+        if form not in known or known[form][0].changed():
+            known[form] = Watch(heads), NativeHeads(heads, form)
+        return known[form][1]
+
+
+class NativeEncoder:
+    """A stock encoder by native passes; called like LeanEncoder.
+
+    Args:
+        lean: of the same encoder, gathered plainly.
+        form: ``fp32``, ``bf16`` or ``int8``.
+    """
+
+    def __init__(self, lean: LeanEncoder, form: str) -> None:
+        self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
+        places = lean.encoder.embed_positions
+        self.most = lean.encoder.max_positions()
+        table = lean.positions
+        if isinstance(places, SinusoidalPositionalEmbedding):
+            size = places.padding_idx + 1 + self.most
+            table = places.get_embedding(size, places.embedding_dim, places.padding_idx)
+        if table is not None:
+            table = table[lean.pad + 1 :]
+            self.most = min(self.most, len(table))
+        self.stack = NativeStack(
+            lean.stack,
+            lean.vectors,
+            lean.scale,
+            table,
+            lean.embedding_norm,
+            lean.final_norm,
+            form,
+        )
+
+    def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        """Encode a batch; see LeanEncoder.
+
+        Raises:
+            IndexError: a source is longer than the model has positions for.
+        """
+        tokens = net_input["src_tokens"]
+        padding = tokens.eq(self.pad)
+        if tokens.size(1) > self.most and int((~padding).sum(dim=1).max()) > self.most:
+            raise IndexError(f"a source of {tokens.size(1)} tokens: longer than the positions")
+        states = native_encode(self.stack, tokens, padding)
+        return {
+            "encoder_out": [states.transpose(0, 1)],
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [self.scale * F.embedding(tokens, self.vectors)],
+        }

@@ -1,0 +1,129 @@
+"""Scorer, the interface of the decoding loop to models, and the choice of a model's scorer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..token_rules import Best, Positions, Scored
+from .chunk import PLAIN, ChunkScorer
+from .local import LocalScorer
+from .masks import Mask
+from .settings import Engine
+
+
+class Scorer(Protocol):
+    """A model as the decoding loop calls it: a ChunkScorer, or an ensemble of them."""
+
+    @property
+    def native(self) -> bool:
+        """Whether passes are native."""
+        ...
+
+    def encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder and start an empty cache."""
+
+    def step(self, tokens: Tensor, mask: Mask = "causal") -> Any:
+        """Run the decoder over one chunk, B×K, and cache it."""
+
+    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
+        """Return B×K×V log-probabilities for the output of ``step``."""
+        ...
+
+    def choose(self, hidden: Any, at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose the next token at every position; see Projection.choose."""
+        ...
+
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        ...
+
+    def keep(self, lengths: Sequence[int]) -> None:
+        """Roll each row back to its own length."""
+
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of each row's tree; see Cache.gather."""
+
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
+        """Pick rows."""
+
+
+def build_scorer(
+    models: Sequence[Any], engine: Engine = PLAIN, kind: type[ChunkScorer] | None = None
+) -> Scorer:
+    """Make the scorer of one model, or of an ensemble.
+
+    Args:
+        models: one, or several that share the target dictionary.
+        engine: what computes passes, and in which dtype.
+        kind: the class of scorer; None: the one that fits the model.
+
+    Raises:
+        UsageError: the scorer does not support a model; the message names the model.
+    """
+    scorers = [(kind or _kind_of(model))(model, engine) for model in models]
+    return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers)
+
+
+def _kind_of(model: Any) -> type[ChunkScorer]:
+    """Return the class of scorer that fits a model."""
+    is_local = hasattr(getattr(model, "decoder", None), "attention_window")
+    return LocalScorer if is_local else ChunkScorer
+
+
+class EnsembleScorer:
+    """Several scorers whose probabilities are averaged, as in fairseq's ensembles.
+
+    Args:
+        scorers: one per model; the models share the target dictionary.
+    """
+
+    def __init__(self, scorers: Sequence[ChunkScorer]) -> None:
+        self.scorers = list(scorers)
+
+    @property
+    def native(self) -> bool:
+        """Whether passes are native, for all models."""
+        return all(scorer.native for scorer in self.scorers)
+
+    def encode(self, net_input: dict[str, Tensor]) -> None:
+        """Run every encoder; see ChunkScorer.encode."""
+        for scorer in self.scorers:
+            scorer.encode(net_input)
+
+    def step(self, tokens: Tensor, mask: Mask = "causal") -> list[Tensor]:
+        """Run every decoder over one chunk; see ChunkScorer.step."""
+        return [scorer.step(tokens, mask) for scorer in self.scorers]
+
+    def log_probs(self, hidden: list[Tensor], temperature: float = 1.0) -> Tensor:
+        """Return the log of the mean probability over the models, B×K×V."""
+        pairs = zip(self.scorers, hidden, strict=True)
+        each = torch.stack([scorer.log_probs(h, temperature) for scorer, h in pairs])
+        return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))
+
+    def choose(self, hidden: list[Tensor], at: Positions, draft: Tensor | None = None) -> Scored:
+        """Choose the next token at every position; see ``Positions.choose``."""
+        return at.choose(self.log_probs(hidden, at.rules.temperature), draft)
+
+    def best(self, hidden: list[Tensor], at: Positions, count: int) -> Best:
+        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        return at.best(self.log_probs(hidden, at.rules.temperature), count)
+
+    def keep(self, lengths: Sequence[int]) -> None:
+        """Roll every cache back; see Cache.keep."""
+        for scorer in self.scorers:
+            scorer.keep(lengths)
+
+    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        """Keep the same paths in every cache; see Cache.gather."""
+        for scorer in self.scorers:
+            scorer.gather(starts, paths)
+
+    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
+        """Pick rows of every cache; see Cache.reorder."""
+        for scorer in self.scorers:
+            scorer.reorder(index, same_source)

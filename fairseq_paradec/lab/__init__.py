@@ -1,0 +1,1 @@
+"""What measures decoders and draws what it finds."""

@@ -1,0 +1,40 @@
+"""Tokens and flags as text that a terminal, a page and a picture can show."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from ...output import printable
+
+
+def typed(flags: dict[str, Any]) -> list[str]:
+    """Return a record's flags as typed, without those that are off.
+
+    Args:
+        flags: values by the option's name.
+    """
+    return [
+        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
+        for name, value in flags.items()
+        if value is not None and value is not False
+    ]
+
+
+def is_rtl(tokens: Iterable[str]) -> bool:
+    """Return whether a text runs from right to left, by its first letter with a direction."""
+    kinds = (unicodedata.bidirectional(c) for token in tokens for c in token)
+    return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
+
+
+def display_width(text: str) -> int:
+    """Return the width of a text in columns of a terminal."""
+    return sum(
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(c) in ("W", "F")
+        else 1
+        for c in text
+    )

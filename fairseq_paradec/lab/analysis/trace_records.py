@@ -1,0 +1,273 @@
+"""From a trace's records, which docs/trace.md describes, to the states of their tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import UsageError
+from ...records import Record, field, known, words
+from .trace_view import (
+    ACCEPTED,
+    BIFURCATION,
+    BONUS,
+    DISCARDED,
+    EOS,
+    GIVEN,
+    OPEN,
+    PENDING,
+    PREVIOUS,
+    RESCUED,
+    Cell,
+    Origin,
+    Pass,
+    Sentence,
+)
+
+#: Values that are no log-probability; Python reads NaN and infinity from JSON.
+LARGEST = 1e9
+
+
+def read_sentence(record: Record, name: str) -> Sentence:
+    """Make a sentence of its record.
+
+    Args:
+        record: one line of a trace file.
+        name: of the sentence, for errors too.
+
+    Raises:
+        UsageError: a field is missing or malformed, or the passes do not give the output.
+    """
+    source = None if record.get("source") is None else words(record, "source", name)
+    output = words(record, "output", name)
+    done: list[str] = []
+    passes: list[Pass] = []
+    entries = field(record, "trace", list, name)
+    if any(type(entry) is dict and "positions" in entry for entry in entries):
+        passes, done = _read_reordered(entries, name)
+    else:
+        for number, entry in enumerate(entries, start=1):
+            one = read_pass(entry, number, done, f"{name}, pass {number}")
+            passes.append(one)
+            done += one.committed
+    if done != output:
+        same = next((i for i, (a, b) in enumerate(zip(done, output)) if a != b), None)
+        at = min(len(done), len(output)) if same is None else same
+        raise UsageError(
+            f"{name} contradicts itself: what its passes commit is not its output, from position "
+            f"{at} on"
+        )
+    flags = record.get("flags")
+    return Sentence(
+        name,
+        str(record.get("decoding", "")),
+        source,
+        output,
+        passes,
+        _origins(passes, len(output)),
+        flags if isinstance(flags, dict) else {},
+    )
+
+
+def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
+    """Return the origin of each of the output's tokens."""
+    origins: dict[int, Origin] = {}
+    for one in passes:
+        for i, at in enumerate(one.places):
+            own = one.verifier[at] if at < len(one.verifier) else None
+            if i < one.accepted:
+                origins[at] = _of_draft(one.number, one.draft[at], own)
+            elif own is not None:
+                origins[at] = Origin(
+                    one.number,
+                    own.state,
+                    own.log_prob,
+                    own.runner_up,
+                    own.runner_up_log_prob,
+                    None,
+                    own.direction,
+                )
+    return [origins[at] for at in range(length)]
+
+
+def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
+    """Return the origin of a draft accepted in pass ``number``; ``own``: the verifier's token."""
+    other: tuple[str | None, float | None] = (None, None)
+    log_prob = draft.log_prob
+    if own is not None and draft.state == RESCUED:
+        other = own.token, own.log_prob
+    elif own is not None:
+        other = own.runner_up, own.runner_up_log_prob
+        log_prob = own.log_prob if log_prob is None else log_prob
+    return Origin(number, draft.state, log_prob, *other, draft.rank, None, draft.confidence)
+
+
+def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
+    """Make the passes of a reordered model, and its tokens in natural order.
+
+    Each V line is the whole output with open positions; there are no drafts.
+    """
+    written: dict[int, str] = {}
+    placed = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"{name}, pass {number}"
+        if type(entry) is not dict:
+            raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
+        tokens, places = words(entry, "verifier", where), field(entry, "positions", list, where)
+        new = dict(zip(places, tokens)) if all(type(at) is int for at in places) else {}
+        if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
+            raise UsageError(f"{where}: got positions {places!r}; allowed: a new one per token")
+        cells = {at: Cell(token, PREVIOUS, at) for at, token in written.items()}
+        for i, (at, token) in enumerate(zip(places, tokens)):
+            cells[at] = _own(entry, i, token, BONUS, at)
+        written |= new
+        placed.append((number, cells, tokens, places))
+    length = len(written)
+    if set(written) != set(range(length)):
+        raise UsageError(f"{name} contradicts itself: its passes leave positions open")
+    passes = [
+        Pass(
+            number,
+            0,
+            [],
+            [cells.get(at, Cell("", OPEN, at)) for at in range(length)],
+            tokens,
+            places,
+        )
+        for number, cells, tokens, places in placed
+    ]
+    return passes, [written[at] for at in range(length)]
+
+
+def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
+    """Make a pass of its entry in the trace.
+
+    The lines end where the output ends in ``</s>``; else after the first ``</s>`` from the
+    bifurcation on.
+
+    Args:
+        entry: one object of ``trace``.
+        number: from 1.
+        done: the tokens of the passes before.
+        where: for errors.
+
+    Raises:
+        UsageError: as in ``read_sentence``.
+    """
+    if type(entry) is not dict:
+        raise UsageError(f"{where}: got {repr(entry)[:80]}; allowed: an object")
+    draft, verifier = words(entry, "draft", where), words(entry, "verifier", where)
+    start, accepted = field(entry, "start", int, where), field(entry, "num_accepted", int, where)
+    if start != len(done):
+        raise UsageError(f"{where} starts at {start}, after {len(done)} committed tokens")
+    if not 0 <= accepted <= len(draft):
+        raise UsageError(f"{where} accepts {accepted} of {len(draft)} drafted tokens")
+    committed = _committed(draft, verifier, accepted, field(entry, "num_committed", int, where))
+    if committed is None:
+        raise UsageError(f"{where} commits {entry['num_committed']} tokens, which it does not have")
+    if EOS in committed:
+        draft, verifier = draft[: len(committed)], verifier[: len(committed)]
+    else:
+        draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
+    before = [Cell(token, PREVIOUS, at) for at, token in enumerate(done)]
+    return Pass(
+        number,
+        start,
+        before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
+        before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
+        committed,
+        list(range(start, start + len(committed))),
+        accepted,
+    )
+
+
+def _committed(
+    draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[str] | None:
+    """Return the final tokens of a pass: accepted drafts, then the verifier's own, up to ``</s>``.
+
+    None if there are not as many as ``count``.
+    """
+    if not 0 <= count <= accepted + len(verifier[accepted:]):
+        return None
+    tokens = (draft[:accepted] + verifier[accepted:])[:count]
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+def _draft_cells(
+    entry: Mapping[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[Cell]:
+    """Judge the drafted tokens; ``count`` positions of the pass were committed."""
+    cells = []
+    for i, token in enumerate(draft):
+        if i < accepted and i >= count:
+            state = PENDING
+        elif i < accepted:
+            state = GIVEN if entry.get("given") is True else ACCEPTED
+            state = RESCUED if i < len(verifier) and verifier[i] != token else state
+        else:
+            state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
+        cells.append(
+            Cell(
+                token,
+                state,
+                entry["start"] + i,
+                _log_prob(entry, "draft_log_probs", i),
+                known(entry, "draft_ranks", i, int),
+                confidence=_share(entry, "draft_confidences", i),
+            )
+        )
+    return cells
+
+
+def _verifier_cells(
+    entry: Mapping[str, Any], draft: list[str], verifier: list[str], accepted: int, count: int
+) -> list[Cell]:
+    """Judge the verifier's tokens; ``count`` positions of the pass were committed."""
+    cells = []
+    for i, token in enumerate(verifier):
+        if i < accepted:
+            agreed = ACCEPTED if i < count else PENDING
+            state = agreed if draft[i] == token else DISCARDED
+        elif i == accepted and i < len(draft):
+            state = BIFURCATION
+        else:
+            state = BONUS if i < count else DISCARDED
+        cells.append(_own(entry, i, token, state, entry["start"] + i))
+    return cells
+
+
+def _up_to_end(line: list[str], first: int) -> list[str]:
+    """Cut a line after its first ``</s>`` at ``first`` or later."""
+    return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
+
+
+def _own(entry: Mapping[str, Any], i: int, token: str, state: str, position: int) -> Cell:
+    """Return the verifier's token i of a pass, which stands at ``position``."""
+    other = known(entry, "runner_up", i, str)
+    return Cell(
+        token,
+        state,
+        position,
+        _log_prob(entry, "log_probs", i),
+        None,
+        other,
+        None if other is None else _log_prob(entry, "runner_up_log_probs", i),
+        known(entry, "directions", i, str),
+    )
+
+
+def _log_prob(entry: Mapping[str, Any], key: str, i: int) -> float | None:
+    """Return a log-probability, -inf for null; None if it is missing or no number."""
+    values = entry.get(key)
+    if isinstance(values, list) and i < len(values) and values[i] is None:
+        return -math.inf
+    value = known(entry, key, i, (int, float))
+    return float(value) if value is not None and abs(value) < LARGEST else None
+
+
+def _share(entry: Mapping[str, Any], key: str, i: int) -> float | None:
+    """Return a probability; None if it is missing or none."""
+    value = known(entry, key, i, (int, float))
+    return float(value) if value is not None and 0 <= value <= 1 else None

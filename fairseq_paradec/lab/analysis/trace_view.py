@@ -1,0 +1,206 @@
+"""A sentence's trace with the state of every token, as in Xia et al. 2022 (GAD), Table 11.
+
+D lines hold the drafter's tokens of a pass, V lines the verifier's. ``steps`` are those of Stern et
+al. 2018, section 7.4; only those of blockwise decoding are special. ``trace_records.py`` reads the
+sentences, ``trace_text.py`` shows them in a terminal, ``viewer.py`` on a page.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from .blocks import METHOD, block_sizes
+
+EOS = "</s>"
+
+PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN, GIVEN = (
+    "previous",
+    "accepted",
+    "rescued",
+    "bifurcation",
+    "bonus",
+    "discarded",
+    "pending",
+    "open",
+    "given",
+)
+
+#: The meaning of each state of a token.
+MEANINGS = {
+    PREVIOUS: "committed by earlier passes",
+    ACCEPTED: "drafted and accepted",
+    GIVEN: "accepted from an earlier translation",
+    RESCUED: "accepted, though not the verifier's first choice",
+    BIFURCATION: "first rejected draft (D), the verifier's token in its place (V)",
+    BONUS: "committed where nothing was drafted",
+    DISCARDED: "not used",
+    PENDING: "agreed on, but the pass commits nothing yet",
+    OPEN: "not written yet",
+}
+
+#: The origin of a token of the output, by its state in the pass that committed it.
+ORIGINS = {
+    ACCEPTED: "drafted and accepted",
+    GIVEN: MEANINGS[GIVEN],
+    RESCUED: MEANINGS[RESCUED],
+    BIFURCATION: "the verifier's own, in the place of a rejected draft",
+    BONUS: "the model's own, where nothing was drafted",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One token of a D or V line. Values that the trace lacks are None.
+
+    Attributes:
+        token: as in the dictionary.
+        state: a key of ``MEANINGS``.
+        position: in the output, from 0.
+        log_prob: the verifier's log-probability of the token at this position; -inf where it was
+            not allowed.
+        rank: only of drafts: the number of tokens that the verifier scores strictly higher.
+        runner_up: only of the verifier's own: its second choice; None if there was none.
+        runner_up_log_prob: of ``runner_up``.
+        direction: only of reordered models: as in ``TargetOrder.direction_name``.
+        confidence: only of drafts: the drafter's own probability of the token.
+    """
+
+    token: str
+    state: str
+    position: int | None = None
+    log_prob: float | None = None
+    rank: int | None = None
+    runner_up: str | None = None
+    runner_up_log_prob: float | None = None
+    direction: str | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of one token of the output. Values that the trace lacks are None.
+
+    Attributes:
+        pass_number: the pass that committed it, from 1.
+        by: a key of ``ORIGINS``: its state in that pass.
+        log_prob: the verifier's log-probability of the token in that pass.
+        runner_up: the likeliest other token there: the verifier's second choice, or its first for
+            a rescued token.
+        runner_up_log_prob: of ``runner_up``.
+        rank: of an accepted draft: the number of tokens that the verifier scores strictly higher.
+        direction: of reordered models: as in ``Cell``.
+        confidence: of an accepted draft: as in ``Cell``.
+    """
+
+    pass_number: int
+    by: str
+    log_prob: float | None
+    runner_up: str | None
+    runner_up_log_prob: float | None
+    rank: int | None
+    direction: str | None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One decoder pass.
+
+    Attributes:
+        number: from 1.
+        start: the number of tokens that earlier passes committed, the first cells of each line.
+        draft: the D line, from position 0 on.
+        verifier: the V line, from position 0 on; the two may differ in length.
+        committed: the tokens that the pass added to the output, as they were written.
+        places: their positions in the output.
+        accepted: the number of accepted drafted tokens.
+    """
+
+    number: int
+    start: int
+    draft: list[Cell]
+    verifier: list[Cell]
+    committed: list[str]
+    places: list[int]
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of a trace.
+
+    Attributes:
+        name: ``sentence`` and its number, or its line's.
+        decoding: the method, as the record calls it.
+        source: its tokens; None if the record lacks them.
+        output: its translation's tokens.
+        passes: in order.
+        origins: of each token of the output.
+        flags: the method's own, as the record has them; empty if it has none.
+    """
+
+    name: str
+    decoding: str
+    source: list[str] | None
+    output: list[str]
+    passes: list[Pass]
+    origins: list[Origin]
+    flags: dict[str, Any]
+
+    @property
+    def drafted(self) -> int:
+        """The number of drafted tokens, without those after the end."""
+        return sum(len(one.draft) - one.start for one in self.passes)
+
+    @property
+    def rescued(self) -> int:
+        """The number of accepted drafted tokens that were not the verifier's first choice."""
+        return sum(origin.by == RESCUED for origin in self.origins)
+
+    @property
+    def accepted(self) -> int:
+        """The number of accepted drafted tokens, including rescued and given ones."""
+        return sum(one.by in (ACCEPTED, GIVEN) for one in self.origins) + self.rescued
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens per pass; a forced prefix and ``</s>`` are tokens too, as in the statistics."""
+        return len(self.output) / max(len(self.passes), 1)
+
+    @property
+    def summary(self) -> str:
+        """Return tokens, passes and accepted drafts in one line."""
+        return (
+            f"tokens: {len(self.output)}, passes: {len(self.passes)}, "
+            f"tokens per pass: {self.tokens_per_pass:.2f}, "
+            f"drafted tokens accepted: {self.accepted} (rescued: {self.rescued})"
+        )
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether its steps are the blocks of blockwise decoding instead of passes."""
+        return self.decoding == METHOD
+
+    @property
+    def steps(self) -> list[list[str]]:
+        """Return the tokens of each step.
+
+        A block is the verifier's own token of one pass and the drafts that the next pass accepts; a
+        pass has the tokens that it committed, in the order in which they were written.
+        """
+        if not self.in_blocks:
+            return [one.committed for one in self.passes]
+        sizes = block_sizes([one.accepted for one in self.passes], len(self.output))
+        ends = list(itertools.accumulate(sizes))
+        return [self.output[end - size : end] for size, end in zip(sizes, ends)]
+
+    @property
+    def steps_summary(self) -> str:
+        """Return tokens, steps and passes in one line."""
+        tokens, steps = len(self.output), len(self.steps)
+        return (
+            f"tokens: {tokens}, steps: {steps}, tokens per step: {tokens / max(steps, 1):.2f}, "
+            f"passes: {len(self.passes)}"
+        )

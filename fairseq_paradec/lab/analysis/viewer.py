@@ -1,0 +1,258 @@
+"""A page that shows traces sentence by sentence, all methods side by side.
+
+Each sentence is one block of data, read only when it is shown; ``viewer.js`` draws it. Four views:
+the output's tokens with their origins; the D and V lines of every pass (Xia et al. 2022, Table 11);
+the steps (Stern et al. 2018, section 7.4); and, for Jacobi decoders and greedy search, the decoding
+dependency graph (Santilli et al. 2023, Figure 4).
+
+Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...errors import UsageError
+from ...output import printable
+from ...records import Record
+from . import ddg, page
+from .promises import engine_of, promise_of
+from .symbols import is_rtl, typed
+from .trace_text import MARKS
+from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
+
+#: The views that a page can open with.
+VIEWS = ("output", "passes", "steps", "dependencies")
+
+#: States in the order of their numbers in the data.
+STATES = tuple(MEANINGS)
+
+#: Digits of log-probabilities in the data.
+DIGITS = 6
+
+
+def head(title: str, view: str = "output") -> str:
+    """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow.
+
+    Args:
+        title: of the page.
+        view: the one of ``VIEWS`` that it opens with.
+    """
+    return page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")]) + opening(
+        view
+    )
+
+
+def opening(view: str = "output") -> str:
+    """Return the beginning of a page's viewer; blocks of sentences follow.
+
+    The page's head needs ``viewer.css`` and ``viewer.js``.
+
+    Args:
+        view: the one of ``VIEWS`` that it opens with.
+    """
+    if view not in VIEWS:
+        raise ValueError(f"view {view!r} is none of {VIEWS}")
+    terms = {
+        "states": STATES,
+        "meanings": MEANINGS,
+        "origins": ORIGINS,
+        "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
+    }
+    return (
+        "<noscript><p>This page needs JavaScript. Without it, <code>paradec trace</code> shows the "
+        "same traces in a terminal.</p></noscript>\n"
+        + f'<div id="viewer" data-view="{view}"></div>\n'
+        + page.data("terms", terms)
+    )
+
+
+def sentence(
+    sentences: Sequence[Sentence],
+    records: Sequence[Record],
+    files: Sequence[str] = (),
+    missing: Sequence[str] = (),
+) -> str:
+    """Return one sentence, decoded by one or several methods, as a part of a page.
+
+    Args:
+        sentences: as read by ``trace_view.read_sentence``, one per method, of the same source.
+        records: their records.
+        files: their files, shown if two sentences have the same method.
+        missing: files that do not have the sentence.
+    """
+    words = Words()
+    decodings = [one.decoding for one in sentences]
+    names = list(files) or [""] * len(sentences)
+    panels = []
+    for one, record, file in zip(sentences, records, names, strict=True):
+        twice = decodings.count(one.decoding) > 1
+        panels.append(_panel(one, record, words) | {"file": printable(file) if twice else ""})
+    source = next((one.source for one in sentences if one.source is not None), None)
+    value = {
+        "name": printable(sentences[0].name),
+        "source": None if source is None else words.numbers(source),
+        "rtl": is_rtl(source or ()),
+        "missing": [printable(file) for file in missing],
+        "panels": panels,
+        "words": words.known,
+    }
+    return page.data("sentence", value)
+
+
+class Words:
+    """The tokens of a block of data, each written once; ``known`` lists them."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def numbers(self, tokens: Iterable[str | None]) -> list[int | None]:
+        """Return where tokens stand in ``known``, new ones appended; None stays None."""
+        return [None if token is None else self._number(token) for token in tokens]
+
+    def _number(self, token: str) -> int:
+        if token not in self._places:
+            self._places[token] = len(self.known)
+            self.known.append(printable(token))
+        return self._places[token]
+
+
+def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
+    """Return the data of a sentence decoded by one method."""
+    return {
+        "decoding": printable(one.decoding),
+        "flags": typed(one.flags),
+        "rtl": is_rtl(one.output),
+        "output": words.numbers(one.output),
+        "origins": _origins(one.origins, words),
+        "numbers": {
+            "tokens": len(one.output),
+            "passes": len(one.passes),
+            "tokens per pass": f"{one.tokens_per_pass:.2f}",
+            "drafted": one.drafted,
+            "accepted": one.accepted,
+            "rescued": one.rescued,
+            "promise": promise_of(record),
+            "engine": printable(engine_of(record)),
+        },
+        "reordered": _is_reordered(record),
+        "passes": [_pass(each, words) for each in one.passes],
+        "steps": _steps(one),
+        "steps_summary": one.steps_summary,
+        **_graph(one, record, words),
+    }
+
+
+def _is_reordered(record: Record) -> bool:
+    """Return whether the passes have positions in the output."""
+    return any("positions" in entry for entry in record["trace"])
+
+
+def _number(value: float | None) -> float | bool | None:
+    """Return a log-probability for the data: None if unknown, False for -inf."""
+    if value is None:
+        return None
+    return round(value, DIGITS) if math.isfinite(value) else False
+
+
+def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Drop columns without values."""
+    return {name: values for name, values in columns.items() if any(v is not None for v in values)}
+
+
+def _columns(tokens: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
+    """Return the data of tokens by column, without empty columns."""
+    return _without_unknown(
+        {
+            "log_prob": [_number(one.log_prob) for one in tokens],
+            "rank": [one.rank for one in tokens],
+            "runner_up": words.numbers(one.runner_up for one in tokens),
+            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in tokens],
+            "direction": [_direction(one.direction) for one in tokens],
+            "confidence": [_number(one.confidence) for one in tokens],
+        }
+    )
+
+
+def _origins(origins: Sequence[Origin], words: Words) -> dict[str, Any]:
+    """Return origins column by column."""
+    return {
+        "pass": [one.pass_number for one in origins],
+        "by": [STATES.index(one.by) for one in origins],
+    } | _columns(origins, words)
+
+
+def _direction(name: str | None) -> str | None:
+    return None if name is None else printable(name)
+
+
+def _pass(one: Pass, words: Words) -> dict[str, Any]:
+    """Return a pass; earlier passes' tokens and open positions follow from the origins."""
+    return {
+        "start": one.start,
+        "committed": len(one.committed),
+        "draft": _cells(one.draft, words),
+        "verifier": _cells(one.verifier, words),
+    }
+
+
+def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
+    """Return the pass's own cells of a D or V line, column by column."""
+    cells = [cell for cell in line if cell.state not in (PREVIOUS, OPEN)]
+    return {
+        "position": [cell.position for cell in cells],
+        "token": words.numbers(cell.token for cell in cells),
+        "state": [STATES.index(cell.state) for cell in cells],
+    } | _columns(cells, words)
+
+
+def _steps(one: Sentence) -> list[dict[str, Any]]:
+    """Return for each step its positions, and the pass that completes it.
+
+    A block of blockwise decoding ends with the pass that accepted its last token; every other
+    step is a pass.
+    """
+    if not one.in_blocks:
+        return [{"pass": each.number, "position": each.places} for each in one.passes]
+    ends = list(itertools.accumulate(map(len, one.steps)))
+    return [
+        {"pass": one.origins[end - 1].pass_number, "position": list(range(first, end))}
+        for first, end in zip([0, *ends], ends)
+    ]
+
+
+def _graph(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
+    """Return the dependency graph, or the reason for its absence."""
+    if ddg.method(record) not in ddg.DECODINGS:
+        return {"graph": None, "no_graph": ""}
+    try:
+        graph = ddg.from_record(record, one.name)
+    except UsageError as error:  # an older trace, or no output; the other views still work
+        return {"graph": None, "no_graph": printable(str(error))}
+    return {
+        "graph": {
+            "final_pass": graph.final_pass,
+            "log_prob": [_number(value) for value in graph.log_probs],
+            "runner_up": words.numbers(graph.runner_up),
+            "runner_up_log_prob": [_number(value) for value in graph.runner_up_log_probs],
+            "waves": graph.waves,
+            "predictions": [_predictions(row, words) for row in graph.predictions],
+        },
+        "no_graph": "",
+    }
+
+
+def _predictions(row: Sequence[ddg.Prediction | None], words: Words) -> dict[str, Any]:
+    """Return a pass's predictions by column."""
+    known = [(at, one) for at, one in enumerate(row) if one is not None]
+    return {
+        "position": [at for at, _ in known],
+        "token": words.numbers(one.token for _, one in known),
+        "log_prob": [_number(one.log_prob) for _, one in known],
+        "runner_up": words.numbers(one.runner_up for _, one in known),
+        "runner_up_log_prob": [_number(one.runner_up_log_prob) for _, one in known],
+    }

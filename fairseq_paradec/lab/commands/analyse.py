@@ -1,0 +1,58 @@
+"""Analyse translations, scores, benchmarks and traces of decoders.
+
+Texts and scores: the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
+xia2022 (repetition), and ROUGE of summaries. Benchmarks: speed-ups by batch, beam, length and
+threads, by sentence, and by stern2018's mean accepted block. Traces: acceptance by position, and
+FLOPs as in santilli2023.
+
+Texts have one sentence per line, or are outputs of fairseq-generate: lines D- (or H-) for
+translations, T- for references, S- for sources. Spaces separate tokens, so analyses that count
+words need tokenised texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...output import printable
+from ..analysis.text_table import table
+from ..measure import documents
+from . import analyse_flops, analyse_speed, analyse_texts
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
+
+    def command(
+        name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
+    ) -> Any:
+        """Declare one; ``run`` returns rows, notes, and possibly a text to print after them."""
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(analysis=run, title=text, plugin=plugin)
+        if out:
+            one.add_argument(
+                "--out",
+                type=Path,
+                metavar="FILE.json",
+                help="also write the table, for paradec results",
+            )
+        return one.add_argument
+
+    for module in (analyse_texts, analyse_speed, analyse_flops):
+        module.declare(command)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table and its notes; also write it to ``--out``."""
+    rows, notes, *more = args.analysis(args)
+    text = "\n\n".join([table(rows), "\n".join(notes), *more])
+    print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
+    if getattr(args, "out", None) is not None:
+        title = args.title[0].upper() + args.title[1:]
+        documents.save_made(args, "analyse", notes, rows, title)
+    return 0

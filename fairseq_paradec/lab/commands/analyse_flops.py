@@ -1,0 +1,450 @@
+"""FLOPs of decoding, from traces, and of training, from a data set's lengths (santilli2023)."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ... import registry
+from ...cli import arguments
+from ...errors import UsageError, option_error
+from ...registry import METHODS
+from ..analysis import flops, training_flops
+from ..analysis.benchmark_tables import OWN_GREEDY
+from ..analysis.flops import Count, Heads, Shape
+from ..analysis.timing import Spread, speed_up
+from ..analysis.training_flops import Update
+from ..measure.traits import traits
+from .analyse_speed import MEASURED, TRACED, read_benchmark, read_records
+from .analyse_texts import Row
+from .text_files import named
+
+TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
+COST_NOTE = (
+    "FLOP with training: of all decoded sentences, and of training the model and, where it drafts, "
+    "the drafter. Speed: of {benchmark}, batch 1, against our greedy search, median of the rounds "
+    "(lowest-highest). FLOP / speed: santilli2023 compares methods by it (Tables 3 and 5)."
+)
+# Drafters that are models, by the registry's kinds.
+_KINDS = {registry.TRANSFORMER: TRANSFORMER, registry.BLOCK_NAT: BLOCK_NAT}
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Sizes and training options of a checkpoint; the model is not built.
+
+    Attributes:
+        kind: one of the kinds above.
+        shape: the model's; None for heads without a model.
+        heads: for blockwise decoding, or None.
+        model: the model's options.
+        criterion: the loss's options.
+        encoder: the encoder's weights by name.
+    """
+
+    kind: str
+    shape: Shape | None
+    heads: Heads | None
+    model: Mapping[str, Any]
+    criterion: Mapping[str, Any]
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_checkpoint(flag: str, path: str) -> Checkpoint:
+    """Read a checkpoint's sizes and options, safely; no model is built.
+
+    Args:
+        flag: the flag that names it, for errors.
+        path: the checkpoint.
+
+    Raises:
+        UsageError: it cannot be read, or holds no model whose FLOPs are known.
+    """
+    from fairseq import checkpoint_utils
+
+    from ...plugin.compat.loading import named as naming
+
+    with naming(flag):
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
+    model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
+    if model.get("attention_block"):
+        raise option_error(
+            flag,
+            path,
+            "a model with full attention; local attention is not counted",
+        )
+    heads = flops.read_heads(sizes, model.get("block_size") or 0)
+    if heads is not None and "decoder.embed_tokens.weight" not in sizes:
+        return Checkpoint(BLOCKWISE, None, heads, model, criterion)
+    kind = TRANSFORMER if heads is None else BLOCKWISE
+    shared = bool(model.get("share_verifier_encoder"))
+    settings: dict[str, Any] = {"heads": heads, "shares_encoder": shared}
+    if "decoder.mask_vector" in sizes:
+        kind = BLOCK_NAT
+        settings["block"] = 0 if model.get("random_block_size") else model["drafter_block_size"]
+        settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
+    elif model.get("directions"):
+        z = model["directions"] * model["tokens_per_direction"]
+        settings["tokens_per_step"] = 1 if model.get("alternate_ends") else z
+    try:
+        shape = flops.read_shape(sizes, **settings)
+    except UsageError as error:
+        raise UsageError(f"{flag}: got {path!r}, {error}") from error
+    read = {name: w for name, w in state["model"].items() if name.startswith("encoder.")}
+    return Checkpoint(kind, shape, heads, model, criterion, read)
+
+
+def _options(part: Any) -> dict[str, Any]:
+    """Return the options of a part of a checkpoint's configuration."""
+    return dict(vars(part)) if isinstance(part, Namespace) else dict(part or {})
+
+
+# ---- decoding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of the traces.
+
+    Attributes:
+        base: of ``--path``.
+        drafter: of ``--drafter-path``, or None.
+        beam: of ``--beam``, or None.
+    """
+
+    base: Checkpoint
+    drafter: Checkpoint | None
+    beam: int | None
+
+    def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Return the arguments of ``Traits.flops`` for a record, after the record itself.
+
+        Raises:
+            UsageError: other models made it, or its method is not counted.
+        """
+        name, shape = record["decoding"], self.base.shape
+        counted = [name for name in METHODS if traits(name).flops is not None]
+        if name not in counted:
+            raise option_error("TRACE", f"{path} by {name}", ", ".join(counted))
+        method = METHODS[name]
+        if record.get("source") is None:
+            raise option_error("TRACE", path, f"{TRACED}, with sources")
+        if record["flags"].get("draft_tree") is not None and not traits(name).counts_trees:
+            raise option_error("TRACE", f"{path} with --draft-tree", f"{name} without it")
+        made_by = f"for {path} by {name}"
+        drafts = method.drafts_alone
+        if shape is None or (self.base.kind == BLOCK_NAT) != drafts:
+            wanted = BLOCK_NAT if drafts else TRANSFORMER
+            raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
+        step = shape.tokens_per_step if method.beam else 1
+        if step != shape.tokens_per_step or (method.beam and not _steps(record, step)):
+            given = f"a model that writes {shape.tokens_per_step} tokens a step"
+            raise option_error("--path", given, f"the one {made_by}, which does not")
+        found: dict[str, Any] = {"shape": shape}
+        if method.drafter in _KINDS:
+            found["drafter"] = self._drafter(_KINDS[method.drafter], shape, made_by)
+        if method.drafter == registry.HEADS:
+            found["drafter"] = self._heads(shape, made_by)
+        if method.beam:
+            if self.beam is None:
+                raise option_error("--beam", None, f"the beam that {path} was made with")
+            found["beam"] = self.beam
+        return found
+
+    def _drafter(self, kind: str, base: Shape, made_by: str) -> Shape:
+        """Return the shape of a drafter of a kind.
+
+        Raises:
+            UsageError: there is none, or its vocabulary is not the base's.
+        """
+        drafter = self.drafter
+        if drafter is None or drafter.shape is None or drafter.kind != kind:
+            given = None if drafter is None else drafter.kind
+            raise option_error("--drafter-path", given, f"{kind}, {made_by}")
+        if drafter.shape.vocabulary != base.vocabulary:
+            given = f"a drafter with {drafter.shape.vocabulary} target tokens"
+            raise option_error("--drafter-path", given, f"{base.vocabulary}, as --path")
+        if kind == TRANSFORMER and self._one_encoder:
+            return replace(drafter.shape, shares_encoder=True)
+        return drafter.shape
+
+    @functools.cached_property
+    def _one_encoder(self) -> bool:
+        """Whether the drafter's encoder is the base's, so that it does not run."""
+        from ...decoding.helper import same_weights
+
+        assert self.drafter is not None
+        return same_weights(self.drafter.encoder, self.base.encoder)
+
+    def _heads(self, base: Shape, made_by: str) -> Heads:
+        """Return the shape of the heads, the base's own or the drafter's.
+
+        Raises:
+            UsageError: there are none, or they read states of another size.
+        """
+        drafter = self.drafter
+        heads = base.heads or (None if drafter is None else drafter.heads)
+        if heads is None:
+            given = None if drafter is None else drafter.kind
+            raise option_error("--drafter-path", given, f"{BLOCKWISE}, {made_by}")
+        if heads.dim != base.output:
+            given = f"heads on states of {heads.dim}"
+            raise option_error("--drafter-path", given, f"{base.output}, as --path")
+        return heads
+
+
+def _steps(record: Mapping[str, Any], size: int) -> bool:
+    """Return whether a beam search's passes write ``size`` tokens each, up to the output's end."""
+    count = len(record["output"])
+    starts = [min(number * size, count) for number in range(len(record["trace"]))]
+    return all(
+        (entry["start"], len(entry["verifier"])) == (start, min(size, count - start))
+        for start, entry in zip(starts, record["trace"])
+    )
+
+
+def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Count the FLOPs of traces."""
+    if len(set(args.trace)) < len(args.trace):
+        raise option_error("TRACE", " ".join(args.trace), "each file once")
+    if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
+        raise option_error("--benchmark", None, "a file, with FLOPs of training beside its speeds")
+    drafter = args.drafter_path and read_checkpoint("--drafter-path", args.drafter_path)
+    models = Models(read_checkpoint("--path", args.path), drafter, args.beam)
+    notes = [
+        "GFLOP of a sentence, MFLOP of a token of the output (</s> counted): multiply-adds of "
+        "matrix products, two operations each, as torch counts them; no embeddings, norms or "
+        "softmax. Batch 1, real lengths.",
+        "encoder: with keys and values of the source. drafter: the whole drafter, or heads and "
+        "their projections. x greedy: over greedy search with --path, for the same outputs.",
+    ]
+    rows, oracle = [], False
+    speed = _speeds(args.benchmark)
+    for name, path in named({path: path for path in args.trace}).items():
+        total, plain, sentences, tokens = Count(), Count(), 0, 0
+        method = ""
+        for record in read_records(path):
+            needed = models.needs(record, path)
+            method, length = record["decoding"], len(record["output"])
+            source = record["source"] or ()  # ``needs`` refuses a record without
+            count = traits(method).flops
+            assert count is not None  # ``needs`` raises an error otherwise
+            total += count(record, **needed)
+            plain += flops.greedy(needed["shape"], len(source), length)
+            sentences, tokens = sentences + 1, tokens + length
+            oracle |= record["flags"].get("jacobi_length") == "oracle"
+        row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)
+        if speed:
+            if name not in speed:
+                allowed = f"names of the benchmark's decoders with .jsonl: {', '.join(speed)}"
+                raise option_error("TRACE", path, allowed)
+            drafted = METHODS[method].drafter is not None
+            trained = args.training_flops + (args.drafter_training_flops if drafted else 0)
+            row |= _cost(total.total, trained, speed[name])
+        rows.append(row)
+    if speed:
+        notes.append(COST_NOTE.format(benchmark=args.benchmark))
+    if oracle:
+        notes.append("Oracle lengths come from a greedy search, which is not counted.")
+    return rows, notes
+
+
+def _speeds(benchmark: str | None) -> dict[str, Spread]:
+    """Return the decoders of a benchmark with their speed-ups over our greedy search, batch 1."""
+    if benchmark is None:
+        return {}
+    document = read_benchmark(benchmark)
+    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    return {name: speed_up(times[OWN_GREEDY], rounds) for name, rounds in times.items()}
+
+
+def _cost(decoding: float, trained: float, speed: Spread) -> Row:
+    """Return FLOPs beside speed: santilli2023, Tables 3 and 5."""
+    return {
+        "training FLOP": f"{trained:.3e}" if trained else "-",
+        "FLOP with training": f"{decoding + trained:.3e}",
+        "speed, x our greedy": speed.text(2),
+        "FLOP / speed": f"{(decoding + trained) / speed.median:.3e}",
+    }
+
+
+def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
+    """Return the numbers of one trace."""
+    parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
+    return {
+        "sentences": sentences,
+        "GFLOP": round(total.total / sentences / 1e9, 4),
+        **{part: round(count / sentences / 1e9, 4) for part, count in parts.items()},
+        "MFLOP per token": round(total.total / tokens / 1e6, 2),
+        "FLOP of all": f"{total.total:.3e}",
+        "x greedy": round(total.total / plain.total, 2),
+    }
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[Any]:
+    """Count the pairs of source and target lengths in a data set, ``</s>`` counted.
+
+    Args:
+        data: fairseq's data folder.
+        subset: of it.
+        vocabularies: sizes of the checkpoints' target vocabularies, by path.
+
+    Raises:
+        UsageError: there is no such data, or it has another dictionary.
+    """
+    from ...plugin.tasks.flags import ParallelTranslationConfig
+    from ...plugin.tasks.translation import ParallelTranslationTask
+
+    settings = ParallelTranslationConfig(data=data, dataset_impl=None)
+    try:
+        task = ParallelTranslationTask.setup_task(settings)
+    except UsageError as error:
+        raise UsageError(str(error).replace("DATA: ", "--data: ", 1)) from error
+    try:
+        task.load_dataset(subset)
+    except UsageError as error:
+        raise option_error("--subset", subset, f"a part of {data}") from error
+    for path, vocabulary in vocabularies.items():
+        known = len(task.target_dictionary)
+        if vocabulary != known:
+            raise option_error(
+                "CHECKPOINT",
+                f"{path} with {vocabulary} target tokens",
+                f"models for --data {data}, whose dictionary has {known}",
+            )
+    dataset = task.dataset(subset)
+    if dataset.tgt_sizes is None:
+        raise option_error("--subset", subset, "a subset with targets")
+    return Counter(zip(dataset.src_sizes.tolist(), dataset.tgt_sizes.tolist(), strict=True))
+
+
+def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
+    """Return a function that counts an update on a sentence of given lengths.
+
+    Raises:
+        UsageError: the checkpoint holds heads without their base.
+    """
+    shape, model, criterion = checkpoint.shape, checkpoint.model, checkpoint.criterion
+    if shape is None:
+        raise option_error("CHECKPOINT", path, "heads with their base, which runs in training")
+    if checkpoint.kind == BLOCK_NAT:
+        from ...plugin.models.block_nat import TRIES
+
+        glances = bool(criterion.get("glancing_ratio"))
+        if "max_epoch" not in criterion:  # an older loss: from 0 it rose to its end
+            glances |= bool(criterion.get("glancing_ratio_end"))
+        least, block = criterion.get("prefixes_per_sentence", 1), model["drafter_block_size"]
+        spacing = criterion.get("tokens_per_prefix")
+        tries = TRIES if criterion.get("prefixes_after_errors") else 0
+        shorter = range(1, block + 1) if model.get("random_block_size") else [block]
+
+        def drafters(source: int, target: int) -> Update:
+            prefixes = max(least, -(-target // spacing)) if spacing else least
+            whole, *others = (
+                training_flops.drafter_update(
+                    shape, source, target, prefixes, size, glances, tries=tries * prefixes
+                )
+                for size in (block, *shorter)
+            )
+            return (whole + sum(others, Update()) * (1 / len(others))) * 0.5
+
+        return drafters
+    if checkpoint.heads is None:
+        return lambda source, target: training_flops.transformer_update(shape, source, target)
+    frozen, first = not model.get("fine_tune_base"), checkpoint.heads.first
+    trained = list(range(1 if frozen and not first else 0, model["block_size"]))
+    at_once = criterion.get("heads_per_update") == "all"
+    draws: list[Sequence[int]] = [trained] if at_once else [[head] for head in trained]
+
+    def mean(source: int, target: int) -> Update:
+        each = (
+            training_flops.heads_update(shape, source, target, heads, frozen) for heads in draws
+        )
+        return sum(each, Update()) * (1 / len(draws))
+
+    return mean
+
+
+def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Count the FLOPs of training."""
+    if len(set(args.checkpoint)) < len(args.checkpoint):
+        raise option_error("CHECKPOINT", " ".join(args.checkpoint), "each file once")
+    found = {path: read_checkpoint("CHECKPOINT", path) for path in args.checkpoint}
+    learning = {path: updates(one, path) for path, one in found.items()}
+    words = {path: one.shape.vocabulary for path, one in found.items() if one.shape is not None}
+    pairs = lengths(args.data, args.subset, words)
+    sentences = sum(pairs.values())
+    tokens = sum(target * count for (_, target), count in pairs.items())
+    names = {path: name for name, path in named({path: path for path in found}).items()}
+    rows = []
+    for path, update in learning.items():
+        total = sum((update(*pair) * count for pair, count in pairs.items()), Update())
+        rows.append(
+            {
+                "checkpoint": names[path],
+                "architecture": str(found[path].model.get("arch") or found[path].kind),
+                "forward, MFLOP per token": round(total.forward / tokens / 1e6, 2),
+                "training, MFLOP per token": round(total.total / tokens / 1e6, 2),
+                "epochs": args.epochs,
+                "FLOP": f"{args.epochs * total.total:.3e}",
+            }
+        )
+    notes = [
+        f"{args.subset} of {args.data}: {sentences} sentences, {tokens} target tokens (</s> "
+        "counted), without padding.",
+        "Multiply-adds of matrix products, two operations each; a backward pass is two forward "
+        "passes where weights learn, less where they are frozen; no optimizer. A teacher and an "
+        "initial model are not counted.",
+    ]
+    if any(one.kind == BLOCK_NAT for one in found.values()):
+        notes.append(
+            "block_nat: the mean over all prefix lengths, if glancing reveals no token; an upper "
+            "bound, because revealed tokens are not projected."
+        )
+    return rows, notes
+
+
+# ---- the subcommands ----------------------------------------------------------------------------
+
+
+def declare(command: Callable[..., Any]) -> None:
+    """Declare the subcommands; see ``analyse.declare``."""
+    number, positive = arguments.whole_number, arguments.positive
+    add = command("flops", decoding, "FLOPs of decoding, by part", plugin=True)
+    add("trace", nargs="+", metavar="TRACE", help=TRACED)
+    add("--path", required=True, metavar="M", help="the checkpoint of the traces")
+    add("--drafter-path", metavar="D", help="the drafter, or blockwise heads")
+    add("--beam", type=number, metavar="N", help="the beam of multiword_beam, double_token_beam")
+    add(
+        "--benchmark",
+        metavar="FILE",
+        help=f"set speed beside FLOPs, of {MEASURED}; the traces are named like its decoders",
+    )
+    for one, whose in (("--training-flops", "--path"), ("--drafter-training-flops", "the drafter")):
+        add(
+            one,
+            type=positive,
+            default=0,
+            metavar="F",
+            help=f"with --benchmark: training of {whose}",
+        )
+
+    add = command(
+        "training-flops", training, "FLOPs of training, on the lengths of a data set", plugin=True
+    )
+    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="trained models of any kind")
+    add("--data", required=True, metavar="DATA", help="fairseq's data folder")
+    add("--subset", default="train", help="of DATA (default: train)")
+    add("--epochs", type=number, default=1, metavar="N", help="(default: 1)")

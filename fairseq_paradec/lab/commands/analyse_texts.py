@@ -1,0 +1,434 @@
+"""The analyses of texts and their scores, for ``paradec analyse``.
+
+Those of zhang2020 (IBDecoder) and imamura2020 (double-token decoding), xia2022's repetition rate,
+and ROUGE of summaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...cli import arguments
+from ...errors import UsageError, option_error
+from ..analysis import agreement, by_length, likelihood, ngrams
+from ..analysis.quality import RESAMPLES, SEED
+from .text_files import (
+    REFERENCE,
+    SCORED,
+    SOURCE,
+    named,
+    read,
+    same_number,
+    scores,
+    seconds_of,
+    sentences,
+    translations,
+)
+
+OTEM_ORDERS = (2, 4)
+
+Row = dict[str, Any]
+
+
+def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[str]]:
+    """Read the translations of all systems, and the references.
+
+    Returns:
+        The translations by name of file (see ``named``), and the references.
+
+    Raises:
+        UsageError: a file is named twice, or the numbers of sentences differ.
+    """
+    texts = translations(args.hyp)
+    references = sentences("REF", args.ref, REFERENCE)
+    same_number({f"{args.ref} (REF)": references} | texts)  # one file may be both
+    return named(texts), references
+
+
+def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
+    """Return a perplexity, or the scores of a file."""
+    try:
+        value = float(given)
+    except ValueError:
+        return scores(flag, given)
+    if not 1 <= value < math.inf:
+        raise option_error(flag, given, f"a perplexity, from 1 up; or a file: {SCORED}")
+    return value
+
+
+def pmi(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Compare a model's perplexity with those of others."""
+    model = number_or_scores("MODEL", args.model)
+    rows: list[Row] = []
+    for name in args.ar:
+        plain = number_or_scores("AR", name)
+        if isinstance(model, dict) and isinstance(plain, dict):
+            likelihood.check_same_targets(plain, model, (name, args.model))
+        first, second = (
+            likelihood.perplexity(one) if isinstance(one, dict) else one for one in (model, plain)
+        )
+        rows.append(
+            {
+                "AR": name,
+                "perplexity": round(first, 4),
+                "AR's perplexity": round(second, 4),
+                "PMI": round(likelihood.pmi(first, second), 4),
+            }
+        )
+    return rows, [
+        "PMI = log10 perplexity - log10 perplexity of AR, a model that writes in the same order, a "
+        "token a step; 0 where words predicted at once are independent, if both learned as long: "
+        "an AR that learned for fewer epochs lowers it, whatever the words are. zhang2020, Table "
+        "3: 0.235 for two neighbours (6.95, 4.04), -0.014 for two ends (4.72, 4.86), on other "
+        "data: an equal difference of other perplexities does not replicate it."
+    ]
+
+
+def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Measure each system's over-translation."""
+    systems, references = system_texts(args)
+    wanted = [line.split() for line in references]
+    rows = []
+    for name, texts in {**systems, "(reference)": references}.items():
+        found = ngrams.over_translation([line.split() for line in texts], wanted)
+        row: Row = {"system": name}
+        row |= {f"OTEM-{n}": round(100 * found.otem(n), 2) for n in OTEM_ORDERS}
+        row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(found.rates, start=1)}
+        row["length penalty"] = round(found.length_penalty, 3)
+        row["repeated"] = round(100 * found.repeated, 2)
+        rows.append(row)
+    return rows, [
+        "In %, lower is better. n-grams: share of surplus ones (Yang et al. 2018): k - max(r, 1) "
+        "of an n-gram that is k times in a translation and r times in its reference. OTEM-N: "
+        "length penalty times the geometric mean for n = 1..N; the authors' script reports OTEM-2. "
+        "repeated: tokens in an n-gram (n up to 4) directly behind an equal one."
+    ]
+
+
+def repetition(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Measure how often a token directly repeats."""
+    texts = translations(args.hyp)
+    if args.ref is not None:
+        references = sentences("--ref", args.ref, REFERENCE)
+        same_number({f"{args.ref} (--ref)": references} | texts)
+    systems = named(texts) | ({} if args.ref is None else {"(reference)": references})
+    rows = []
+    for name, lines in systems.items():
+        found = ngrams.repetition([line.split() for line in lines])
+        rows.append(
+            {
+                "system": name,
+                "tokens": found.tokens,
+                "repeated": found.repeated,
+                "% repeated": round(100 * found.rate, 2),
+                "sentences with one": found.sentences,
+            }
+        )
+    return rows, [
+        "repeated: tokens equal to the one directly before them in their sentence; % of all "
+        "tokens (xia2022, Table 9: 0.18 for greedy search, 0.24 to 1.13 for CMLM; WMT14 En-De). A "
+        "token is what stands between spaces. References repeat some rightly."
+    ]
+
+
+def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Compute ROUGE of summaries."""
+    from ..analysis import rouge as scored  # the import takes a second
+
+    texts, mark = translations(args.hyp), args.sentence_mark
+    references = sentences("--ref", args.ref, REFERENCE)
+    same_number({f"{args.ref} (--ref)": references} | texts)
+    if mark is not None and not any(mark in line.split() for line in references):
+        raise option_error("--sentence-mark", mark, f"a token of {args.ref}, between spaces")
+    if not any(map(scored.is_counted, references)):
+        raise option_error("--ref", args.ref, "texts with a to z or 0 to 9; ROUGE counts no others")
+    rows = []
+    for name, lines in named(texts).items():
+        found = scored.rouge(lines, references, stemming=args.stemming, sentence_mark=mark)
+        rows += [
+            {
+                "system": name,
+                "measure": key,
+                "F1": round(score.f1, 2),
+                "95% interval": f"{score.low:.2f}-{score.high:.2f}",
+                "precision": round(score.precision, 2),
+                "recall": round(score.recall, 2),
+            }
+            for key, score in found.items()
+        ]
+    notes = rouge_notes(len(references), args.stemming, mark)
+    others = sum(map(scored.has_other_letters, references))
+    if others:
+        notes.append(
+            f"{others} of {len(references)} references have letters outside a to z, at which ROUGE "
+            "splits words: these scores mean little."
+        )
+    return rows, notes
+
+
+def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
+    """Return the notes of ``rouge``: the columns and their computation.
+
+    Args:
+        count: of summaries.
+        stemming: whether stems were compared.
+        mark: the token between sentences, if any.
+    """
+    union = ""
+    if mark is not None:
+        union = f"; ROUGE-Lsum: sentence by sentence, where sentences end at {mark!r}"
+    return [
+        f"In %, each the mean over {count} summaries; the interval is that of F1, of {RESAMPLES} "
+        f"resamples of the summaries (seed {SEED}). ROUGE-1, -2: words and pairs of words in both; "
+        f"ROUGE-L: longest common subsequence of the whole texts{union}.",
+        f"By rouge-score {metadata.version('rouge-score')}, "
+        f"{'Porter stems' if stemming else 'no stems'}, in lower case; a word is a run of a-z and "
+        "0-9. zhang2020, Table 6, has ROUGE-L and does not say by which program: 35.03 (Gigaword) "
+        "and 36.88 (CNN/DailyMail) for a Transformer with beam 4.",
+    ]
+
+
+def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Compare the precision of the two ends of translations."""
+    systems, references = system_texts(args)
+    wanted = [line.split() for line in references]
+    chosen = [i for i, tokens in enumerate(wanted) if len(tokens) >= args.min_length]
+    if not chosen:
+        longest = max(map(len, wanted))
+        raise option_error(
+            "--min-length", args.min_length, f"no more than the longest reference, {longest} tokens"
+        )
+    tokens = {name: [texts[i].split() for i in chosen] for name, texts in systems.items()}
+    names = list(systems)
+    ends = [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]
+    rows = []
+    for end in ends:
+        row: Row = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
+        for n in args.n or (1, 4):
+            first = None
+            for name, ours in tokens.items():
+                value = ngrams.edge_precision(ours, [wanted[i] for i in chosen], n, **end)
+                text = "-" if value is None else f"{100 * value:.1f}"
+                if value is not None and first is not None:
+                    text += f" ({100 * (value - first):+.1f})"
+                first = value if name == names[0] else first
+                row[f"{n}-grams, {name}"] = text
+        rows.append(row)
+    return rows, [
+        f"{len(chosen)} of {len(references)} sentences: references of {args.min_length} tokens or "
+        "more. Clipped precision in % of the n-grams within the first (left) or last (right) "
+        f"tokens, against the whole reference; in brackets, the difference from {names[0]}."
+    ]
+
+
+def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Show quality and time by length of the source."""
+    systems, references = system_texts(args)
+    sources = sentences("SRC", args.src, SOURCE)
+    same_number({args.ref: references, f"{args.src} (SRC)": sources})
+    if args.bins > len(sources):
+        raise option_error("--bins", args.bins, f"no more than the {len(sources)} sentences")
+    if args.stats and len(args.stats) != len(systems):
+        raise option_error(
+            "--stats", " ".join(args.stats), f"one file for each HYP: {len(systems)}"
+        )
+    lengths = [len(line.split()) for line in sources]
+    bins = by_length.equal_bins(lengths, args.bins)
+    bins.append(list(range(len(sources))))
+    metric, score = ("ROUGE-L", by_length.rouge_l) if args.rouge else ("BLEU", by_length.bleu)
+    quality = {name: score(texts, references, bins) for name, texts in systems.items()}
+    times = [seconds_of(path, len(sources)) for path in args.stats or ()]
+    rows = []
+    for place, one in enumerate(bins):
+        low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
+        name = str(low) if low == high else f"{low}-{high}"
+        row: Row = {"source tokens": "all" if place == args.bins else name, "sentences": len(one)}
+        row |= {f"{metric}, {name}": round(values[place], 2) for name, values in quality.items()}
+        for name, seconds in zip(systems, times, strict=False):
+            row[f"ms, {name}"] = round(1000 * sum(seconds[i] for i in one) / len(one), 1)
+        for name, seconds in list(zip(systems, times, strict=False))[1:]:
+            gain = sum(times[0][i] for i in one) / sum(seconds[i] for i in one)
+            row[f"speed-up, {name}"] = round(gain, 2)
+        rows.append(row)
+    notes = [
+        "Sentences ranked by source tokens, in bins of the same number of sentences (zhang2020, "
+        "Figure 3). "
+        + (
+            "ROUGE-L is the mean F1 of each bin's summaries, in %."
+            if args.rouge
+            else "BLEU is sacreBLEU's, of each bin as a corpus."
+        )
+    ]
+    if times:
+        notes.append(
+            f"ms: mean time of a sentence at batch 1; speed-up: of total times, against "
+            f"{list(systems)[0]}. The runs were not interleaved: paradec benchmark measures speed."
+        )
+    return rows, notes
+
+
+def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Measure how often a model prefers the right target."""
+    right, wrong = scores("SCORES_RIGHT", args.right), scores("SCORES_WRONG", args.wrong)
+    likelihood.check_same_sentences(right, wrong, (args.right, args.wrong))
+    preferred = likelihood.prefers_right(right, wrong)
+    distances = dict.fromkeys(preferred, 0)
+    if args.distances is not None:
+        lines = read("--distances", args.distances).split()
+        if not all(line.isdecimal() for line in lines) or len(lines) != len(right):
+            raise option_error(
+                "--distances", args.distances, f"a file of {len(right)} whole numbers, one a pair"
+            )
+        if set(preferred) != set(range(len(lines))):
+            raise UsageError(
+                f"{args.right}: got a part of the pairs; allowed: all, for --distances"
+            )
+        distances = dict(enumerate(map(int, lines)))
+    groups = likelihood.accuracy_by_distance(preferred, distances, args.longest)
+    rows = [
+        {"distance": name, "pairs": pairs, "right preferred, %": round(100 * share, 1)}
+        for name, (pairs, share) in groups.items()
+        if args.distances is not None or name == "all"
+    ]
+    return rows, [
+        "The share of pairs whose right target is more probable than the wrong one (Sennrich 2017; "
+        "zhang2020, Figure 5), by distance in tokens."
+    ]
+
+
+def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Write a contrastive test set."""
+    sources = sentences("SRC", args.src, SOURCE)
+    references = sentences("REF", args.ref, REFERENCE)
+    same_number({f"{args.ref} (REF)": references, f"{args.src} (SRC)": sources})
+    pairs = agreement.contrastive_pairs(references)
+    if not pairs:
+        raise option_error(
+            "REF",
+            args.ref,
+            "tokenised German sentences like 'Ein Mann steht ...' or 'Zwei Kinder spielen ...'",
+        )
+    texts: dict[str, Iterable[str]] = {
+        f"right.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
+        f"wrong.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
+        "right.de": (pair.right for pair in pairs),
+        "wrong.de": (pair.wrong for pair in pairs),
+        "distances": (str(pair.distance) for pair in pairs),
+    }
+    folder = Path(args.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in texts.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    counts = {
+        "sentences": len(references),
+        "pairs": len(pairs),
+        "singular": sum(p.right.split()[0] in agreement.SINGULAR for p in pairs),
+        "longest distance": max(p.distance for p in pairs),
+    }
+    return [counts], [
+        f"Written to {folder}: {', '.join(texts)}. In each wrong sentence one verb has the other "
+        "number. A rule chose the verbs, not a parser: check a sample."
+    ]
+
+
+# ---- the subcommands ----------------------------------------------------------------------------
+
+
+def declare(command: Callable[..., Any]) -> None:
+    """Declare the subcommands; see ``analyse.declare``."""
+    add = command("pmi", pmi, "dependence between words that are predicted at once")
+    add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
+    add(
+        "ar",
+        nargs="+",
+        metavar="AR",
+        help="the same for models of that order that write a token a step; one of them should have "
+        "learned for as many epochs as MODEL",
+    )
+
+    add = command("over-translation", over_translation, "surplus n-grams of translations (OTEM)")
+    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("ref", metavar="REF", help="references")
+
+    add = command("repetition", repetition, "how often a token stands directly behind itself")
+    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("--ref", metavar="REF", help="references, whose own rate is shown too")
+
+    add = command("rouge", rouge, "overlap of summaries and references (ROUGE)")
+    add("hyp", nargs="+", metavar="HYP", help="summaries, a file of each system")
+    add("--ref", metavar="REF", required=True, help="references, the same texts for all")
+    add("--stemming", action="store_true", help="compare words by their Porter stems")
+    add(
+        "--sentence-mark",
+        metavar="TOKEN",
+        help="the token between sentences, for ROUGE-Lsum: '.' in tokenised text, or '<q>'",
+    )
+
+    add = command("ngram-precision", ngram_precision, "precision of the first and last tokens")
+    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("ref", metavar="REF", help="references")
+    number = arguments.whole_number
+    add(
+        "--n",
+        type=number,
+        action="append",
+        metavar="N",
+        help="length of the n-grams; may be repeated (default: 1 and 4)",
+    )
+    add(
+        "--edges",
+        type=number,
+        nargs="+",
+        default=[5, 10, 15],
+        metavar="N",
+        help="number of tokens of each end (default: 5 10 15)",
+    )
+    add(
+        "--min-length",
+        type=number,
+        default=31,
+        metavar="N",
+        help="only sentences whose reference has N tokens or more (default: 31, the paper's 'over "
+        "30')",
+    )
+
+    add = command("length-bins", length_bins, "quality and time by length of the source")
+    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("ref", metavar="REF", help="references, for BLEU detokenised")
+    add("src", metavar="SRC", help="sources")
+    add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
+    add("--rouge", action="store_true", help="score summaries by ROUGE-L instead of BLEU")
+    add(
+        "--stats",
+        nargs="+",
+        metavar="FILE",
+        help="for times: what --stats-file wrote at --batch-size 1, one for each HYP",
+    )
+
+    add = command("contrastive", contrastive, "how often a model prefers a right target")
+    add("right", metavar="SCORES_RIGHT", help=f"of the right targets: {SCORED}")
+    add("wrong", metavar="SCORES_WRONG", help="of the wrong ones, in the same order")
+    add("--distances", metavar="FILE", help="a whole number for each pair, to group by")
+    add(
+        "--longest",
+        type=number,
+        default=15,
+        metavar="N",
+        help="larger distances make one group (default: 15)",
+    )
+
+    add = command(
+        "contrastive-make",
+        contrastive_make,
+        "make pairs for contrastive: German sentences whose verb has the wrong number",
+        out=False,
+    )
+    add("src", metavar="SRC", help="sources, tokenised")
+    add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
+    add("folder", metavar="FOLDER", help="folder for right.*, wrong.* and distances")
+    add("--source-lang", default="en", metavar="LANG", help="ending of the sources (default: en)")

@@ -1,0 +1,107 @@
+"""Say from how many tokens a pass drafting pays, on this machine.
+
+Decodes for real with a drafter whose passes run and are timed, but whose drafts are replaced by
+greedy search's own tokens, each right at a chosen rate. So a model's size, an engine and a dtype
+tell how good a drafter must be before there is one. Every time is compared with greedy search in
+the same engine and dtype, in interleaved rounds. The model is a checkpoint with a drafter, or
+random weights of a known size with random drafters. One sentence at a time, on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ...cli import arguments
+from ..analysis.break_even import Mark
+from .pages import check_picture
+
+
+def rates(text: str) -> list[float]:
+    """Read a list of numbers from 0 to 1 with commas between them.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= rate <= 1 for rate in found):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: numbers from 0 to 1")
+    return found
+
+
+def mark(text: str) -> Mark:
+    """Read ``NAME=DECODER:K:TOKENS``.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    name, _, rest = text.rpartition("=")
+    try:
+        decoder, block_size, tokens = rest.split(":")
+        if not name:
+            raise ValueError
+        return Mark(name, decoder, arguments.whole_number(block_size), arguments.positive(tokens))
+    except (ValueError, argparse.ArgumentTypeError):
+        allowed = "NAME=DECODER:BLOCK_SIZE:TOKENS_A_PASS, for example tiny=gad:8:2.6"
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {allowed}") from None
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec breakeven --arch-size base --decoder assisted --drafter-width 128 "
+        "--mark tiny=assisted:4:2.9 --out runs/breakeven.json --plot runs/breakeven.svg"
+    )
+    add, number = parser.add_argument, arguments.whole_number
+    arguments.declare_sized_model(parser, "native,native-bf16,native-int8")
+    add(
+        "--decoder",
+        action="append",
+        choices=("assisted", "gad", "blockwise", "self_draft"),
+        help="may be repeated (default: those for which there is a drafter)",
+    )
+    add(
+        "--block-sizes",
+        type=arguments.whole_numbers,
+        default=[4, 8],
+        help="as --block-size of the decoders (default: 4,8)",
+    )
+    add(
+        "--rates",
+        type=rates,
+        default=[0.3, 0.6, 0.8, 0.9, 1.0],
+        help="how often a drafted token is right (default: 0.3,0.6,0.8,0.9,1)",
+    )
+    add(
+        "--drafter-width",
+        type=number,
+        help="with --arch-size: of assisted's drafter (default: the model's width); a multiple of "
+        "32",
+    )
+    add("--drafter-layers", type=number, default=1, help="the same: its decoder's (default: 1)")
+    add("--drafter-shortlist", type=number, help="draft from so many first tokens (default: all)")
+    add(
+        "--mark",
+        action="append",
+        type=mark,
+        default=[],
+        metavar="NAME=DECODER:K:TOKENS",
+        help="where a trained pair stands: its block size and tokens a pass; may be repeated",
+    )
+    add("--subset", default="test", help="of DATA (default: test)")
+    add("--sentences", type=number, default=24, help="from short to long (default: 24)")
+    arguments.declare_timing(parser, "")
+    add("--plot", metavar="FILE", help="picture to write, .png or .svg")
+    arguments.declare_table(parser, None, "JSON file to write, for paradec results", required=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, and write the file and the picture."""
+    if args.plot is not None:
+        args.plot = check_picture("--plot", args.plot)
+    from ..measure.breakeven import breakeven
+
+    with arguments.quiet():
+        return breakeven(args)

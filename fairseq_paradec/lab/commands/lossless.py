@@ -1,0 +1,38 @@
+"""Decode test sets by every lossless variant, and compare with fairseq's --beam 1, token by token.
+
+Exactness is counted, not timed: the command may run beside other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ...cli import arguments
+from ..measure.exactness import UNTRAINED, kinds
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("data", metavar="DATA", help="fairseq data folder")
+    add("--path", required=True, help="checkpoint of a Transformer, with heads or without")
+    add(
+        "--decoding",
+        choices=list(kinds()),
+        help=f"decoder whose variants are compared; {UNTRAINED}: all that need no drafter "
+        f"(default: {UNTRAINED}; with --drafter-path, gad)",
+    )
+    add("--drafter-path", help="drafter or heads, unless the model of --path has them")
+    add("--subsets", default="test", help="comma-separated (default: test)")
+    add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
+    add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
+    add("--out", type=Path, required=True, help="JSON file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Decode all subsets by all variants, and write the table."""
+    from ..measure.lossless import lossless
+
+    with arguments.quiet():
+        return lossless(args)

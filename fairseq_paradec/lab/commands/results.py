@@ -1,0 +1,93 @@
+"""Render RESULTS.md, and a page for each result, from JSON files of measuring commands.
+
+Pages are not edited by hand: ``--check`` fails if one differs from its JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from pathlib import Path
+
+from ...errors import option_error
+from ..analysis import result_pages
+from ..measure import documents
+
+# The contents of RESULTS.md.
+SUMMARY = "summary.json"
+
+# Endings of a result's picture.
+PICTURES = (".png", ".svg")
+
+# How many lines of a difference --check shows.
+DIFF_LINES = 20
+
+
+def render(folder: Path, out: Path) -> dict[Path, str]:
+    """Return all pages: the summary, and one beside each JSON file of a folder.
+
+    Args:
+        folder: the results, ``*.json``; without ``summary.json`` the summary has links alone.
+        out: the summary's file.
+
+    Raises:
+        UsageError: there is no result, or one is wrong.
+    """
+    files = [file for file in sorted(folder.glob("*.json")) if file.name != SUMMARY]
+    if not files:
+        raise option_error("--tables", str(folder), "a folder with tables, *.json")
+    found = {file.stem: documents.read_document(file) for file in files}
+    drawn = {
+        file.stem: next((p.name for p in map(file.with_suffix, PICTURES) if p.is_file()), None)
+        for file in files
+    }
+    pages = {
+        file.with_suffix(".md"): result_pages.page(found[file.stem], drawn[file.stem])
+        for file in files
+    }
+    chosen = folder / SUMMARY
+    content = json.loads(chosen.read_text(encoding="utf-8")) if chosen.is_file() else {}
+    address = Path(os.path.relpath(folder, out.parent)).as_posix()
+    return {out: result_pages.summary(content, found, address), **pages}
+
+
+def check(page: Path, text: str) -> bool:
+    """Return whether a page is up to date; print the differences.
+
+    Args:
+        page: the file; a missing one differs.
+        text: its expected text.
+    """
+    found = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if found == text:
+        return True
+    lines = list(
+        difflib.unified_diff(
+            found.splitlines(), text.splitlines(), str(page), "rendered", n=0, lineterm=""
+        )
+    )
+    print("\n".join(lines[:DIFF_LINES]))
+    print(f"{page} is not what the tables render to: run paradec results", file=sys.stderr)
+    return False
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.set_defaults(plugin=False)
+    add = parser.add_argument
+    add("--tables", type=Path, default=Path("results"), help="their folder (default: results)")
+    add("--out", type=Path, default=Path("RESULTS.md"), help="the summary (default: RESULTS.md)")
+    add("--check", action="store_true", help="write nothing; exit 1 if a page differs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Render all pages, or check them; return the exit status."""
+    pages = render(args.tables, args.out)
+    if args.check:
+        return 0 if all([check(page, text) for page, text in pages.items()]) else 1
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
+    return 0

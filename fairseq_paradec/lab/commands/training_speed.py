@@ -1,0 +1,50 @@
+"""Measure the training speed of architectures, relative to the first one.
+
+Architectures take turns at updates on the same batches: forward, backward and Adam, by fairseq's
+own task and label-smoothed criterion (zhang2020, Table 1, column Train). With --before, each is
+compared with itself in an older checkout, by fairseq's own trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ...cli import arguments
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = "After -- come more flags of fairseq-train, for all architectures."
+    parser.set_defaults(flags=[])
+    add, number = parser.add_argument, arguments.whole_number
+    add("data", metavar="DATA", help="fairseq data folder with a training part")
+    add(
+        "--arch",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="an architecture; may be repeated; the others are compared with the first. With "
+        "--before, flags of fairseq-train may follow in the same word, and behind ' + ' flags for "
+        "this checkout alone",
+    )
+    add(
+        "--before",
+        metavar="CHECKOUT",
+        help="an older checkout of this project: compare its updates with this one's instead",
+    )
+    add("--max-tokens", type=number, default=4096, help="of a batch (default: 4096)")
+    add("--batches", type=number, default=10, help="how many different ones (default: 10)")
+    arguments.declare_timing(parser, "over the batches ")
+    arguments.declare_device(parser)
+    arguments.declare_table(parser, "Training speed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train all in turns, and write the table."""
+    if args.before:
+        from ..measure.update_speed import update_speed
+
+        return update_speed(args)
+    from ..measure.training_speed import training_speed
+
+    return training_speed(args)

@@ -1,0 +1,118 @@
+"""Say what more workers give: a corpus by the single process, and in parts by several workers.
+
+Each way is the whole command, from its start to its end, and the same for one line: its start. All
+alternate, on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cli import arguments
+from ...cli.translate_corpus import PART
+from ...errors import UsageError, option_error
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("input", metavar="FILE", type=Path, help="a text, a sentence on each line")
+    add("--model", metavar="DIR", required=True, help="a folder of paradec pack")
+    add(
+        "--processes",
+        type=arguments.whole_numbers,
+        default=[1, 2],
+        help="numbers of workers, with commas (default: 1,2)",
+    )
+    add("--cluster", metavar="ADDRESS", help="by as many workers of this Ray cluster, too")
+    add("--rounds", type=arguments.whole_number, default=3, help="(default: 3)")
+    add("--busy", action="store_true", help="measure though others use the machine")
+    arguments.declare_table(parser, "Workers on a corpus")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, and write the table.
+
+    Raises:
+        UsageError: there is no such file, or a command fails.
+    """
+    from ..measure import documents
+
+    documents.check_out(args.out)
+    if not args.input.is_file():
+        raise option_error("FILE", str(args.input), "a text file")
+    ways = {"1 process, text to text": f"--threads 1 --decoding greedy --buffer-size {PART}"}
+    for n in args.processes:
+        ways[f"{n} workers, in parts"] = f"--out PARTS --processes {n}"
+    for n in args.processes if args.cluster else ():
+        cluster = f"--cluster {shlex.quote(args.cluster)}"
+        ways[f"{n} workers of Ray, in parts"] = f"--out PARTS --processes {n} {cluster}"
+    content = args.input.read_bytes().splitlines(keepends=True)
+    times = np.empty((args.rounds, len(ways), 2))
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder) / "one"
+        one.write_bytes(b"".join(content[:1]))
+        for turn, place in itertools.product(*map(range, times.shape[:2])):
+            flags = shlex.split([*ways.values()][place])
+            times[turn, place] = [_measure(args, path, flags) for path in (one, args.input)]
+    start, whole = times[..., 0], times[..., 1]
+    after = whole - start
+    rows: list[dict[str, Any]] = [
+        {
+            "by": way,
+            "flags": ways[way],
+            "seconds": round(np.median(whole[:, i]), 1),
+            "lowest round": round(whole[:, i].min(), 1),
+            "highest round": round(whole[:, i].max(), 1),
+            "of them start": round(np.median(start[:, i]), 1),
+            "sentences per second after it": round((len(content) - 1) / np.median(after[:, i]), 1),
+            "times the first": round(np.median(whole[:, 0] / whole[:, i]), 2),
+            "after the start": round(np.median(after[:, 0] / after[:, i]), 2),
+        }
+        for i, way in enumerate(ways)
+    ]
+    notes = [
+        f"{len(content)} lines of {args.input.name}; whole commands; medians of {args.rounds} "
+        "rounds, in turns, also of the ratios; a thread each.",
+        "Start: the same command for the first line alone.",
+    ]
+    documents.save_made(args, "workers", notes, rows)
+    return 0
+
+
+def _measure(args: argparse.Namespace, path: Path, flags: list[str]) -> float:
+    """Return the seconds of a command for a file; PARTS stands for a new folder.
+
+    Raises:
+        UsageError: it fails.
+    """
+    from ..measure import machine
+
+    if not args.busy:
+        machine.wait_until_idle()
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Path(folder) / "parts"
+        words = [str(parts) if word == "PARTS" else word for word in flags]
+        command = [sys.executable, "-m", "fairseq_paradec", "translate", "--model", args.model]
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [*command, str(path), *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        seconds = time.perf_counter() - begin
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise UsageError(f"paradec translate {shlex.join(words)}: {last}")
+    return seconds

@@ -1,0 +1,364 @@
+"""``paradec breakeven``: from how many tokens a pass drafting pays."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+from fairseq.data import LanguagePairDataset
+
+from ...errors import option_error
+from ...plugin.tasks.loading import decoder as build
+from ...registry import METHODS
+from ...variants import Offer
+from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, Row, at, pays_from
+from ..analysis.markdown import markdown
+from ..analysis.timing import Rounds, speed_up, total
+from . import documents, rounds
+from .loading import choose
+from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
+from .told import tell, with_errors
+
+GREEDY, SHORTLIST = "greedy", "drafter_shortlist"
+# Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
+SHORTEST, LONGEST = 8, 24
+FORCED = {"max_len_a": 1, "max_len_b": -1}
+
+Curve = tuple[str, str, int]
+
+
+@dataclass
+class Way:
+    """One way to decode.
+
+    Attributes:
+        engine: its name.
+        decoder: GREEDY, or the name of a decoder that drafts.
+        block_size: of that; 0 of GREEDY.
+        rate: how often a drafted token is right; None: the drafter is not told, or there is none.
+        generator: decodes a batch.
+        told: see ``tell``.
+        texts: by sentence, what its drafters are told, if they are.
+        tokens: of all outputs.
+        passes: for all outputs.
+    """
+
+    engine: str
+    decoder: str
+    block_size: int
+    rate: float | None
+    generator: Any
+    told: list[list[int]]
+    texts: list[list[int]] = field(default_factory=list)
+    tokens: int = 0
+    passes: int = 0
+
+    @property
+    def curve(self) -> Curve:
+        """What all its rates share: engine, decoder and block size."""
+        return self.engine, self.decoder, self.block_size
+
+
+class Bench:
+    """All ways to decode some sentences; each writes what greedy search writes in its engine.
+
+    Args:
+        pair: the models.
+        samples: batches of one sentence.
+        ways: in each engine greedy search comes first.
+
+    Raises:
+        UsageError: an output is not greedy search's.
+    """
+
+    def __init__(self, pair: Pair, samples: Sequence[Any], ways: Sequence[Way]) -> None:
+        self.pair, self.samples = pair, samples
+        self.right: dict[str, list[list[int]]] = {}
+        words = range(pair.task.target_dictionary.nspecial, len(pair.task.target_dictionary))
+        for way in ways:  # untimed: also builds what is built at a first call
+            if way.decoder == GREEDY:
+                outputs = [self._decode(way, i)[1]["tokens"].tolist() for i in range(len(samples))]
+                self.right[way.engine] = outputs
+            if way.rate is not None:
+                pairs = enumerate(self.right[way.engine])
+                way.texts = [with_errors(text, way.rate, words, i) for i, text in pairs]
+            for i in range(len(samples)):
+                hypo = self._checked(way, i)[1]
+                way.tokens += len(hypo["tokens"])
+                way.passes += hypo["steps"]
+
+    def time(self, way: Way, number: int) -> float:
+        """Decode a sentence; return the seconds."""
+        return self._checked(way, number)[0]
+
+    def _checked(self, way: Way, number: int) -> tuple[float, Any]:
+        """Decode a sentence, and compare its output; return seconds and hypothesis."""
+        seconds, hypo = self._decode(way, number)
+        if hypo["tokens"].tolist() != self.right[way.engine][number]:
+            allowed = (
+                f"engines in which {way.decoder} writes what greedy search writes; sentence "
+                f"{number + 1} differs, as passes over one token and over several round differently"
+            )
+            raise option_error("--engines", way.engine, allowed)
+        return seconds, hypo
+
+    def _decode(self, way: Way, number: int) -> tuple[float, Any]:
+        """Decode a sentence; return seconds and hypothesis."""
+        way.told[:] = way.texts[number : number + 1]
+        begin = rounds.now()
+        (hypos,) = self.pair.task.inference_step(
+            way.generator, [self.pair.model], self.samples[number]
+        )
+        return rounds.now() - begin, hypos[0]
+
+
+def make_ways(
+    pair: Pair, drafters: dict[str, str | None], args: argparse.Namespace, limits: dict[str, int]
+) -> list[Way]:
+    """Build the generators; those of an engine share its weights.
+
+    Args:
+        pair: the models.
+        drafters: ``--drafter-path`` of each decoder that drafts.
+        args: of ``paradec breakeven``.
+        limits: fairseq's, by the flags' names.
+
+    Raises:
+        UsageError: no decoder drafts in these engines.
+    """
+    ways = []
+    for name in dict.fromkeys(args.engines.split(",")):
+        engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
+        common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
+        common |= limits
+        greedy = build(pair.task, [pair.model], decoding=GREEDY, **common)
+        greedy.join(scorers, False)
+        ways.append(Way(name, GREEDY, 0, None, greedy, []))
+        # Whole drafts, whatever the drafter thinks of them.
+        drafting = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
+        for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
+            method = METHODS[decoder]
+            words = len(pair.task.target_dictionary)
+            offer = Offer(block_size, words, engine.dtype, pair.model)
+            if method.candidates is None or not method.candidates(offer):
+                continue
+            own = {name: value for name, value in drafting.items() if name in method.reads}
+            own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
+            own |= {"block_size": block_size}
+            built = build(pair.task, [pair.model], **common | own)
+            built.join(scorers, False)
+            told = tell(built)
+            own_drafts = [] if args.path is None else [None]  # those of random weights are wrong
+            for rate in [*own_drafts, *sorted({*args.rates})]:
+                ways.append(Way(name, decoder, block_size, rate, built, told))
+    if all(way.decoder == GREEDY for way in ways):
+        raise option_error("--engines", args.engines, "also others than int8, with self_draft")
+    return ways
+
+
+def find_drafters(pair: Pair, args: argparse.Namespace) -> dict[str, str | None]:
+    """Return ``--drafter-path`` of each decoder to be measured.
+
+    Raises:
+        UsageError: there is no drafter for one.
+    """
+    there = {"assisted": pair.token_drafter, "gad": pair.drafter, "blockwise": pair.heads}
+    there["self_draft"] = pair.model
+    there = {decoder: helper for decoder, helper in there.items() if helper is not None}
+    wanted = list(dict.fromkeys(args.decoder or there))
+    for decoder in wanted:
+        if decoder not in there:
+            allowed = f"{', '.join(there) or 'none'}, by --path and --drafter-path"
+            raise option_error("--decoder", decoder, allowed)
+    if args.arch_size is None:
+        own = hasattr(pair.model, "block_heads")
+        none = ("self_draft", "blockwise" if own else "")
+        return {d: None if d in none else args.drafter_path for d in wanted}
+    drafters: dict[str, str | None] = dict.fromkeys(wanted)
+    for decoder in wanted:
+        if decoder != "self_draft":
+            drafters[decoder] = path = f"random {decoder}"
+            pair.task.drafters.lend(path, there[decoder], pair.model)
+    return drafters
+
+
+def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
+    """Return batches of one sentence, from short to long: of DATA, or random ones."""
+    if args.arch_size is None:
+        pair.task.load_dataset(args.subset)
+        dataset = pair.task.dataset(args.subset)
+        numbers = choose(pair.task, args.subset, [pair.model], args.sentences)
+        return [dataset.collater([dataset[i]]) for i in numbers]
+    words = pair.task.source_dictionary
+    chance = torch.Generator().manual_seed(1)
+    lengths = torch.linspace(SHORTEST, LONGEST, args.sentences).round().long().tolist()
+    sources = [torch.randint(words.nspecial, len(words), (n,), generator=chance) for n in lengths]
+    for source in sources:
+        source[-1] = words.eos()
+    dataset = LanguagePairDataset(sources, lengths, words)
+    return [dataset.collater([one]) for one in dataset]
+
+
+def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Row]:
+    """Make the rows: each curve's break-even, own drafts and marks; then the measured points.
+
+    Args:
+        ways: in each engine greedy search comes first.
+        seconds: of each way, by round and sentence.
+        marks: where trained pairs stand.
+    """
+    greedy: dict[str, Rounds] = {}
+    curves: dict[Curve, list[Point]] = {}
+    own_drafts: dict[Curve, Row] = {}
+    answers, measured = [], []
+    for way, times in zip(ways, seconds, strict=True):
+        if way.decoder == GREEDY:
+            greedy[way.engine] = times
+            continue
+        spread = speed_up(greedy[way.engine], times)
+        point = Point(way.tokens / way.passes, spread.median, spread.low, spread.high)
+        ms = _milliseconds(times), _milliseconds(greedy[way.engine])
+        if way.rate is None:
+            own_drafts[way.curve] = _row(way.curve, OWN, None, point.tokens, point, *ms)
+            continue
+        curves.setdefault(way.curve, []).append(point)
+        measured.append(_row(way.curve, MEASURED, way.rate, point.tokens, point, *ms))
+    for curve, points in curves.items():
+        words, where = pays_from(points)
+        found: list[tuple[str, float, Point | None]] = [(words, where.tokens, where)]
+        asked = [(one.name, one.tokens) for one in marks if one.curve == curve[1:]]
+        if curve in own_drafts:
+            asked.insert(0, (PREDICTED, own_drafts[curve]["tokens a pass"]))
+        found += [(name, tokens, at(points, tokens)) for name, tokens in asked]
+        base = _milliseconds(greedy[curve[0]])
+        for words, tokens, one in found:
+            if words == PREDICTED:
+                answers.append(own_drafts[curve])
+            ms_there = None if one is None else base / one.speed_up
+            answers.append(_row(curve, words, None, tokens, one, ms_there, base))
+    return answers + measured
+
+
+def _milliseconds(seconds: Rounds) -> float:
+    """Return the time of a sentence: the median over rounds of the mean."""
+    return 1000 * statistics.median(total(one) / len(one) for one in seconds)
+
+
+def _row(
+    curve: Curve,
+    words: str,
+    rate: float | None,
+    tokens: float,
+    point: Point | None,
+    ms: float | None,
+    greedy_ms: float,
+) -> Row:
+    """Make a row; what is not known is ``-``."""
+    engine, decoder, block_size = curve
+    numbers = {
+        "tokens a pass": tokens,
+        "ms a sentence": ms,
+        "greedy's ms": greedy_ms,
+        "speed-up": None if point is None else point.speed_up,
+        "lowest round": None if point is None else point.low,
+        "highest round": None if point is None else point.high,
+    }
+    return {
+        "engine": engine,
+        "decoder": decoder,
+        "block size": block_size,
+        "at": words,
+        "rate": "-" if rate is None else rate,
+        **{name: "-" if value is None else round(value, 3) for name, value in numbers.items()},
+    }
+
+
+def breakeven(args: argparse.Namespace) -> int:
+    """Measure, print the table, and write the file and the picture; return the exit status.
+
+    Args:
+        args: of ``paradec breakeven``.
+    """
+    check_model(args)
+    for name, idle in (("width", None), ("layers", 1)):
+        given = getattr(args, f"drafter_{name}")
+        if given != idle and args.arch_size is None:
+            raise option_error(f"--drafter-{name}", given, "it with --arch-size")
+    if args.out is not None:
+        documents.check_out(args.out)
+    torch.set_num_threads(args.threads)
+    if args.arch_size is not None:
+        drafted = max(1, max(args.block_sizes) - 1)  # blockwise counts the verifier's own token
+        pair = random_pair(
+            args.arch_size, args.vocabulary, drafted, args.drafter_width, args.drafter_layers
+        )
+    else:
+        pair = load_pair(args.data, args.path, args.drafter_path)
+    drafters = find_drafters(pair, args)
+    if args.drafter_shortlist and all(SHORTLIST not in METHODS[one].reads for one in drafters):
+        raise option_error("--drafter-shortlist", args.drafter_shortlist, "it with other decoders")
+    for mark in args.mark:
+        there = list(product(drafters, args.block_sizes))
+        if mark.curve not in there:
+            allowed = ", ".join(f"{decoder}:{size}" for decoder, size in there)
+            raise option_error("--mark", f"{mark.decoder}:{mark.block_size}", allowed)
+    with torch.inference_mode():
+        ways = make_ways(pair, drafters, args, FORCED if args.arch_size is not None else {})
+        bench = Bench(pair, make_samples(pair, args), ways)
+        found, used = rounds.all_rounds(
+            ways, range(len(bench.samples)), args.rounds, args.busy, bench.time, "sentences"
+        )
+    rows = table(ways, list(zip(*found, strict=True)), args.mark)
+    notes = _notes(bench, drafters, args) + [
+        f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
+        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}.",
+    ]
+    name = args.path or f"{args.arch_size}, random weights"
+    title = args.title or f"When drafting pays: {name}"
+    if args.out is not None:
+        documents.save_made(args, "breakeven", notes, rows, title)
+    if args.plot is not None:
+        from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
+
+        draw_break_even(rows, title, args.plot)
+    print(markdown([{"title": title, "notes": notes, "rows": rows}]))
+    return 0
+
+
+def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> list[str]:
+    """Return what a reader must know to read the numbers right."""
+    pair, count = bench.pair, len(bench.samples)
+    helpers = {"gad": pair.drafter, "assisted": pair.token_drafter}
+    drawn = {name: f"`{name}`: {sizes(model)}" for name, model in helpers.items() if model}
+    drawn |= {"blockwise": "`blockwise`: heads on the model"}
+    drawn |= {"self_draft": "`self_draft`: the model in int8"}
+    random = args.arch_size is not None
+    name = f"{args.arch_size}, random weights" if random else args.path
+    sentences = f"{count} sentences of `{args.subset}` of {args.data}, from short to long."
+    if random:
+        sentences = (
+            f"{count} random sources of {SHORTEST} to {LONGEST} tokens, with </s>. An output has "
+            "as many: random weights never say </s>, and the length limit ends it."
+        )
+    if args.drafter_shortlist is not None:
+        first = f", from the {args.drafter_shortlist} first tokens"
+        drawn |= {one: drawn[one] + first for one in drafters if SHORTLIST in METHODS[one].reads}
+    found = [
+        f"{name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. Drafters: "
+        f"{'; '.join(drawn[one] for one in drafters)}.",
+        sentences,
+        "A drafter's passes run and are timed, and its drafts are replaced by greedy search's own "
+        "tokens, each right with the rate, in whole blocks (--draft-confidence 0). Verification is "
+        "real, and every output is checked: it is greedy search's. Speed-ups are against greedy "
+        "search in the same engine and dtype: ratios of a round's total times.",
+        "pays from: the tokens a pass from which the speed-up stays at 1 or above. That row, and "
+        "marks (where trained pairs stand), are interpolated between measured points; -: outside.",
+    ]
+    if not random:
+        found.append(f"{OWN}: measured with the drafter as it is; predicted: the curve there.")
+    return found

@@ -1,0 +1,131 @@
+"""Measurements on disk: an interrupted command continues if its settings are the same."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ... import images
+from ...errors import UsageError, option_error
+from . import machine
+
+
+@dataclass
+class Journal:
+    """The measurements so far, on disk, so that an interrupted benchmark can continue.
+
+    Attributes:
+        path: a file with one JSON object per line; the first identifies the run. None: no file.
+        fingerprint: of the run.
+        entries: the measurements by key.
+
+    Raises:
+        UsageError: the file belongs to another run.
+    """
+
+    path: Path | None
+    fingerprint: dict[str, Any]
+    entries: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read the file, and lock it."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--out: another process measures into {self.path}") from None
+        self._file.seek(0)
+        whole, _, torn = self._file.read().rpartition(b"\n")
+        if torn:  # by a kill
+            self._file.truncate(len(whole) + bool(whole))
+        if not whole:
+            self._write(self.fingerprint)
+            return
+        try:
+            head, *rest = map(json.loads, whole.split(b"\n"))
+            self.entries = {entry["key"]: entry["value"] for entry in rest}
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"--out: {self.path} is damaged ({error}); delete it") from None
+        _refuse_other(self.path, head, json.loads(json.dumps(self.fingerprint)))
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        """Append one line, and sync it to disk."""
+        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep a measurement."""
+        self.entries[key] = value
+        if self.path is not None:
+            self._write({"key": key, "value": value})
+
+    def close(self) -> None:
+        """Close and unlock the file."""
+        if self.path is not None:
+            self._file.close()
+
+
+def _refuse_other(path: Path, there: Any, here: dict[str, Any], what: str = "") -> None:
+    """Refuse to continue a run with other settings; the error names the first that differs."""
+    for name, value in here.items():
+        old = there.get(name) if isinstance(there, dict) else None
+        if isinstance(value, dict) and isinstance(old, dict):
+            _refuse_other(path, old, value, f"{what}{name} ")
+        elif old != value:
+            raise UsageError(
+                f"--out: {path} holds an unfinished run with other {what}{name}: got {value!r}; "
+                f"allowed: {old!r}, as there; or delete that file"
+            )
+
+
+def checksum(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def subset_files(data: str, subset: str) -> list[Path]:
+    """Return the binarised files of a subset.
+
+    Raises:
+        UsageError: there are none.
+    """
+    names = {path.name.split(".")[0] for path in Path(data).glob("*.*-*.*.idx")}
+    if subset not in names:
+        held = " ".join(sorted(names)) or "none"
+        raise option_error("--subset", subset, f"one that DATA ({data}) holds: {held}")
+    return sorted(Path(data).glob(f"{subset}.*-*.*"))
+
+
+def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any]:
+    """Return the inputs that a result depends on.
+
+    Args:
+        data: fairseq's data folder; its dictionaries, images' sizes and raw references count.
+        subset: of the data.
+        files: more files, as checkpoints.
+    """
+    made_by = machine.circumstances("", [])
+    folder, code = Path(data), hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
+        code.update(path.read_bytes())
+    patterns = ("dict.*.txt", f"raw/{subset}.*", images.SIZES)
+    made_of = {*map(Path, files), *subset_files(data, subset)}
+    made_of |= {path for pattern in patterns for path in folder.glob(pattern)}
+    return {
+        "file": {str(file): checksum(file) for file in sorted(made_of)},
+        "code": code.hexdigest(),
+        # The number of threads changes no token.
+        "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},
+        "version": made_by["versions"],
+    }

@@ -1,0 +1,119 @@
+"""Comparison of outputs with fairseq's greedy search and with references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary, data_utils
+
+from ...errors import option_error
+from ..analysis.quality import Quality
+from .systems import EXACT, System
+from .text import plain_text, text_language
+
+# The origin of references without raw files: for texts, and for images.
+DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
+
+
+def agreement(
+    system: System, sentences: Sequence[int], ours: Sequence[list[str]], theirs: Sequence[list[str]]
+) -> dict[str, int]:
+    """Count the outputs that equal those of fairseq's greedy search.
+
+    Args:
+        system: the system; a lossless one decides which differences are ties.
+        sentences: the numbers of the sentences.
+        ours: the system's tokens.
+        theirs: the tokens of fairseq's greedy search.
+    """
+    triples = list(zip(sentences, ours, theirs, strict=True))
+    different = [triple for triple in triples if triple[1] != triple[2]]
+    ties = sum(system.tie(*triple) for triple in different) if system.promise == EXACT else 0
+    return {
+        "sentences": len(triples),
+        "identical": len(triples) - len(different),
+        "ties": ties,
+        "beyond ties": len(different) - ties,
+    }
+
+
+def target_language(data: str) -> str:
+    """Return a data folder's target language."""
+    return str(data_utils.infer_language_pair(data)[1])
+
+
+def targets(data: str, subset: str) -> list[str]:
+    """Return a subset's targets as plain text; of images the intensities.
+
+    Raises:
+        UsageError: the subset has none.
+    """
+    pair = data_utils.infer_language_pair(data)
+    words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
+    path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
+    found = data_utils.load_indexed_dataset(path, words)
+    if found is None:
+        raise option_error("--subset", subset, "a subset with references, or --reference FILE")
+    spoken = text_language(data, pair[1])
+    return [plain_text(words.string(tokens).split(), spoken) for tokens in found]
+
+
+def read_references(path: Path, flag: str, count: int | None = None) -> list[str]:
+    """Return the lines of a file of references.
+
+    Args:
+        path: the file.
+        flag: the flag that names it, for the message.
+        count: the number of the subset's sentences, if known.
+
+    Raises:
+        UsageError: it is missing, or its number of lines is not that of the sentences.
+    """
+    if not path.is_file():
+        raise option_error(flag, str(path), "a file with one reference per line")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if count is not None and len(lines) != count:
+        raise option_error(flag, f"{path} with {len(lines)} lines", f"a line for each of {count}")
+    return lines
+
+
+def references(data: str, subset: str, count: int, given: Path | None) -> tuple[list[str], str]:
+    """Return the references of a whole subset as plain text, and their origin in words.
+
+    Args:
+        data: the data folder; its ``raw/SUBSET.LANG`` is used if it exists.
+        subset: the subset's name.
+        count: the number of its sentences.
+        given: ``--reference``.
+
+    Raises:
+        UsageError: the file given is missing or does not fit, or there are no references.
+    """
+    language = target_language(data)
+    raw = Path(data) / "raw" / f"{subset}.{language}"
+    path = given or (raw if raw.is_file() else None)
+    if path is not None:
+        return read_references(path, "--reference", count), str(path)
+    source = TARGETS if text_language(data, language) is None else DETOKENISED
+    return targets(data, subset), source
+
+
+def score_columns(
+    quality: Quality, texts: Sequence[str], baselines: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Return the columns of quality, with differences and their 95% intervals.
+
+    Args:
+        quality: with the references.
+        texts: the outputs.
+        baselines: other outputs by name; if they are ``texts`` itself, the difference is "-".
+    """
+    found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
+    for name, baseline in baselines.items():
+        for metric, (mean, low, high) in quality.differences(texts, baseline).items():
+            text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+            found[f"{metric} - {name}"] = "-" if texts is baseline else text
+    return found

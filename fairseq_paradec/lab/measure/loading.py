@@ -1,0 +1,38 @@
+"""The sentences that are measured: by length, evenly spaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import option_error
+from ...plugin.tasks.loading import by_length
+
+
+def evenly(items: list[int], count: int | None) -> list[int]:
+    """Return ``count`` evenly spaced items; all of them if there are no more, or for None."""
+    if count is None or count >= len(items):
+        return items
+    return [items[int(i * len(items) / count)] for i in range(count)]
+
+
+def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> list[int]:
+    """Choose sentences from short to long, evenly spaced if not all of them.
+
+    Empty sentences, and those that exceed a model's positions, cannot be decoded and are left out.
+
+    Args:
+        task: the task with the subset.
+        subset: its name.
+        models: all models that read the sentences.
+        count: the number of sentences; None for all.
+
+    Raises:
+        UsageError: no sentence is left.
+    """
+    dataset = task.dataset(subset)
+    longest = min(model.max_positions()[0] for model in models)
+    order = [i for i in by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
+    if not order:
+        raise option_error("--subset", subset, "a subset with sentences that can be decoded")
+    return evenly(order, count)

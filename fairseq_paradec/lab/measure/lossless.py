@@ -1,0 +1,128 @@
+"""``paradec lossless``: every lossless setting's outputs against fairseq's --beam 1."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ...errors import option_error
+from ...plugin.tasks.loading import check_inputs
+from ...registry import METHODS
+from ..analysis.promises import PROVENANCE
+from . import documents
+from .exactness import UNTRAINED, kinds, variants
+from .judge import agreement
+from .loading import choose
+from .specs import Spec
+from .systems import FairseqSystem, Models, decode
+
+# Options that have columns of their own, or are the same in all rows.
+OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacobi_init")
+
+
+def count(
+    systems: Mapping[str, FairseqSystem],
+    sentences: Mapping[str, Sequence[int]],
+    wanted: Mapping[str, Sequence[list[str]]],
+    size: int,
+) -> dict[str, Any]:
+    """Decode all subsets with one setting, and compare with fairseq's outputs.
+
+    Args:
+        systems: the variant, by subset.
+        sentences: their numbers, by subset.
+        wanted: the tokens of fairseq's search, by subset.
+        size: of a batch.
+
+    Returns:
+        The counts of one row of the table.
+    """
+    counts: dict[str, Any] = {"sentences": 0, "identical": 0, "ties": 0, "beyond ties": 0}
+    passes = 0
+    for subset, system in systems.items():
+        outputs = decode(system, sentences[subset], size, lambda _: None)
+        tokens = [output.tokens for output in outputs]
+        found = agreement(system, sentences[subset], tokens, wanted[subset])
+        counts = {name: counts[name] + found[name] for name in counts}
+        passes += sum(output.passes or 0 for output in outputs)
+    return counts | {"passes": round(passes / counts["sentences"], 3)}
+
+
+def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that identify a row's setting."""
+    return {
+        "batch size": batch_size,
+        "decoder": options["decoding"],
+        "block": options.get("block_size", ""),
+        "window": options.get("jacobi_window", "block" if "block_size" in options else ""),
+        "first guess": options.get("jacobi_init", ""),
+        "other": " ".join(
+            f"{name.removeprefix('jacobi_')}={value}"
+            for name, value in options.items()
+            if name not in OWN_COLUMNS
+        ),
+    }
+
+
+def lossless(args: argparse.Namespace) -> int:
+    """Decode all subsets with all settings, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec lossless``.
+    """
+    torch.set_num_threads(1)
+    check_inputs(args.data, args.path)
+    kind = args.decoding or (UNTRAINED if args.drafter_path is None else "gad")
+    if kind == UNTRAINED and args.drafter_path is not None:
+        drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
+        raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
+    if kind != UNTRAINED and args.drafter_path is None and METHODS[kind].needs_drafter:
+        raise option_error("--decoding", kind, "it with --drafter-path")
+    subsets = args.subsets.split(",")
+    first = Models(args.data, subsets[0], "fp32", "cpu")
+    of = {one: first.on(one) for one in subsets}
+    verifier, task = first.load(args.path)
+
+    def systems(options: Mapping[str, Any]) -> dict[str, FairseqSystem]:
+        spec = Spec.of(options)
+        return {one: FairseqSystem(spec, models, args.path, {}) for one, models in of.items()}
+
+    block = 0
+    if kind != UNTRAINED:
+        drafter = {} if args.drafter_path is None else {"drafter_path": args.drafter_path}
+        block = systems({"decoding": kind} | drafter)[subsets[0]].generator.config.block_size
+    joined = task.source_dictionary == task.target_dictionary
+    ways = variants(joined, kind, args.drafter_path, block)
+    judges = systems({"decoding": "beam", "beam": 1})
+    sentences = {one: choose(task, one, verifier, args.limit) for one in subsets}
+    rows = []
+    with tqdm(total=len(args.batch_sizes) * len(ways), unit="variant", disable=None) as progress:
+        for size in args.batch_sizes:
+            wanted = {
+                one: [out.tokens for out in decode(judge, sentences[one], size, lambda _: None)]
+                for one, judge in judges.items()
+            }
+            for options in ways:
+                variant = systems(options)
+                counts = count(variant, sentences, wanted, size)
+                last = variant[subsets[-1]]
+                drafts = last.generator.config.drafter_dtype
+                made_by = {name: last.provenance()[name] for name in PROVENANCE}
+                row = labels(size, options) | counts | made_by
+                rows.append(row if drafts is None else row | {"drafts": drafts})
+                progress.update()
+    notes = [
+        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
+        "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
+        "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
+    ]
+    if not joined and kind == UNTRAINED:
+        notes.append("First guess source-copy: not run; source and target have a dictionary each.")
+    what = "every decoder without a drafter" if kind == UNTRAINED else kind
+    title = f"Lossless: {what} against fairseq greedy"
+    documents.save_made(args, "lossless", notes, rows, title)
+    return 0

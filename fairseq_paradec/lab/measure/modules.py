@@ -1,0 +1,106 @@
+"""``paradec modules``: a decoder's time in milliseconds per sentence and module.
+
+Xia et al. 2022, Table 7.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+import torch
+
+from ...errors import option_error
+from ...plugin.tasks.loading import check_inputs
+from . import documents, machine, rounds
+from .clock import Clock, Parts
+from .loading import choose
+from .specs import read
+from .systems import FairseqSystem, Models
+
+# Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
+PARTS: Parts = {
+    "encoder and keys": ("scorer", ("encode",)),
+    "drafter's encoder and keys": ("draft_scorer", ("encode", "start")),
+    "drafter's decoder": ("draft_scorer", ("fill", "step", "write")),
+    "drafter's vocabulary": ("projection", ("choose",)),
+    "decoder": ("scorer", ("step", "write")),
+    "vocabulary": ("scorer", ("choose", "log_probs")),
+}
+
+
+def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
+    """Decode one sentence; return the seconds of each module and of all.
+
+    Args:
+        system: the decoder.
+        clock: on its generator.
+        sentence: its number.
+    """
+    clock.restart()
+    begin = clock.now()
+    system.translate([sentence])
+    whole = clock.now() - begin
+    return clock.seconds | {"rest": whole - sum(clock.seconds.values()), "all": whole}
+
+
+def row(
+    system: FairseqSystem, rounds: list[dict[str, float]], peak: float | None
+) -> dict[str, Any]:
+    """Make a row of the table: the median over rounds of the mean per sentence."""
+    cells: dict[str, Any] = {"decoder": system.label, "parameters": system.parameters}
+    for column in rounds[0]:
+        cells[f"{column}, ms"] = round(1000 * statistics.median(r[column] for r in rounds), 2)
+    return cells | {"peak MiB": peak}
+
+
+def modules(args: argparse.Namespace) -> int:
+    """Profile all decoders, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec modules``.
+    """
+    check_inputs(args.data, args.path)
+    rounds.check_device(args.device)
+    torch.set_num_threads(args.threads)
+    models = Models(args.data, args.subset, "fp32", args.device)
+    systems = [FairseqSystem(read(spec), models, args.path, {}) for spec in args.decoder]
+    for system in systems:
+        if not hasattr(system.generator, "scorer"):
+            raise option_error("--decoder", system.command, "a decoder of this package")
+    verifier, task = models.load(args.path)
+    sentences = choose(task, args.subset, verifier, args.sentences)
+    peaks = [_peak(system, sentences[-1], args.device) for system in systems]  # and a warm-up
+    clocks = [Clock(system.generator, PARTS, args.device) for system in systems]
+    pairs = list(zip(systems, clocks, strict=True))
+    found, used = rounds.all_rounds(
+        pairs, sentences, args.rounds, args.busy, lambda pair, i: profile(*pair, i), "sentences"
+    )
+    rows = [
+        row(system, [_mean(results[place]) for results in found], peaks[place])
+        for place, system in enumerate(systems)
+    ]
+    notes = [
+        f"{len(sentences)} sentences of `{args.subset}`, batch 1, fp32, {args.device}, "
+        f"{args.threads} thread(s); medians of {args.rounds} rounds; "
+        f"{rounds.others_used(used, args.busy)}.",
+        "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
+        "softmax; a part of the decoder where one native call writes several tokens. Rest: "
+        "choosing tokens, the loop, batching, detokenising.",
+        "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
+        "decoding the longest sentence, above the memory in use before.",
+    ]
+    documents.save_made(args, "modules", notes, rows)
+    return 0
+
+
+def _mean(each: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of a round's sentences."""
+    return {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+
+
+def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:
+    """Decode once to warm up, and once to measure peak memory."""
+    system.translate([sentence])
+    return machine.with_peak_memory(lambda: system.translate([sentence]), device)[1]

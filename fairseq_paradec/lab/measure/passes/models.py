@@ -1,0 +1,195 @@
+"""The model whose passes are measured: a checkpoint, or random weights of a known size."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+from ....decoding.provenance import NATIVE, TORCH
+from ....engine.settings import Engine
+from ....errors import option_error
+from ....model_checks import is_block_nat
+from ....plugin.models.heads import BlockHeads
+from ....plugin.tasks import loading
+from ....plugin.tasks.flags import ParallelTranslationConfig
+from ....plugin.tasks.translation import ParallelTranslationTask
+from ....registry import ANY
+
+# --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
+SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+# Of --vocabulary: fairseq's special tokens, and two words.
+LEAST_WORDS = 6
+HEAD_WIDTH = 32  # of a drafter of --drafter-width
+# --engines: fp32 is not spelled.
+ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
+
+
+class Pair(NamedTuple):
+    """What is measured.
+
+    Attributes:
+        task: with dictionaries.
+        model: a Transformer, the verifier.
+        drafter: a BlockNatModel, or None.
+        token_drafter: a Transformer that drafts token by token, or None.
+        heads: BlockHeads, or None.
+        args: the model's options, of random weights; else None.
+    """
+
+    task: Any
+    model: Any
+    drafter: Any
+    token_drafter: Any
+    heads: Any
+    args: Any = None
+
+
+def check_model(args: argparse.Namespace) -> None:
+    """Refuse flags of a model and engines that do not go together, and files that are not there.
+
+    Args:
+        args: those of ``cli.arguments.declare_sized_model``.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if (args.path is None) == (args.arch_size is None):
+        raise option_error("--path", args.path, "one of --path and --arch-size")
+    if args.path is not None and args.data is None:
+        raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
+    if args.path is not None:
+        loading.check_inputs(args.data, args.path)
+    if args.arch_size is not None and (args.data or args.drafter_path):
+        given = args.data or args.drafter_path
+        raise option_error("DATA, --drafter-path", given, "none with --arch-size")
+    if args.arch_size is not None and args.vocabulary < LEAST_WORDS:
+        allowed = f"{LEAST_WORDS} or more: 4 tokens are special ones"
+        raise option_error("--vocabulary", args.vocabulary, allowed)
+    for name in args.engines.split(","):
+        parse_engine(name)
+
+
+def random_pair(
+    size: str,
+    vocabulary: int,
+    block_size: int,
+    drafter_width: int | None = None,
+    drafter_layers: int = 1,
+) -> Pair:
+    """Build a Transformer with random weights, and helpers of it.
+
+    The drafters are as ``block_nat_fast`` and ``shallow_decoder`` make them. The vector of ``</s>``
+    is zero: other tokens score higher, so an output ends at the length limit.
+
+    Args:
+        size: a key of SIZES.
+        vocabulary: tokens, fairseq's special ones among them.
+        block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
+        drafter_width: of the shallow decoder, in heads of 32 with a feed-forward layer of twice the
+            width; None: the model's sizes.
+        drafter_layers: of the shallow decoder.
+    """
+    words = Dictionary()
+    for number in range(vocabulary - len(words)):
+        words.add_symbol(f"w{number}")
+    task = ParallelTranslationTask(ParallelTranslationConfig(), words, words)
+    layers, width, inner, heads = SIZES[size]
+    settings: dict[str, Any] = {"share_all_embeddings": True}
+    settings |= {"max_source_positions": 1024, "max_target_positions": 1024}
+    for side in ("encoder", "decoder"):
+        settings |= {f"{side}_layers": layers, f"{side}_embed_dim": width}
+        settings |= {f"{side}_ffn_embed_dim": inner, f"{side}_attention_heads": heads}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        args = argparse.Namespace(**settings)
+        model = _build("transformer", args, task)
+        with torch.no_grad():
+            model.decoder.embed_tokens.weight[words.eos()] = 0.0
+        given = {
+            "encoder_from": "the verifier",
+            "encoder_copied": True,
+            "encoder_settings": dict(vars(args)),
+            "max_source_positions": 1024,
+            "max_target_positions": 1024,
+            "drafter_block_size": 1,  # any block is filled as it is
+        }
+        narrow = {} if drafter_width is None else _narrow(drafter_width)
+        narrow["decoder_layers"] = drafter_layers
+        drafters = [
+            _build("block_nat_fast", argparse.Namespace(**given), task),
+            _build("shallow_decoder", argparse.Namespace(**given | narrow), task),
+        ]
+        drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
+    for drafter in drafters:
+        drafter.encoder.load_state_dict(model.encoder.state_dict())
+    return Pair(task, model, drafters[0], drafters[1], drafts, args)
+
+
+def _narrow(width: int) -> dict[str, int]:
+    """Return the options of a decoder of another width than the verifier's.
+
+    Raises:
+        UsageError: it is no multiple of the heads' width.
+    """
+    if width % HEAD_WIDTH:
+        raise option_error("--drafter-width", width, f"a multiple of {HEAD_WIDTH}")
+    return {
+        "decoder_embed_dim": width,
+        "decoder_ffn_embed_dim": 2 * width,
+        "decoder_attention_heads": width // HEAD_WIDTH,
+    }
+
+
+def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:
+    """Build a model of an architecture for inference."""
+    ARCH_CONFIG_REGISTRY[arch](args)
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    model.make_generation_fast_()
+    return model
+
+
+def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
+    """Load a checkpoint, and a drafter or heads that fit it.
+
+    Raises:
+        UsageError: it is an ensemble, or the drafter does not fit.
+    """
+    models, task = loading.load(data, path)
+    if len(models) > 1:
+        raise option_error("--path", path, "one checkpoint")
+    heads, drafter, token_drafter = getattr(models[0], "block_heads", None), None, None
+    if drafter_path is not None:
+        found = task.drafters.load(drafter_path, ANY, models)
+        if isinstance(found, BlockHeads):
+            heads = found
+        elif is_block_nat([found]):
+            drafter = found
+        else:
+            token_drafter = found
+    return Pair(task, models[0], drafter, token_drafter, heads)
+
+
+def parse_engine(text: str) -> Engine:
+    """Read an engine: one of ENGINES.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    if text not in ENGINES:
+        raise option_error("--engines", text, ", ".join(ENGINES))
+    kind, _, dtype = text.partition("-")
+    return Engine(dtype or None, kind)
+
+
+def sizes(model: Any) -> str:
+    """Describe a model, for example ``4+4 layers, d=128, ffn 256, 4 heads``."""
+    encoder, decoder = model.encoder, model.decoder
+    first = decoder.layers[0]
+    return (
+        f"{len(encoder.layers)}+{len(decoder.layers)} layers, d={decoder.embed_dim}, "
+        f"ffn {first.fc1.out_features}, {first.self_attn.num_heads} heads"
+    )

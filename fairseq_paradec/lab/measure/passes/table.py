@@ -1,0 +1,145 @@
+"""``paradec passes``: what a pass costs on this machine, and how far that is from the least."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ....engine.settings import DRAFTS
+from ....errors import option_error
+from ...analysis.markdown import markdown
+from ...analysis.pass_costs import tables
+from .. import documents, machine
+from ..documents import PASSES, VERSIONS, check
+from ..peers import converted, converted_model
+from ..rounds import others_used
+from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
+from .estimate import read_acceptance
+from .models import Pair, check_model, load_pair, random_pair, sizes
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, and files that are not there.
+
+    Raises:
+        UsageError: there are some.
+    """
+    check_model(args)
+    if args.out is not None and args.out.suffix != ".json":
+        raise option_error("--out", str(args.out), "a name that ends in .json")
+    if args.acceptance is not None and args.batch > 1:
+        raise option_error("--batch", args.batch, "1 with --acceptance: its passes are of batch 1")
+
+
+def _check_positions(args: argparse.Namespace, pair: Pair) -> None:
+    """Refuse passes beyond a model's positions.
+
+    Raises:
+        UsageError: there is one.
+    """
+    source, target = pair.model.max_positions()
+    longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
+    if args.peers:
+        longest = max(longest, peer_tokens(args.cached) + 1)
+    for drafter in filter(None, (pair.drafter, pair.token_drafter)):
+        target = min(target, drafter.decoder.max_positions())
+    if pair.drafter is not None:
+        longest = max(longest, args.cached + NEW_TOKENS + max(args.block_sizes))
+    if args.source_length > source:
+        raise option_error("--source-length", args.source_length, f"at most {source}")
+    if longest > target:
+        raise option_error(
+            "--cached, --chunks, --block-sizes", f"{longest} positions", f"at most {target}"
+        )
+
+
+def passes(args: argparse.Namespace) -> int:
+    """Measure, print the tables and write the file; return the exit status.
+
+    Args:
+        args: of ``paradec passes``.
+    """
+    _check(args)
+    if args.out is not None:
+        documents.check_out(args.out)
+    acceptance = None
+    if args.acceptance is not None:
+        acceptance = read_acceptance(args.acceptance, args.block_sizes[0])
+    torch.set_num_threads(args.threads)
+    if args.arch_size is not None:
+        pair = random_pair(args.arch_size, args.vocabulary, args.block_sizes[0])
+    else:
+        pair = load_pair(args.data, args.path, args.drafter_path)
+    _check_positions(args, pair)
+    lists = (args.chunks, args.block_sizes, args.engines.split(","))
+    chunks, blocks, engines = (list(dict.fromkeys(items)) for items in lists)
+    peer = None
+    if args.peers:
+        peer = (
+            converted_model(pair.model, pair.task, pair.args)
+            if pair.args is not None
+            else converted(args.path, args.data)
+        )
+    plan = Plan(
+        args.batch, args.source_length, args.cached, chunks, blocks, engines, peer, args.threads
+    )
+    with torch.inference_mode():
+        bench = Bench(pair, plan, args.memory_mib, args.matrix)
+        busy = bench.run(args.rounds, args.repetitions, args.busy)
+    name = args.path or f"{args.arch_size}, random weights"
+    named = args.drafter_path or "as block_nat_fast"
+    drafter = "none" if pair.drafter is None else named
+    setting = {
+        "model": name,
+        "sizes": sizes(pair.model),
+        "vocabulary": len(pair.task.target_dictionary),
+        "drafter": drafter,
+        "heads": 0 if pair.heads is None else pair.heads.block_size - 1,
+        "drafter sizes": "none" if pair.drafter is None else sizes(pair.drafter),
+        "token drafter": "none" if pair.token_drafter is None else sizes(pair.token_drafter),
+        "batch": plan.batch,
+        "source length": plan.source,
+        "cached": plan.cached,
+        "chunks": plan.chunks,
+        "block sizes": plan.blocks,
+        "engines": plan.engines,
+        "rounds": args.rounds,
+        "repetitions": args.repetitions,
+        "threads": args.threads,
+        "busy cores": busy,
+    }
+    document = {
+        "schema": PASSES,
+        "version": VERSIONS[PASSES][-1],
+        "title": args.title or f"Passes of {name}",
+        "notes": notes(setting, args.busy),
+        **machine.circumstances("passes", args.argv[1:]),
+        "setting": setting,
+        **bench.report(),
+        "acceptance": acceptance,
+    }
+    document["tables"] = tables(document)
+    check(document, str(args.out))
+    if args.out is not None:
+        documents.write(args.out, documents.compact(document))
+    print("".join(f"- {note}\n" for note in document["notes"]))
+    print(markdown(document["tables"]))
+    return 0
+
+
+def notes(setting: Mapping[str, Any], busy: bool) -> list[str]:
+    """Return what a reader must know to read the numbers right."""
+    drafter = "" if setting["drafter"] == "none" else f", {setting['drafter sizes']}"
+    return [
+        f"{setting['model']}: {setting['sizes']}, vocabulary {setting['vocabulary']}. Drafter: "
+        f"{setting['drafter']}{drafter}; token by token: {setting['token drafter']}. Heads: "
+        f"{setting['heads'] or 'none'}. Native drafters and heads are in {DRAFTS}, as decoders use "
+        "them.",
+        f"Batch {setting['batch']}, sources of {setting['source length']} tokens, "
+        f"{setting['cached']} cached; cpu, {setting['threads']} thread(s). Medians and quartiles "
+        f"of {setting['rounds']} interleaved rounds of {setting['repetitions']} after a warm-up; "
+        f"{others_used([setting['busy cores']], busy)}.",
+    ]

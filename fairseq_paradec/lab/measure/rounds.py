@@ -1,0 +1,132 @@
+"""Timed rounds on an idle machine, in which the compared systems alternate."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from tqdm import tqdm
+
+from ...errors import option_error
+from . import machine
+
+# The number of repetitions of a round during which other processes used the machine.
+AGAIN = 3
+
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def now(device: str = "cpu") -> float:
+    """Return the time in seconds, after all work on the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def check_device(device: str) -> None:
+    """Refuse ``--device cuda`` without a CUDA device.
+
+    Raises:
+        UsageError: torch finds no CUDA device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
+
+
+def undisturbed(work: Callable[[], R], busy: bool) -> tuple[R, float | None]:
+    """Run a round on an idle machine; repeat it a few times if others used the machine meanwhile.
+
+    Args:
+        work: a round.
+        busy: also run on a busy machine, and do not repeat.
+
+    Returns:
+        The result of the round, and the number of cores that others used; None if unknown.
+
+    Raises:
+        UsageError: the machine stays busy.
+    """
+    for _ in range(1 + AGAIN):
+        if not busy:
+            machine.wait_until_idle()
+        others = machine.Others()
+        result = work()
+        used = others.cores()
+        if busy or (used or 0) <= machine.BUSY_CORES:
+            break
+    else:
+        machine.refuse_busy(used)
+    return result, None if used is None else round(used, 3)
+
+
+def in_turns(
+    compared: Sequence[S], items: Sequence[T], turn: int, work: Callable[[S, T], R]
+) -> list[list[R]]:
+    """Process each item with all systems before the next item, each time in another order.
+
+    So the CPU cache that one system leaves does not always serve the same other system.
+
+    Args:
+        compared: the compared systems, for example decoders.
+        items: the items that each of them processes.
+        turn: the number of the round; it determines the orders.
+        work: processes one item with one system.
+
+    Returns:
+        The results of each system, by item.
+    """
+    order, found = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
+    for item in items:
+        for place in order.sample(range(len(compared)), len(compared)):
+            found[place].append(work(compared[place], item))
+    return found
+
+
+def all_rounds(
+    compared: Sequence[S],
+    items: Sequence[T],
+    count: int,
+    busy: bool,
+    work: Callable[[S, T], R],
+    unit: str,
+) -> tuple[list[list[list[R]]], list[float | None]]:
+    """Run rounds, each on an idle machine, with a progress bar.
+
+    Args:
+        compared: see ``in_turns``.
+        items: see ``in_turns``.
+        count: the number of rounds.
+        busy: see ``undisturbed``.
+        work: processes one item with one system.
+        unit: the name of what the bar counts.
+
+    Returns:
+        The results by round, system and item; and the cores that others used in each round.
+    """
+    found, used = [], []
+    total = count * len(compared) * len(items)
+    with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
+
+        def counted(one: S, item: T) -> R:
+            bar.update()
+            return work(one, item)
+
+        for turn in range(count):
+            one_round = partial(in_turns, compared, items, turn, counted)
+            results, cores = undisturbed(one_round, busy)
+            found.append(results)
+            used.append(cores)
+    return found, used
+
+
+def others_used(used: Sequence[float | None], busy: bool) -> str:
+    """Return a note with the largest number of cores that others used."""
+    idle = "not checked (--busy), " if busy else ""
+    known = [one for one in used if one is not None]
+    return f"others: {idle}{max(known) if known else 'unknown'} cores at most"

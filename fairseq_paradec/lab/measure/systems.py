@@ -1,0 +1,315 @@
+"""The compared systems: decoders of this package, and fairseq's search.
+
+A system gets sentences by their number in the test set and returns text. ``translate`` includes
+everything that a user waits for: batching, the copy to the device, encoder, decoder, and
+detokenisation.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from fairseq import utils
+
+from ...decoding.audit import Audit
+from ...methods.configure import configure
+from ...methods.stock import StockDecoder
+from ...plugin.models.heads import PREFIX
+from ...plugin.tasks import loading
+from ...registry import METHODS
+from ..analysis.blocks import METHOD, block_sizes
+from ..analysis.promises import EXACT, OTHER_DTYPE
+from . import DTYPES
+from .specs import Spec
+from .text import plain_text, text_language
+
+# The labels of systems besides EXACT and OTHER_DTYPE.
+BEAM, RELAXED, PEER, OTHER_MODEL = "beam search", "relaxed", "peer", "other model"
+
+_DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
+
+
+@dataclasses.dataclass
+class Output:
+    """One translation.
+
+    Attributes:
+        tokens: symbols of the target dictionary, without ``</s>``.
+        text: the detokenised text; for an image its intensities.
+        passes: decoder passes; for fairseq's own search those of the batch; None if unknown.
+        blocks: for blockwise decoding the number of blocks; None for other methods.
+        drafted: of each pass, the number of drafted tokens.
+        accepted: of each pass, the number of accepted tokens.
+    """
+
+    tokens: list[str]
+    text: str
+    passes: int | None
+    blocks: int | None = None
+    drafted: list[int] = dataclasses.field(default_factory=list)
+    accepted: list[int] = dataclasses.field(default_factory=list)
+
+
+class System(Protocol):
+    """One row of the benchmark.
+
+    Attributes:
+        label: its name in every table.
+        command: its specification.
+        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE``
+            or ``PEER``.
+        parameters: the number of parameters of its models.
+        dtype: of its weights.
+        threads: its own number of CPU threads; None: the run's.
+        files: its checkpoints.
+        models: its fairseq models.
+        task: fairseq's task, with the test set and dictionaries.
+    """
+
+    label: str
+    command: str
+    promise: str
+    parameters: int
+    dtype: str
+    threads: int | None
+    files: list[str]
+    models: list[Any]
+    task: Any
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch: the sentences with these numbers, in this order."""
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return how the last batch was decoded, as docs/trace.md describes it."""
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
+
+
+class Models:
+    """Loads each checkpoint once; all have one dtype and one device.
+
+    Args:
+        data: fairseq's data folder.
+        subset: of it.
+        dtype: a key of ``DTYPES``.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, data: str, subset: str, dtype: str, device: str) -> None:
+        self.data, self.subset, self.dtype, self.device = data, subset, dtype, device
+        self._loaded: dict[str, tuple[list[Any], Any]] = {}
+
+    def load(self, path: str) -> tuple[list[Any], Any]:
+        """Return models and task of a checkpoint (or several with ``:`` between them)."""
+        if path not in self._loaded:
+            models, task = loading.load(self.data, path)
+            for model in models:
+                model.to(device=self.device, dtype=_DTYPES[self.dtype])
+            self._loaded[path] = models, task
+        models, task = self._loaded[path]
+        if self.subset not in task.datasets:
+            task.load_dataset(self.subset)
+        return models, task
+
+    def on(self, subset: str) -> Models:
+        """Return the same models for another subset."""
+        found = copy.copy(self)
+        found.subset = subset
+        return found
+
+
+class FairseqSystem:
+    """A decoder that fairseq's task builds: this package's, or fairseq's own search.
+
+    Args:
+        spec: the specification.
+        models: loads the checkpoints.
+        path: the benchmark's own checkpoint.
+        common: fairseq's options that all decoders share.
+        label: replaces the specification's label.
+
+    Raises:
+        UsageError: a flag is wrong, or belongs to the whole run.
+    """
+
+    threads: int | None = None
+
+    def __init__(
+        self,
+        spec: Spec,
+        models: Models,
+        path: str,
+        common: dict[str, Any],
+        label: str | None = None,
+    ) -> None:
+        self.label, self.command = label or spec.label, spec.command
+        self.common, self.options = common, dict(spec.options)
+        if spec.path is not None:
+            self.options["path"] = spec.path
+        path_of = spec.path or path
+        self.files = path_of.split(os.pathsep)
+        self.models, self.task = models.load(path_of)
+        config = configure(**spec.options, **common)
+        self.dtype, self.device = config.engine_dtype or models.dtype, models.device
+        self.dataset = self.task.dataset(models.subset)
+        self.language = text_language(models.data, self.task.cfg.target_lang)
+        self.generator = self.task.build_decoder(self.models, config)
+        self.promise = self._promise(models, path)
+        drafter = getattr(self.generator, "drafter", None)
+        heads = getattr(self.generator, "heads", None)
+        helpers = [] if heads is None else [heads]
+        if drafter is not None:
+            # On the verifier's encoder the drafter's own copy has nothing to do.
+            own = getattr(drafter, "shares_encoder", False)
+            shared = getattr(self.generator, "on_verifiers_encoder", own)
+            helpers = [drafter.decoder if shared else drafter]
+        if config.drafter_path is not None:
+            self.files = [*self.files, config.drafter_path]
+        self.parameters = count_parameters([*self.models, *helpers])
+
+    def _promise(self, models: Models, path: str) -> str:
+        """Return the label of the output: exact, beam search, relaxed, ..."""
+        own, wanted = self.files, path.split(os.pathsep)
+        if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
+            if not same_greedy(self.models, models.load(path)[0]):
+                return OTHER_MODEL
+        found = self.generator
+        stock = isinstance(found, StockDecoder)
+        beam = found.plain if stock else METHODS[found.config.decoding].beam
+        if not (self.lossless or beam):
+            return RELAXED
+        if self.dtype != models.dtype:
+            return OTHER_DTYPE
+        return EXACT if self.lossless else BEAM
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is guaranteed to be these models' greedy output in fp32."""
+        return bool(self.generator.lossless)
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return how the last batch was decoded, as docs/trace.md describes it."""
+        found: Mapping[str, Any] = self.generator.provenance()
+        return found
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch.
+
+        Args:
+            sentences: their numbers in the test set.
+        """
+        sample = self._sample(sentences)
+        with torch.inference_mode():
+            hypos = self.task.inference_step(self.generator, self.models, sample)
+        # The collater sorts by length.
+        found: dict[int, Output] = {}
+        for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
+            tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
+            text, passes = plain_text(tokens, self.language), int(hypo[0]["steps"])
+            # A search without drafts has no such counts.
+            drafted, accepted = (
+                hypo[0].get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
+            )
+            blocks = self._blocks(hypo[0])
+            found[number] = Output(tokens, text, passes, blocks, drafted, accepted)
+        return [found[i] for i in sentences]
+
+    def _blocks(self, hypo: dict[str, Any]) -> int | None:
+        """Return how many blocks an output of blockwise decoding came in."""
+        if self.generator.config.decoding != METHOD or "num_accepted" not in hypo:
+            return None
+        return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities.
+
+        Args:
+            sentence: the sentence's number.
+            ours: the system's tokens.
+            theirs: the tokens of fairseq's greedy search.
+        """
+        dictionary = self.task.target_dictionary
+        sample = self._sample([sentence])
+        first, second = (
+            [[{"tokens": torch.tensor([*map(dictionary.index, tokens), dictionary.eos()])}]]
+            for tokens in (ours, theirs)
+        )
+        with torch.no_grad():
+            limits = {
+                "unk_penalty": self.common.get("unkpen", 0.0),
+                "temperature": self.common.get("temperature", 1.0),
+            }
+            judge = Audit(self.models, dictionary, **limits)
+            (verdict,) = judge.compare_with(sample, first, second)
+        return bool(verdict["tie"])
+
+    def _sample(self, sentences: Sequence[int]) -> dict[str, Any]:
+        """Return a batch on the device."""
+        sample = self.dataset.collater([self.dataset[i] for i in sentences])
+        return utils.move_to_cuda(sample) if self.device == "cuda" else sample
+
+
+def count_parameters(models: Sequence[Any]) -> int:
+    """Return the number of parameters of all models, shared ones once."""
+    return sum(p.numel() for p in {id(p): p for m in models for p in m.parameters()}.values())
+
+
+def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Return whether models have the same greedy output: equal weights without the heads'.
+
+    Heads on a frozen base do not change its output; a fine-tuned base, or a learned first head,
+    does.
+    """
+    if len(ours) != len(theirs):
+        return False
+    for pair in zip(ours, theirs, strict=True):
+        if any(0 in model.block_heads.learned for model in pair if hasattr(model, "block_heads")):
+            return pair[0] is pair[1]
+        first, second = (
+            {name: w for name, w in m.state_dict().items() if not name.startswith(PREFIX)}
+            for m in pair
+        )
+        if first.keys() != second.keys():
+            return False
+        if not all(
+            w.shape == second[name].shape and torch.equal(w, second[name])
+            for name, w in first.items()
+        ):
+            return False
+    return True
+
+
+def decode(
+    system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
+) -> list[Output]:
+    """Translate sentences in batches of a size, in their order.
+
+    Args:
+        system: the system.
+        sentences: the numbers of the sentences.
+        size: sentences per batch.
+        advance: called after each batch with its number of sentences.
+    """
+    found: list[Output] = []
+    for start in range(0, len(sentences), size):
+        found += system.translate(sentences[start : start + size])
+        advance(len(found) - start)
+    return found
+
+
+def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
+    """Return outputs as lists by name."""
+    return {
+        "tokens": [output.tokens for output in outputs],
+        "texts": [output.text for output in outputs],
+        "passes": [output.passes for output in outputs],
+        "blocks": [output.blocks for output in outputs],
+        "drafted": [output.drafted for output in outputs],
+        "accepted": [output.accepted for output in outputs],
+    }

@@ -1,0 +1,127 @@
+"""``paradec threads``: speed and memory of one generator on several threads, and of several."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from statistics import median
+from typing import Any
+
+import torch
+
+from ... import register
+from ...plugin.tasks.loading import check_inputs
+from . import documents, machine, rounds
+from .loading import choose
+from .specs import Spec, read
+from .systems import FairseqSystem, Models
+
+Pair = tuple[float, float]
+#: A decoder's label, what it is measured by, and processes, which wait for their turns.
+Way = tuple[str, str, Sequence[ProcessPoolExecutor]]
+
+# In a worker process: decodes all sentences by each generator; see ``_hold``.
+_HELD: list[Callable[[], list[Pair]]] = []
+
+
+def _hold(args: argparse.Namespace, spec: Spec, count: int, threads: int) -> int:
+    """In a worker process: build generators on one model; return the number of sentences."""
+    logging.disable(logging.WARNING)
+    register()
+    models = Models(args.data, args.subset, "fp32", "cpu")
+    systems = [FairseqSystem(spec, models, args.path, {}) for _ in range(count)]
+    sentences = choose(systems[0].task, args.subset, systems[0].models, args.sentences)
+
+    def decode(system: FairseqSystem) -> Pair:
+        begin = rounds.now()
+        for sentence in random.sample(sentences, len(sentences)):
+            system.translate([sentence])
+        return begin, rounds.now()
+
+    # Some of torch's functions ask OpenMP, which has a number for each thread.
+    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(threads,))
+    _HELD.append(lambda: list(pool.map(decode, systems)))
+    return len(sentences)
+
+
+def _decode() -> list[Pair]:
+    """In a worker process: return when each generator began and ended."""
+    return _HELD[0]()
+
+
+def measure(way: Way, sentences: int) -> Pair:
+    """Decode by all generators; return sentences per second, and milliseconds per sentence."""
+    done = [worker.submit(_decode) for worker in way[-1]]
+    begins, ends = zip(*(span for one in done for span in one.result()), strict=True)
+    speed = len(ends) * sentences / (max(ends) - min(begins))
+    return speed, 1000 * (sum(ends) - sum(begins)) / len(ends) / sentences
+
+
+def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> dict[str, Any]:
+    """Make a row of the table of all rounds: a way's, and those of its decoder on one thread."""
+    speeds = [speed for speed, _ in found]
+    ratios = [speed / one for speed, (one, _) in zip(speeds, first, strict=True)]
+    peaks = [worker.submit(machine.peak_mib).result() for worker in way[-1]]
+    return {
+        "decoder": way[0],
+        "by": way[1],
+        "sentences per second": round(median(speeds), 1),
+        "lowest round": round(min(speeds), 1),
+        "highest round": round(max(speeds), 1),
+        "times 1 thread": round(median(ratios), 2),
+        "ms a sentence": round(median(each for _, each in found), 2),
+        "peak MiB": None if None in peaks else round(sum(filter(None, peaks))),
+    }
+
+
+def threads(args: argparse.Namespace) -> int:
+    """Measure all decoders in all ways, and write the table; return the exit status."""
+    check_inputs(args.data, args.path)
+    most = max(args.threads)
+    torch.set_num_threads(most)  # as the head of the table says
+    decoders: list[dict[str, Any]] = [{"decoding": "greedy"}]
+    if args.drafter_path is not None:
+        decoders.append({"decoding": "gad", "drafter_path": args.drafter_path})
+    forms = {"fp32": {"engine": "native"}, "int8": {"engine": "native", "engine_dtype": "int8"}}
+    specs = [*map(read, args.decoder or ())] or [
+        Spec.of(options | form, f"{options['decoding']}, {dtype}")
+        for options in decoders
+        for dtype, form in forms.items()
+    ]
+    loading: list[Future[int]] = []
+    with contextlib.ExitStack() as stack:
+
+        def worker(*how: Any) -> ProcessPoolExecutor:
+            pool = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+            loading.append(pool.submit(_hold, args, *how))
+            return pool
+
+        ways: list[Way] = []
+        for spec in specs:
+            alone = [worker(spec, 1, 1) for _ in range(most)]
+            ways.append((spec.label, "1 generator", alone[:1]))
+            for n in sorted({*args.threads} - {1}):
+                ways.append((spec.label, f"1 generator, {n} threads", [worker(spec, 1, n)]))
+                ways.append((spec.label, f"{n} generators in threads", [worker(spec, n, 1)]))
+                ways.append((spec.label, f"{n} processes", alone[:n]))
+        sentences = [one.result() for one in loading][0]
+        rounds.in_turns(ways, [sentences], 0, measure)  # warms up
+        results, used = rounds.all_rounds(
+            ways, [sentences], args.rounds, args.busy, measure, "measurements"
+        )
+        found = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
+        each = len(ways) // len(specs)  # ways of a decoder; the first is one thread
+        rows = [row(way, found[i], found[i - i % each]) for i, way in enumerate(ways)]
+    notes = [
+        f"{sentences} sentences of `{args.subset}`, one at a time, all by each generator; medians "
+        f"of {args.rounds} interleaved rounds; {rounds.others_used(used, args.busy)}.",
+        "Several generators have one thread each; those in threads of a process share the weights.",
+        "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
+    ]
+    documents.save_made(args, "threads", notes, rows)
+    return 0

@@ -1,0 +1,96 @@
+"""Drafters that are told what they draft: their passes are real, their tokens are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ...decoding.assistant import AssistantDrafter
+from ...decoding.loop import Drafter, Proposal, Verdict, num_to_score
+from ...row import Row
+from ...token_rules import TokenRules
+
+NO_TOKEN = -1  # as </s> of the inner drafter: no draft ends before it is as long as it may be
+
+
+class Told(Drafter):
+    """Drafts as many tokens as another drafter, but those of a given text.
+
+    Args:
+        inner: the drafter whose passes run; it drafts up to its block size, and its tokens are
+            thrown away. Its cache rolls back as if the told tokens had been its own.
+        texts: B, what each row is to draft, with ``</s>``.
+        eos: the number of ``</s>``.
+    """
+
+    def __init__(self, inner: Drafter, texts: Sequence[list[int]], eos: int) -> None:
+        self.inner, self.texts, self.eos = inner, list(texts), eos
+
+    def propose(self, rows: Sequence[Row]) -> Proposal:
+        """Run the inner drafter; draft what the texts say."""
+        if isinstance(self.inner, AssistantDrafter):  # it would have written </s>, and stopped
+            both = zip(rows, self.texts, strict=True)
+            rows = [replace(row, limit=min(row.limit, len(text))) for row, text in both]
+        own = self.inner.propose(rows).tokens
+        starts = [len(row.tokens) for row in rows]
+        drafts = [
+            text[start : start + len(draft)]
+            for text, start, draft in zip(self.texts, starts, own, strict=True)
+        ]
+        return Proposal(drafts, num_to_score(drafts, self.eos))
+
+    def observe(self, verdict: Verdict) -> None:
+        """Let the inner drafter read the answer."""
+        self.inner.observe(verdict)
+
+    def drop(self, stay: Sequence[int]) -> None:
+        """Drop the texts and the inner drafter's state of finished rows."""
+        self.texts = [self.texts[b] for b in stay]
+        self.inner.drop(stay)
+
+
+def tell(generator: Any) -> list[list[int]]:
+    """Let the drafters of a generator be told what they draft.
+
+    Args:
+        generator: of a method with a drafter, without trees.
+
+    Returns:
+        The texts of the next batch's rows, to be filled in before it is decoded; left empty, the
+        drafters draft on their own.
+    """
+    texts: list[list[int]] = []
+    own = generator.make_drafter
+
+    def make_drafter(rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+        if not texts:
+            return own(rows, net_input, rules)
+        endless = replace(rules, eos=NO_TOKEN, min_len=0)
+        return Told(own(rows, net_input, endless), texts, rules.eos)
+
+    generator.make_drafter = make_drafter
+    return texts
+
+
+def with_errors(tokens: Sequence[int], rate: float, words: range, seed: int) -> list[int]:
+    """Return tokens of which each is right at a rate, and else another word.
+
+    What is right at a rate is also right at a higher one.
+
+    Args:
+        tokens: the right ones.
+        rate: from 0 to 1.
+        words: numbers of the words, at least two.
+        seed: of the choices.
+    """
+    chance, found = random.Random(seed), []
+    for token in tokens:
+        wrong = token
+        while wrong == token:
+            wrong = chance.choice(words)
+        found.append(token if chance.random() < rate else wrong)
+    return found

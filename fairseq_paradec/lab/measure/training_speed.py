@@ -1,0 +1,55 @@
+"""``paradec training-speed``: the training speed of each architecture, relative to the first.
+
+All architectures make updates on the same batches, in alternation: forward, backward and Adam, with
+fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Train).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import torch
+
+from ...training.trainee import Trainee
+from . import documents, rounds
+
+
+def training_speed(args: argparse.Namespace) -> int:
+    """Train all architectures in alternation, and write the table; return the exit status.
+
+    Args:
+        args: of ``paradec training-speed``; ``flags`` are those of fairseq-train.
+    """
+    rounds.check_device(args.device)
+    torch.set_num_threads(args.threads)
+    trainees = [Trainee(args.data, arch, args.flags, args.device) for arch in args.arch]
+    batches = trainees[0].batches(args.max_tokens, args.batches)
+    tokens = sum(batch["ntokens"] for batch in batches)
+    rounds.in_turns(trainees, batches, 0, Trainee.update)  # warms up
+    found, used = rounds.all_rounds(
+        trainees, batches, args.rounds, args.busy, Trainee.update, "updates"
+    )
+    seconds = [[sum(each) for each in own] for own in zip(*found, strict=True)]
+    rows = []
+    for trainee, own in zip(trainees, seconds, strict=True):
+        ratios = [first / second for first, second in zip(seconds[0], own, strict=True)]
+        rows.append(
+            {
+                "architecture": trainee.arch,
+                "parameters": sum(p.numel() for p in trainee.model.parameters()),
+                "tokens per second": round(tokens / statistics.median(own)),
+                f"speed of {args.arch[0]}'s": round(statistics.median(ratios), 3),
+                "lowest round": round(min(ratios), 3),
+                "highest round": round(max(ratios), 3),
+            }
+        )
+    notes = [
+        f"{len(batches)} batches of at most {args.max_tokens} tokens, {args.rounds} rounds after a "
+        f"warm-up, architectures in turns; fp32, {args.device}, {args.threads} thread(s); "
+        f"{rounds.others_used(used, args.busy)}.",
+        "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
+        "medians of the rounds' ratios.",
+    ]
+    documents.save_made(args, "training-speed", notes, rows)
+    return 0

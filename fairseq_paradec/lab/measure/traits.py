@@ -1,0 +1,147 @@
+"""What measuring commands know of a method beyond its entry in the registry, with defaults.
+
+A method that is not named here counts as one whose passes score what they read, of sizes that are
+not known, and whose default settings ``paradec lossless`` measures if they promise greedy's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import OPTIONS
+from ...registry import METHODS
+from ..analysis import flops
+
+Settings = list[dict[str, Any]]
+
+BLOCK_SIZES = (3, 5, 8)
+DRAFTED_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of one method.
+
+    Attributes:
+        flops: counts a record's operations (``lab/analysis/flops.py``); None: they are not counted.
+        pass_size: returns, for a block size, ``chunk``, the positions that a pass scores, and of a
+            drafter ``masks`` of its pass, or ``steps``, its passes of one token; None: passes
+            differ, or this is not known.
+        exact: its settings in ``paradec lossless``, without ``decoding`` and ``drafter_path``, for
+            whether source and target share a dictionary, and the block size of the drafter's
+            training (0 without one); None: none.
+        counts_trees: whether ``flops`` counts drafts of trees.
+    """
+
+    flops: Callable[..., flops.Count] | None = flops.verifying
+    pass_size: Callable[[int], dict[str, int]] | None = None
+    exact: Callable[[bool, int], Settings] | None = None
+    counts_trees: bool = True
+
+
+def traits(name: str) -> Traits:
+    """Return what is known of a method."""
+    if name in _TRAITS:
+        return _TRAITS[name]
+    return Traits(exact=_defaults) if METHODS[name].is_lossless_by_default else Traits()
+
+
+# ---- settings of `paradec lossless` -------------------------------------------------------------
+
+
+def _defaults(joined: bool, block: int) -> Settings:
+    """Return the default settings only."""
+    return [{}]
+
+
+def _first_guesses(joined: bool) -> list[str]:
+    """Return the values of ``--jacobi-init``; ``source-copy`` needs a joined dictionary."""
+    return [one for one in OPTIONS["jacobi_init"].choices if joined or one != "source-copy"]
+
+
+def _one_block(joined: bool, block: int) -> Settings:
+    """Return the settings of ``pj``."""
+    variants: Settings = [{}, {"jacobi_stop": "unchanged"}, {"jacobi_length": "oracle"}]
+    return [{"jacobi_init": init} | more for init in _first_guesses(joined) for more in variants]
+
+
+def _blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``pgj``."""
+    variants: Settings = [{}, {"jacobi_stop": "unchanged"}]
+    return [
+        {"jacobi_init": init, "block_size": size} | more
+        for init in _first_guesses(joined)
+        for size in BLOCK_SIZES
+        for more in variants
+    ]
+
+
+def _windows(joined: bool, block: int) -> Settings:
+    """Return the settings of ``hgj``."""
+    variants: Settings = [{"block_size": size, "jacobi_window": "sliding"} for size in BLOCK_SIZES]
+    variants.append({"block_size": BLOCK_SIZES[-1], "hybrid_length": 10})
+    return [{"jacobi_init": init} | more for init in _first_guesses(joined) for more in variants]
+
+
+def _drafted_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``gad``."""
+    return [{"block_size": size} for size in DRAFTED_BLOCK_SIZES]
+
+
+def _assisted_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``assisted``."""
+    blocks: Settings = [{"block_size": size} for size in (1, *BLOCK_SIZES)]
+    trees: Settings = [{"block_size": 8, "draft_tree": nodes} for nodes in (1, 8, 32)]
+    return [*blocks, {"adaptive_block": True}, {"draft_confidence": 0.0}, *trees]
+
+
+def _long_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``self_draft``."""
+    return [{"block_size": 4}, {}, {"block_size": 32}, {"adaptive_block": True}]
+
+
+def _trained_blocks(joined: bool, block: int) -> Settings:
+    """Return the settings of ``blockwise``: every block size with heads."""
+    return [{"block_size": size} for size in range(1, block + 1)]
+
+
+# ---- sizes of passes ----------------------------------------------------------------------------
+
+
+def _one_token(block: int) -> dict[str, int]:
+    """Return the size of a pass that scores the next token only."""
+    return {"chunk": 1}
+
+
+def _block(block: int) -> dict[str, int]:
+    """Return the size of a pass that scores a block."""
+    return {"chunk": block}
+
+
+def _draft_and_bonus(block: int) -> dict[str, int]:
+    """Return the size of a pass that scores a draft and the token after it."""
+    return {"chunk": block + 1, "masks": block}
+
+
+def _steps_and_bonus(block: int) -> dict[str, int]:
+    """As ``_draft_and_bonus``, of a draft that was made token by token."""
+    return {"chunk": block + 1, "steps": block}
+
+
+_TRAITS = {
+    "greedy": Traits(pass_size=_one_token, exact=_defaults),
+    "pj": Traits(exact=_one_block),
+    "pgj": Traits(pass_size=_block, exact=_blocks),
+    "hgj": Traits(pass_size=_block, exact=_windows),
+    "gad": Traits(flops.drafting, _draft_and_bonus, _drafted_blocks),
+    "gad_pp": Traits(flops.drafting, _draft_and_bonus),
+    "assisted": Traits(flops.assisting, _steps_and_bonus, _assisted_blocks, False),
+    "self_draft": Traits(None, exact=_long_blocks),
+    "nat": Traits(flops.filling),
+    "blockwise": Traits(flops.looking_ahead, exact=_trained_blocks),
+    "multiword_beam": Traits(flops.searching),
+    "double_token_beam": Traits(flops.searching),
+    "auto_fast": Traits(None),
+}

@@ -1,0 +1,158 @@
+"""Which models a method can decode: the checks that registry entries name.
+
+This folder imports no models, so a kind of model is recognised by an attribute: ``mask_vector`` of
+a block_nat model's decoder, ``block_heads`` of a Transformer with heads, ``target_order`` of a
+model with another target order, ``image_sizes`` of a model with local attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .errors import option_error
+
+
+def is_block_nat(models: Sequence[Any]) -> bool:
+    """Return whether the first model is a block_nat model."""
+    return hasattr(getattr(models[0], "decoder", None), "mask_vector")
+
+
+def has_heads(models: Sequence[Any]) -> bool:
+    """Return whether there is one model, and it has heads."""
+    return len(models) == 1 and hasattr(models[0], "block_heads")
+
+
+def writes_steps(models: Sequence[Any]) -> bool:
+    """Return whether the first model has a target order, but not that of double_token."""
+    order = getattr(models[0], "target_order", None)
+    return order is not None and not order.double_token
+
+
+def writes_pairs(models: Sequence[Any]) -> bool:
+    """Return whether the first model is a double_token model."""
+    order = getattr(models[0], "target_order", None)
+    return order is not None and order.double_token
+
+
+def drafts_in_int8(dtype: str | None, model: Any) -> bool:
+    """Return whether a model can draft in int8 for passes in a dtype: see ``self_draft``."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return dtype != "int8" and on_cpu and not hasattr(model, "image_sizes")
+
+
+def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Accept every model; the engine refuses layers that it does not support."""
+
+
+def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse models with local attention.
+
+    Raises:
+        UsageError: the first model has it.
+    """
+    if hasattr(models[0], "image_sizes"):
+        raise option_error(
+            "--decoding",
+            decoding,
+            f"any other with a {type(models[0]).__name__}, whose attention is local",
+        )
+
+
+def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse all models but double_token ones.
+
+    Raises:
+        UsageError: the first model is of another kind.
+    """
+    global_attention(decoding, models, drafter_path)
+    if not writes_pairs(models):
+        raise option_error(
+            "--path",
+            f"a {type(models[0]).__name__}",
+            f"a model of --arch double_token, with --decoding {decoding}",
+        )
+
+
+def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse all but one block_nat model.
+
+    Raises:
+        UsageError: there are several models, or one of another kind.
+    """
+    if len(models) > 1 or not is_block_nat(models):
+        name = type(models[0]).__name__
+        given = name if len(models) == 1 else f"{len(models)} models"
+        raise option_error("--path", given, f"one model of --arch block_nat, with {decoding}")
+
+
+def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
+    """Refuse models without heads, or with two sets of heads.
+
+    Raises:
+        UsageError: there are several models, no heads, or heads in both checkpoints.
+    """
+    if len(models) > 1:
+        raise option_error(
+            "--path",
+            f"{len(models)} models",
+            f"one, with --decoding {decoding}: heads read its states",
+        )
+    if has_heads(models) and drafter_path is not None:
+        raise option_error(
+            "--drafter-path",
+            drafter_path,
+            "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
+            "which has heads; or the base of these heads as --path",
+        )
+    if not has_heads(models) and drafter_path is None:
+        raise option_error(
+            "--path",
+            f"a {type(models[0]).__name__}",
+            "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
+            f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
+        )
+
+
+#: Kinds of checkpoints: of ``--path``, and of ``--drafter-path``.
+TRANSFORMER, BLOCK_NAT = "transformer", "block_nat"
+
+
+class Verifier(NamedTuple):
+    """Which models of ``--path`` a method decodes.
+
+    Attributes:
+        words: which, in words, for the docs.
+        accepts: raises an error for others; called with decoding, models and ``--drafter-path``.
+        owns: whether ``--decoding auto`` decodes these models with this method.
+        alone: why no other method can decode the Transformers that it owns; None: others can.
+        kind: the kind of checkpoint.
+    """
+
+    words: str = "any Transformer"
+    accepts: Callable[[str, Sequence[Any], str | None], None] = any_transformer
+    owns: Callable[[Sequence[Any]], bool] = lambda models: False
+    alone: str | None = None
+    kind: str = TRANSFORMER
+
+
+_OTHER_ORDER = "it writes its target in another order"
+ANY_TRANSFORMER = Verifier()
+GLOBAL_TRANSFORMER = Verifier("any Transformer without local attention", global_attention)
+ONE_BLOCK_NAT = Verifier(
+    "one model of --arch block_nat", one_block_nat, is_block_nat, kind=BLOCK_NAT
+)
+WITH_HEADS = Verifier(
+    "one Transformer with heads, in it (--arch blockwise_transformer, "
+    "blockwise_image_transformer) or beside it",
+    one_set_of_heads,
+    has_heads,
+)
+WRITES_STEPS = Verifier(
+    "--arch ibdecoder, ibdecoder_sa, imdecoder, sa_transformer, transformer_r2l, "
+    "transformer_both_ends; any Transformer without local attention",
+    global_attention,
+    writes_steps,
+    _OTHER_ORDER,
+)
+WRITES_PAIRS = Verifier("--arch double_token", pairs_only, writes_pairs, _OTHER_ORDER)

@@ -1,0 +1,1 @@
+"""All that is fairseq's: tasks, models, updates, text processing, and the cures of its faults."""

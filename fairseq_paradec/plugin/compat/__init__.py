@@ -1,0 +1,59 @@
+"""Fixes for the current fairseq and torch: one small, independent function per fault.
+
+Every fault occurs with fairseq-fixed 0.12.3.1, torch 2.13.0, numpy 2.4 and hydra-core 1.3.2; the
+docstring of a fix names the versions that it depends on. A fix changes nothing where the fault is
+absent, and ``apply`` is idempotent.
+"""
+
+from __future__ import annotations
+
+from . import deferred  # noqa: F401  (before anything that imports fairseq)
+
+# isort: split
+from .activations import make_swish_a_function
+from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
+from .command_line import (
+    check_arguments,
+    default_validation_task,
+    honour_bf16,
+    honour_shards,
+    infer_moses_languages,
+    remember_user_dir,
+)
+from .data import divide_into_buckets, refuse_torn_data
+from .ending import end_commands
+from .given import remember_given
+from .hub import refuse_unknown_overrides
+from .printing import (
+    print_usage_errors,
+    quote_fairseq,
+    report_translated_sentences,
+    set_log_level,
+    silence_warnings,
+)
+from .repeats import forbid_repeats
+
+
+def apply() -> None:
+    """Apply every fix."""
+    make_swish_a_function()
+    allow_fairseq_checkpoints()
+    explain_checkpoint_errors()
+    keep_last_norms()
+    silence_warnings()
+    set_log_level()
+    report_translated_sentences()
+    remember_user_dir()
+    default_validation_task()
+    remember_given()
+    infer_moses_languages()
+    check_arguments()
+    refuse_torn_data()
+    divide_into_buckets()
+    honour_bf16()
+    forbid_repeats()
+    honour_shards()
+    refuse_unknown_overrides()
+    print_usage_errors()
+    quote_fairseq()
+    end_commands()

@@ -1,0 +1,96 @@
+"""Fixes of what fairseq 0.12 reads: data folders, and the text of fairseq-interactive."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq.data import bucket_pad_length_dataset, indexed_dataset
+
+from ...errors import option_error
+from .patching import wrap_once
+
+#: Bytes of an index before its sizes: magic number, version, type of tokens, count of sentences.
+_HEAD = 26
+_MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
+
+
+def refuse_torn_data() -> None:
+    """Name a data file that is cut off.
+
+    Fault: fairseq 0.12 maps the files into memory without a look at their sizes. A short index ends
+    with errors of half-made objects, a short data file with a ValueError while decoding.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def make_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
+            if indexed_dataset.MMapIndexedDataset.exists(path):
+                _check_files(Path(f"{path}.idx"), Path(f"{path}.bin"))
+            return original(path, *args, **kwargs)
+
+        return make_dataset
+
+    wrap_once(indexed_dataset, "make_dataset", wrap)
+
+
+def _check_files(index: Path, data: Path) -> None:
+    """Compare the sizes of a subset's two files with what the index says.
+
+    Raises:
+        UsageError: one is cut off, or there is no sentence.
+    """
+    with index.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head.startswith(_MAGIC[: len(head)]):
+        return  # of another format
+    count = int.from_bytes(head[_HEAD - 8 :], "little")
+    end = _HEAD + 12 * count  # a size takes 4 bytes, a place 8
+    kind = indexed_dataset._code_to_dtype.get(head[-9]) if len(head) == _HEAD else None
+    wrong = index if kind is None or index.stat().st_size < end else None
+    if wrong is None and count:
+        size = np.fromfile(index, np.int32, 1, offset=_HEAD + 4 * (count - 1))[0]
+        place = np.fromfile(index, np.int64, 1, offset=end - 8)[0]
+        short = data.stat().st_size < place + size * np.dtype(kind).itemsize
+        wrong = data if short else None
+    if wrong is not None or not count:
+        held = "holds no sentence" if wrong is None else "is cut off or damaged"
+        raise option_error(
+            "DATA", str(wrong or index), f"a file that fairseq-preprocess made; this {held}"
+        )
+
+
+def divide_into_buckets() -> None:
+    """Let ``--num-batch-buckets`` divide by length.
+
+    Fault: fairseq 0.12 calls ``np.percentile(..., interpolation=)`` and ``np.compat.long``, which
+    numpy 2.4 does not have.
+    """
+    if not hasattr(np, "compat"):
+        np.compat = types.SimpleNamespace(long=int)  # type: ignore[attr-defined]
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_buckets(sizes: Any, num_buckets: int) -> Any:
+            shares = np.linspace(0, 100, num_buckets + 1)
+            return np.unique(np.percentile(sizes, shares, method="lower")[1:])
+
+        return get_buckets
+
+    wrap_once(bucket_pad_length_dataset, "get_buckets", wrap)
+
+
+def explain_input(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap interactive's ``buffered_read``, to name text that cannot be read."""
+
+    def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
+        try:
+            yield from original(path, buffer_size)
+        except OSError as error:
+            raise option_error("--input", path, f"a text file ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            near = error.object[max(0, error.start - 20) : error.end + 20]
+            raise option_error("--input", path, f"text in UTF-8; {near!r} is not") from error
+
+    return buffered_read

@@ -1,0 +1,139 @@
+"""The choice of the method, and checks of model, criterion and settings against each other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from ...config import DecodingConfig, flag
+from ...errors import UsageError, option_error
+from ...methods.base import Context, Decoder
+from ...methods.build import build_decoder
+from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
+from ...methods.stock import StockDecoder
+from ...registry import METHODS, STOCK_DECODINGS, TRANSFORMER, check_models, own_decoding
+from ..compat.given import chosen
+from ..models.block_nat import BlockNatModel
+from ..models.blockwise_transformer import BlockwiseTransformer
+from ..models.reordered_transformer import ReorderedTransformer
+from .drafters import Drafters
+from .flags import set_options
+
+
+class ChoosesMethod:
+    """A part of the task: builds the generator that ``--decoding`` names."""
+
+    cfg: Any
+
+    def build_generator(
+        self,
+        models: Sequence[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """Build the generator that ``--decoding`` names.
+
+        Args:
+            models: the model, or an ensemble.
+            args: fairseq's generation options. They may include the plugin's (hub calls,
+                ``--eval-bleu-args``), which then override the command line's.
+            seq_gen_cls: fairseq's; refused with a method of the plugin.
+            extra_gen_cls_kwargs: fairseq's.
+            prefix_allowed_tokens_fn: fairseq's; only its own search supports it.
+
+        Raises:
+            UsageError: the method does not support an option or the model.
+        """
+        asked = configure(chosen(args), self.cfg)
+        config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
+        own = None if asked is config else METHODS[config.decoding]
+        check_models(config.decoding, models, config.drafter_path)
+        if getattr(args, "score_reference", False) and asked.decoding == "auto":
+            if own is None or own.verifier.kind == TRANSFORMER:
+                return super().build_generator(models, args)  # type: ignore[misc]
+        if config.decoding in STOCK_DECODINGS:
+            for name in ("print_step", "retain_iter_history"):
+                if getattr(args, name, False):  # fairseq ends with a KeyError
+                    raise UsageError(
+                        f"{flag(name)} needs a --decoding of this plugin, such as greedy or "
+                        "multiword_beam; fairseq's own search does not record it"
+                    )
+            return super().build_generator(  # type: ignore[misc]
+                models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
+            )
+        given = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
+        given |= {name: extra.pop(name, None) for name in ("lm_model", "lm_weight")}
+        for name in ("prefix_allowed_tokens_fn", "lm_model", "seq_gen_cls"):
+            if given[name] is not None:
+                raise cannot_honour(config, name, given[name], "none")
+        decoder = self.build_decoder(models, config, **extra)
+        if not METHODS[config.decoding].reads_beam(config):
+            # fairseq's default is 5, and generate prints it beside the BLEU score.
+            set_options(args, {"beam": 1})
+        return decoder
+
+    def build_decoder(
+        self, models: Sequence[Any], config: DecodingConfig, **context: Any
+    ) -> Decoder | StockDecoder:
+        """Build the decoder that a config names; a drafter of ``drafter_path`` is loaded.
+
+        Args:
+            models: the model, or an ensemble.
+            config: see ``methods.build.build_decoder``.
+            context: more of its Context than dictionaries and drafter.
+
+        Raises:
+            UsageError: see ``methods.build.build_decoder``; or the drafter does not fit.
+        """
+        config = for_models(config, models)
+        check_models(config.decoding, models, config.drafter_path)
+        kind = None
+        if config.decoding in METHODS and config.drafter_path is not None:
+            kind = METHODS[config.decoding].drafter
+        if kind is not None and config.drafter_path is not None:
+            context["drafter"] = self.drafters.load(config.drafter_path, kind, models)
+        words, sources = self.target_dictionary, self.source_dictionary  # type: ignore[attr-defined]
+        return build_decoder(models, config, Context(words, sources, **context))
+
+    @functools.cached_property
+    def drafters(self) -> Drafters:
+        """The drafters of ``--drafter-path`` that are loaded so far."""
+        return Drafters(self)
+
+
+def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
+    """Refuse a model, a criterion and settings that do not fit each other.
+
+    Raises:
+        UsageError: they do not fit; the message names the right one.
+    """
+    trained_by, trains = getattr(model, "trained_by", None), getattr(criterion, "trains", None)
+    if trains is not None and trains != trained_by:
+        raise option_error("--criterion", trains[1], f"it with --arch {trains[0]}")
+    if trained_by is not None and trains != trained_by:
+        given, allowed = type(criterion).__name__, f"{trained_by[1]} with --arch {trained_by[0]}"
+        raise option_error("--criterion", given, allowed)
+    if cfg.decoding == "auto" and own_decoding([model]) is None:
+        check_auto({name: getattr(cfg, name) for name in FLAGS_OF_AUTO})
+    if isinstance(model, ReorderedTransformer):
+        for name in ("left_pad_target", "load_alignments"):
+            if getattr(cfg, name):
+                raise option_error(flag(name), True, "reordered targets without")
+        ignored = getattr(criterion, "ignore_prefix_size", 0)
+        if ignored and not model.target_order.keeps_prefix:
+            raise option_error(
+                "--ignore-prefix-size", ignored, "0 with a model that writes in another order"
+            )
+    if isinstance(model, BlockNatModel):
+        model.check_prefixes(
+            criterion.prefixes, criterion.tokens_per_prefix, criterion.after_errors
+        )
+        if cfg.left_pad_target:
+            raise option_error("--left-pad-target", True, "--arch block_nat without it")
+    if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:
+        raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
+    if hasattr(model, "image_sizes") and cfg.left_pad_target:
+        raise option_error("--left-pad-target", True, "a model of images without it")

@@ -1,0 +1,158 @@
+"""Loading of the drafter of ``--drafter-path``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fairseq import checkpoint_utils, utils
+from fairseq.models.transformer import TransformerModelBase
+
+from ...decoding.helper import same_weights
+from ...errors import option_error
+from ...model_checks import has_heads, is_block_nat, one_set_of_heads
+from ...registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
+from ...target_order import TargetOrder, order_of
+from ..compat.loading import load_beside, named
+from ..models.building import has_whole_encoder
+from ..models.heads import PREFIX, BlockHeads, load_heads
+
+# What a method's drafter has to be, in words.
+_WANTED = {
+    BLOCK_NAT: "a checkpoint of --arch block_nat",
+    TRANSFORMER: "one Transformer for text that writes a word per step, from left to right, as of "
+    "--arch shallow_decoder or transformer",
+}
+
+
+class Drafters:
+    """The drafters that a task has loaded; hub calls, which build a generator each, share them.
+
+    Args:
+        task: the task; drafters must fit its dictionaries and languages.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        # By path, dtype and device: a generator must not convert another generator's drafter.
+        self.models: dict[tuple[str, Any, Any], Any] = {}
+        # By base model and path: heads read the states of one base.
+        self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+    def lend(self, name: str, drafter: Any, verifier: Any) -> None:
+        """Let ``load`` return a drafter, or heads, that no file holds.
+
+        Args:
+            name: in place of its path.
+            drafter: prepared for inference.
+            verifier: the model that it drafts for.
+        """
+        if isinstance(drafter, BlockHeads):
+            self.heads.setdefault(verifier, {})[name] = drafter
+            return
+        like = next(verifier.parameters())
+        self.models[name, like.dtype, like.device] = drafter
+
+    def load(self, path: str, kind: str, models: Sequence[Any]) -> Any:
+        """Return a drafter that fits the task and these models; it is loaded once.
+
+        Args:
+            path: its checkpoint.
+            kind: ``BLOCK_NAT``, ``HEADS``, ``TRANSFORMER`` or ``ANY``.
+            models: the verifiers.
+
+        Raises:
+            UsageError: the drafter is of another kind, an ensemble, or of other data or models.
+        """
+        if os.pathsep in path and not os.path.exists(path):
+            raise option_error("--drafter-path", path, "one checkpoint; an ensemble cannot draft")
+        if kind == ANY:
+            kind = self._kind(path, models)
+        if kind == HEADS:
+            loaded = self.heads.setdefault(models[0], {})
+            if path not in loaded:
+                loaded[path] = load_heads(path, models[0])
+            return loaded[path]
+        like = next(models[0].parameters())
+        key = (path, like.dtype, like.device)
+        if key not in self.models:
+            drafter = self._read(path, models).to(dtype=like.dtype, device=like.device)
+            drafter.make_generation_fast_()  # so that a scorer gathers its weights only once
+            self.models[key] = drafter
+        drafter = self.models[key]
+        if not _fits(drafter, kind):
+            held = next((one for one in _WANTED if _fits(drafter, one)), None)
+            users = [name for name, method in METHODS.items() if held and method.drafter == held]
+            instead = f": use --decoding {' or '.join(users)}" if users else ""
+            raise option_error(
+                "--drafter-path",
+                path,
+                f"{_WANTED[kind]}; this holds a {type(drafter).__name__}{instead}",
+            )
+        own = self.task.max_positions()
+        needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
+        positions = drafter.encoder.max_positions()
+        if positions < needed:
+            raise option_error(
+                "--drafter-path",
+                path,
+                f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
+                f"{positions}",
+            )
+        return drafter
+
+    def _kind(self, path: str, models: Sequence[Any]) -> str:
+        """Return the kind of a checkpoint: ``BLOCK_NAT``, ``HEADS`` or ``TRANSFORMER``.
+
+        Raises:
+            UsageError: its heads do not fit these models.
+        """
+        known = [model for (name, *_), model in self.models.items() if name == path]
+        if known:
+            return BLOCK_NAT if is_block_nat(known) else TRANSFORMER
+        if path not in self.heads.get(models[0], {}):
+            with named("--drafter-path"):
+                weights = checkpoint_utils.load_checkpoint_to_cpu(path)["model"]
+            if not any(name.startswith(PREFIX) for name in weights):
+                return BLOCK_NAT if "decoder.mask_vector" in weights else TRANSFORMER
+        one_set_of_heads("blockwise", models, path)
+        return HEADS
+
+    def _read(self, path: str, models: Sequence[Any]) -> Any:
+        """Read a drafter's checkpoint; if its encoder was left out, it gets the verifier's.
+
+        Raises:
+            UsageError: it is missing, or does not fit this task's languages and dictionaries, or
+                was trained on another encoder.
+        """
+        with named("--drafter-path"):
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        own = state["model"]
+        known = {name: w for name, w in own.items() if name.startswith("encoder.")}
+        if known and not has_whole_encoder(own):
+            theirs = {f"encoder.{k}": w.cpu() for k, w in models[0].encoder.state_dict().items()}
+            same = same_weights(known, {k: theirs[k] for k in known if k in theirs})
+            if len(models) > 1 or not same:
+                raise option_error("--drafter-path", path, "a drafter on this verifier's encoder")
+            state["model"] = own | theirs
+        model, cfg = load_beside(path, "--drafter-path", self.task, state)
+        trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
+        wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
+        if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
+            raise option_error(
+                "--drafter-path",
+                path,
+                f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
+            )
+        return model
+
+
+def _fits(drafter: Any, kind: str) -> bool:
+    """Return whether a model is of a kind: ``BLOCK_NAT`` or ``TRANSFORMER``."""
+    if kind == BLOCK_NAT:
+        return is_block_nat([drafter])
+    other = is_block_nat([drafter]) or has_heads([drafter])
+    plain = order_of(drafter) == TargetOrder() and not hasattr(drafter, "image_sizes")
+    return isinstance(drafter, TransformerModelBase) and plain and not other

@@ -1,0 +1,76 @@
+"""Loading of checkpoints for decoding, with fairseq's task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq import checkpoint_utils
+
+from ...errors import option_error
+from ...methods.configure import configure
+
+#: Tasks of data that are no text: by the file in DATA that says so. Rooms above add theirs.
+OWN_TASKS: dict[str, str] = {}
+
+
+def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
+    """Refuse a missing data folder or checkpoint.
+
+    Args:
+        data: fairseq's data folder.
+        path: the checkpoint, or several with ``:`` between them.
+        flag: the data folder's, for the message.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    if not os.path.isdir(data):
+        raise option_error(flag, data, "a folder made by fairseq-preprocess")
+    for one in path.split(os.pathsep):
+        if not os.path.isfile(one):
+            raise option_error("--path", one, "a fairseq checkpoint")
+
+
+def load(data: str, path: str) -> tuple[list[Any], Any]:
+    """Load a checkpoint for inference in fp32.
+
+    Args:
+        data: fairseq's data folder.
+        path: the checkpoint, or several with ``:`` between them.
+
+    Returns:
+        The models and the task.
+
+    Raises:
+        UsageError: the data are images, and the model is for another task.
+    """
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        path.split(os.pathsep), arg_overrides={"data": data}
+    )
+    for file, name in OWN_TASKS.items():
+        if os.path.isfile(os.path.join(data, file)) and cfg.task._name != name:
+            allowed = f"a model of --task {name}: DATA ({data}) holds {file}"
+            raise option_error("--path", path, allowed)
+    for model in models:
+        model.float().prepare_for_inference_(cfg)
+    return models, task
+
+
+def decoder(task: Any, models: Sequence[Any], **options: Any) -> Any:
+    """Build a decoder from options, by the flags' names."""
+    return task.build_decoder(models, configure(**options))
+
+
+def by_length(dataset: Any) -> list[int]:
+    """Return the numbers of a subset's sentences, from short to long.
+
+    Sentences of equal length keep the order of the data; fairseq shuffles them, unless the subset
+    is called ``test``.
+    """
+    sizes, targets = dataset.src_sizes, dataset.tgt_sizes
+    numbers = range(len(sizes))
+    if targets is None:
+        return sorted(numbers, key=sizes.__getitem__)
+    return sorted(numbers, key=lambda i: (sizes[i], targets[i]))

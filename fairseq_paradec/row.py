@@ -1,0 +1,51 @@
+"""Row: one sentence of a batch while it is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .records import PassRecord
+
+
+@dataclass
+class Row:
+    """One sentence and its decoding state.
+
+    Attributes:
+        index: its row in the original batch.
+        source: its source tokens with ``</s>``, without padding.
+        limit: the position where only ``</s>`` is allowed; the output has at most limit+1 tokens.
+        prefix: the forced first tokens of the output; ``<pad>`` leaves a position free.
+        given: an earlier output of the same or a like sentence, a draft; empty: none.
+        tokens: the committed tokens.
+        scores: the verifier's log-probability of each committed token.
+        passes: one record per decoder pass of this row.
+        finished: whether the last committed token is ``</s>``.
+    """
+
+    index: int
+    source: list[int]
+    limit: int
+    prefix: list[int] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    passes: list[PassRecord] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def room(self) -> int:
+        """The number of positions left to predict, with that of ``</s>``."""
+        return self.limit + 1 - len(self.tokens)
+
+    def fresh(self) -> Row:
+        """Return a row of the same sentence without committed tokens and given draft."""
+        return Row(self.index, self.source, self.limit, self.prefix)
+
+    def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
+        """Append final tokens, up to the first ``</s>``."""
+        if eos in tokens:
+            tokens = tokens[: tokens.index(eos) + 1]
+            self.finished = True
+        self.tokens += tokens
+        self.scores += scores[: len(tokens)]

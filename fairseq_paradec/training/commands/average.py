@@ -1,0 +1,26 @@
+"""Average the weights of a training run's last checkpoints, and drop the training state."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ...cli.arguments import whole_number
+from ...errors import option_error
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of a training run (--save-dir)")
+    parser.add_argument("--last", type=whole_number, required=True, help="how many checkpoints")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Average one run's checkpoints."""
+    from ..checkpoints import write_average
+
+    if not args.folder.is_dir():
+        raise option_error("DIR", str(args.folder), "the folder of a training run")
+    write_average(args.folder, args.last, args.out)
+    return 0

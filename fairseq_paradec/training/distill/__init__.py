@@ -1,0 +1,1 @@
+"""Data folders with a teacher's translations as targets."""

@@ -1,0 +1,223 @@
+"""What distillation translates: settings, batches, parts, and the teacher.
+
+Batches are made once from the whole subset, so a sentence has the same batch, and the same
+translation to the last bit, for any number of workers and interruptions. A part is some batches;
+its file has one JSON line for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError, option_error
+from ...translator.corpus.crews import Work
+from ...translator.corpus.parts import Part
+from ...translator.model_folder import checksum
+
+#: Sentences that --smoke translates.
+SMOKE_SENTENCES = 64
+
+#: Batches of a part.
+BATCHES = 8
+
+#: Settings that are checksums of files, and the flags of these files.
+FILES = {"data": "DATA", "languages": "DATA", "teachers": "--path"}
+
+#: From numbers of sentences to their best translations, without ``</s>``.
+Translate = Callable[[list[int]], list[list[int]]]
+
+
+# ---- settings -----------------------------------------------------------------------------------
+
+
+def languages(data: Path, subset: str) -> tuple[str, str]:
+    """Return source and target language from the names of the subset's files.
+
+    Raises:
+        UsageError: there are no such files.
+    """
+    for path in sorted(data.glob("*.idx")):
+        match = re.fullmatch(r"(.+)\.([^.]+)-([^.]+)\.([^.]+)\.idx", path.name)
+        if match and match[1] == subset and match[4] == match[2]:
+            return match[2], match[3]
+    found = {path.name.split(".")[0] for path in data.glob("*.*-*.*.idx")}
+    raise UsageError(
+        f"--subset: got '{subset}'; DATA ({data}) holds: {' '.join(sorted(found)) or 'none'}"
+    )
+
+
+def pieces(data: Path, subset: str, pair: Sequence[str]) -> list[str]:
+    """Name the pieces of a subset: fairseq trains on train, train1, train2, ... as one."""
+    names = [subset]
+    while subset == "train" and (data / f"{_stem(f'train{len(names)}', pair)}.idx").is_file():
+        names.append(f"train{len(names)}")
+    return names
+
+
+def source_paths(data: Path, subset: str, pair: Sequence[str]) -> list[Path]:
+    """Return the paths of the subset's sources, piece by piece, without .bin and .idx."""
+    return [data / _stem(piece, pair) for piece in pieces(data, subset, pair)]
+
+
+def _stem(piece: str, pair: Sequence[str]) -> str:
+    """Return the name of a piece's source files without .bin and .idx."""
+    return f"{piece}.{pair[0]}-{pair[1]}.{pair[0]}"
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return all settings of the translations, with checksums of files."""
+    pair = languages(args.data, args.subset)
+    files = [args.data / f"dict.{language}.txt" for language in pair]
+    for path in source_paths(args.data, args.subset, pair):
+        files += [path.with_name(path.name + end) for end in (".bin", ".idx")]
+    for path in files:
+        if not path.is_file():
+            raise UsageError(f"DATA: got '{args.data}', in which {path.name} is missing")
+    return {
+        "subset": args.subset,
+        "languages": list(pair),
+        "data": {path.name: checksum(path) for path in files},
+        "teachers": [checksum(Path(path)) for path in args.path.split(os.pathsep)],
+        "beam": args.beam,
+        "lenpen": args.lenpen,
+        "batch-size": args.batch_size,
+        "max-tokens": args.max_tokens,
+        "fp16": args.fp16,
+        "smoke": args.smoke,
+        # Folders that were begun before these settings existed have none.
+        **({} if args.engine_dtype == "fp32" else {"engine-dtype": args.engine_dtype}),
+        **({"no-loops": True} if args.no_loops else {}),
+    }
+
+
+# ---- batches and parts --------------------------------------------------------------------------
+
+
+def load_sources(data: Path, settings: dict[str, Any]) -> Any:
+    """Load the source side of the subset, with all the pieces of a training set."""
+    from fairseq.data import ConcatDataset, Dictionary, data_utils
+
+    words = Dictionary.load(str(data / f"dict.{settings['languages'][0]}.txt"))
+    paths = source_paths(data, settings["subset"], settings["languages"])
+    return ConcatDataset([data_utils.load_indexed_dataset(str(p), words) for p in paths])
+
+
+def make_batches(
+    sizes: Sequence[int], max_tokens: int | None, batch_size: int | None
+) -> list[list[int]]:
+    """Divide sentences into batches of similar lengths, in an order that mixes short and long.
+
+    Args:
+        sizes: tokens of each sentence.
+        max_tokens: of a batch, padding included; a longer sentence gets a batch of its own.
+        batch_size: sentences in a batch.
+
+    Returns:
+        The numbers of the sentences, batch by batch; the same for the same arguments.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(sizes)), key=lambda i: (sizes[i], i)):
+        full = (
+            not batches
+            or (batch_size is not None and len(batches[-1]) >= batch_size)
+            or (max_tokens is not None and (len(batches[-1]) + 1) * sizes[i] > max_tokens)
+        )
+        if full:
+            batches.append([])
+        batches[-1].append(i)
+    # Every part gets its share of long sentences, so the remaining time can be estimated.
+    random.Random(0).shuffle(batches)
+    return batches
+
+
+def parts_of(sources: Any, settings: dict[str, Any]) -> Iterator[Part]:
+    """Yield the parts of a subset; their work is batches of sentences' numbers."""
+    sizes = sources.sizes.tolist()
+    sizes = sizes[:SMOKE_SENTENCES] if settings["smoke"] else sizes
+    batches = make_batches(sizes, settings["max-tokens"], settings["batch-size"])
+    for first in range(0, len(batches), BATCHES):
+        some = batches[first : first + BATCHES]
+        yield Part(f"{first:09}.jsonl", sum(map(len, some)), some)
+
+
+def content(translate: Translate, batches: list[list[int]]) -> bytes:
+    """Translate a part; return its file's content."""
+    rows = ({"ids": ids, "targets": translate(ids)} for ids in batches)
+    return b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows)
+
+
+# ---- the teacher --------------------------------------------------------------------------------
+
+
+def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Work:
+    """Load the teachers; return what translates parts.
+
+    Args:
+        data: fairseq's data folder.
+        path: the checkpoint, or several with ``:`` between them.
+        settings: of the parts.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: a checkpoint does not load or was trained for other languages.
+    """
+    from ...plugin.tasks import loading
+    from ...registry import beam_search
+
+    loading.check_inputs(str(data), path)
+    models, task = loading.load(str(data), path)
+    trained = [task.cfg.source_lang, task.cfg.target_lang]
+    if trained != settings["languages"]:
+        allowed = f"one for {'-'.join(settings['languages'])}, as DATA's files are named"
+        raise option_error("--path", f"a teacher for {'-'.join(trained)}", allowed)
+    models = [(m.half() if settings["fp16"] else m).to(device) for m in models]
+    dtype = settings.get("engine-dtype")
+    generator = loading.decoder(
+        task,
+        models,
+        decoding=beam_search(models, settings["beam"]),
+        beam=settings["beam"],
+        lenpen=settings["lenpen"],
+        **({"engine_dtype": dtype} if dtype else {}),
+    )
+    sources = load_sources(data, settings)
+    return partial(content, by_number(task, models, generator, sources, device))
+
+
+def by_number(task: Any, models: list[Any], generator: Any, sources: Any, device: Any) -> Translate:
+    """Return a function from numbers of sentences to their best translations.
+
+    Args:
+        task: the models' task.
+        models: on the device.
+        generator: of the task.
+        sources: all sentences' tokens.
+        device: where to translate.
+    """
+    from fairseq.data import LanguagePairDataset
+
+    dataset = LanguagePairDataset(
+        sources, sources.sizes, task.source_dictionary, left_pad_source=task.cfg.left_pad_source
+    )
+    eos = task.target_dictionary.eos()
+
+    def translate(ids: list[int]) -> list[list[int]]:
+        sample = dataset.collater([dataset[i] for i in ids])
+        order = sample["id"].tolist()
+        for name, tensor in sample["net_input"].items():
+            sample["net_input"][name] = tensor.to(device)
+        hypos = task.inference_step(generator, models, sample)
+        found = {
+            i: [t for t in best[0]["tokens"].tolist() if t != eos] for i, best in zip(order, hypos)
+        }
+        return [found[i] for i in ids]
+
+    return translate

@@ -1,0 +1,174 @@
+"""Reads the files of a folder that transformers saved: JSON, weights, added tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import extras
+from ...errors import UsageError, option_error
+from .foreign import SPECIAL
+
+#: Files of weights, the first that is there; an index names several.
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        UsageError: the file is missing, or holds something else.
+    """
+    if not file.is_file():
+        raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise option_error(str(file), "a damaged file", f"a JSON object ({error})") from error
+    if not isinstance(content, dict):
+        raise option_error(str(file), f"a {type(content).__name__}", "a JSON object")
+    return content
+
+
+def whole_number(file: Path, settings: Mapping[str, Any], key: str, default: Any = None) -> int:
+    """Return a setting that is a whole number from 1 up.
+
+    Raises:
+        UsageError: it is another value, or is missing without a default.
+    """
+    value = settings.get(key, default)
+    if type(value) is not int or value < 1:
+        raise option_error(f"{file}: {key}", value, "a whole number from 1 up")
+    return value
+
+
+@contextlib.contextmanager
+def known_form(file: Path, allowed: str) -> Iterator[None]:
+    """Name a file whose content has another form than what reads it knows; ``allowed``: which."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        given = f"another form ({type(error).__name__}: {error})"
+        raise option_error(str(file), given, allowed) from error
+
+
+def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """Read all weights in fp32, by their names without ``model.``.
+
+    Returns:
+        The file, or the index of the files, and the weights.
+
+    Raises:
+        UsageError: there is none, one is missing or damaged, or a pickle is no safe one.
+    """
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
+        raise option_error("DIR", str(folder), f"a folder with one of {', '.join(WEIGHTS)}")
+    files = [file]
+    if file.suffix == ".json":
+        with known_form(file, "a weight_map: the file of each weight"):
+            files = [folder / name for name in sorted({*read_json(file)["weight_map"].values()})]
+    weights: dict[str, Tensor] = {}
+    for one in files:
+        for name, weight in _read_file(one).items():
+            weights[str(name).removeprefix("model.")] = weight.float()
+    return file, weights
+
+
+def _read_file(file: Path) -> dict[str, Tensor]:
+    """Read one file of weights.
+
+    Raises:
+        UsageError: it is missing, damaged, or holds more than tensors.
+    """
+    if not file.is_file():
+        raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
+    allowed = "an undamaged file of tensors"
+    if file.suffix == ".safetensors":
+        with extras.named(str(file)):
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise option_error(str(file), "no such file", f"{allowed} ({error})") from error
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds
+        reason = str(error).strip().splitlines()[0]
+        given = "a pickle that safe loading refuses, or a damaged file"
+        raise option_error(str(file), given, f"{allowed} ({reason})") from error
+    if not isinstance(content, dict) or not all(map(torch.is_tensor, content.values())):
+        raise option_error(str(file), f"a {type(content).__name__}", f"{allowed}, by name")
+    return content
+
+
+def added_tokens(folder: Path, first: int) -> dict[str, int]:
+    """Return the tokens that a tokenizer adds to its vocabulary, such as languages: -> numbers.
+
+    Args:
+        folder: of the tokenizer's files. Those that name numbers come before lists.
+        first: the number of the first added token, if no file names it.
+    """
+    found: dict[str, int] = {}
+    listed: dict[str, None] = {}
+    for name, numbers in _NUMBERED.items():
+        file = folder / name
+        if not file.is_file():
+            continue
+        content = read_json(file)
+        with known_form(file, "added tokens as transformers writes them"):
+            found |= {token: int(number) for token, number in numbers(content)}
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                if not isinstance(tokens := content.get(key) or [], list):
+                    raise TypeError(f"{key} is no list")
+                listed |= {one if isinstance(one, str) else one["content"]: None for one in tokens}
+    new = [one for one in listed if one not in found and one not in SPECIAL]
+    return found | {one: first + number for number, one in enumerate(new)}
+
+
+def ordinary_tokens(folder: Path) -> set[str]:
+    """Return the added tokens that a tokenizer's files call not special: they are text.
+
+    transformers' ``skip_special_tokens`` leaves out the others.
+    """
+    found: set[str] = set()
+    for name, key in (
+        ("tokenizer_config.json", "added_tokens_decoder"),
+        ("tokenizer.json", "added_tokens"),
+    ):
+        file = folder / name
+        if not file.is_file():
+            continue
+        tokens = read_json(file).get(key) or {}
+        with known_form(file, "added tokens as transformers writes them"):
+            listed = tokens.values() if isinstance(tokens, dict) else tokens
+            found |= {one["content"] for one in listed if one.get("special") is False}
+    return found
+
+
+#: Files that name added tokens, and how each gives their numbers, later ones before others.
+_NUMBERED: dict[str, Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]] = {
+    "special_tokens_map.json": lambda content: (),
+    "tokenizer_config.json": lambda content: (
+        (token["content"], number)
+        for number, token in (content.get("added_tokens_decoder") or {}).items()
+    ),
+    "tokenizer.json": lambda content: (
+        (token["content"], token["id"]) for token in content.get("added_tokens") or ()
+    ),
+    "added_tokens.json": lambda content: content.items(),
+}

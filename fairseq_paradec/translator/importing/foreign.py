@@ -1,0 +1,203 @@
+"""What a model of another toolkit holds, whatever its format, and its parts as fairseq's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import option_error
+
+#: fairseq's special words, in its order.
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+
+#: The bias of a special word that the model does not have: it is never chosen, and e to it is 0.
+NEVER = -1e4
+
+#: fairseq's first position is its padding's number plus one.
+OFFSET = 2
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A Transformer of another toolkit.
+
+    Attributes:
+        file: the file of its weights, for errors.
+        source: the source language.
+        target: the target language.
+        settings: fairseq's options of an equal Transformer.
+        layers: weights of layers, norms and positions, by fairseq's names.
+        embeddings: of sources, V×D; of target words that are read, V×D; of the output, V×D.
+        bias: of the output, V.
+        start: the number of the decoder's first input; None: a vector of zeros.
+        words: of the source and of the target, by number; None: a number without a word.
+        pieces: the sentencepiece models of the source and of the target.
+        before: words that precede every source.
+        first: the word that every output begins with; None: any.
+        dropped: target words that are no text, wherever they are in an output.
+    """
+
+    file: Path
+    source: str
+    target: str
+    settings: Mapping[str, Any]
+    layers: Mapping[str, Tensor]
+    embeddings: tuple[Tensor, Tensor, Tensor]
+    bias: Tensor
+    start: int | None
+    words: tuple[Sequence[str | None], Sequence[str | None]]
+    pieces: tuple[Path, Path]
+    before: Sequence[str] = ()
+    first: str | None = None
+    dropped: Sequence[str] = ()
+
+
+def dictionary_order(words: Sequence[str | None]) -> list[int | None]:
+    """Return the numbers of fairseq's words: the special ones, then the others in their order.
+
+    Args:
+        words: by number; special ones may be missing.
+    """
+    places = {word: number for number, word in enumerate(words)}
+    others = (number for number, word in enumerate(words) if word not in SPECIAL)
+    return [*(places.get(word) for word in SPECIAL), *others]
+
+
+def names(words: Sequence[str | None], order: Sequence[int | None]) -> list[str]:
+    """Return the words of a dictionary after the special ones, each a name that fairseq can read.
+
+    A number without a word, and a word with a space in it, get a name that no text has.
+    """
+    found = []
+    for number in order[len(SPECIAL) :]:
+        assert number is not None
+        word = words[number]
+        readable = word is not None and word.split() == [word]
+        found.append(str(word) if readable else f"<number-{number}>")
+    return found
+
+
+def pick(table: Tensor, order: Sequence[int | None], missing: float = 0.0) -> Tensor:
+    """Take rows in this order; ``missing`` fills those that are not there."""
+    rows = table[torch.tensor([number or 0 for number in order])]
+    rows[torch.tensor([number is None for number in order])] = missing
+    return rows
+
+
+def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return options and weights of an equal ``imported_transformer``.
+
+    fairseq's decoder begins with ``</s>``, which it reads nowhere else. So that word's vector is
+    the one that this decoder begins with, and its embedding is its own if the two differ.
+
+    Raises:
+        UsageError: an embedding or the bias does not fit the dictionary, or the decoder begins
+            with a word that is not there.
+    """
+    orders = [dictionary_order(words) for words in model.words]
+    source, target, output = model.embeddings
+    size = len(model.words[1])
+    for name, table, shape in (
+        ("source embeddings", source, (len(model.words[0]), *source.shape[1:2])),
+        ("target embeddings", target, (size, *source.shape[1:2])),
+        ("output embeddings", output, (size, *source.shape[1:2])),
+        ("bias of the output", model.bias, (size,)),
+    ):
+        if table.shape != shape:
+            given = f"{name} of size {tuple(table.shape)}"
+            raise option_error(str(model.file), given, f"{shape}, as its vocabulary has")
+    if model.start is not None and model.start not in range(size):
+        raise option_error(
+            f"{model.file}: decoder_start_token_id", model.start, f"a number from 0 to {size - 1}"
+        )
+    order = orders[1]
+    bias = pick(model.bias, order, NEVER)
+    read, written = pick(target, order), pick(output, order)
+    end = SPECIAL.index("</s>")
+    read[end] = 0.0 if model.start is None else target[model.start]
+    encoder = pick(source, orders[0])
+    is_shared = torch.equal(read, written)
+    is_one = is_shared and torch.equal(read, encoder) and model.words[0] == model.words[1]
+    weights = dict(model.layers)
+    weights["decoder.output_projection.weight"] = written
+    # Tensors that are equal are one: the file has them once.
+    weights["decoder.embed_tokens.weight"] = written if is_shared else read
+    weights["encoder.embed_tokens.weight"] = written if torch.equal(encoder, written) else encoder
+    has_bias = bool(bias.any())
+    if has_bias:
+        weights["decoder.output_projection.bias"] = bias
+    options = dict(model.settings) | {
+        "arch": "imported_transformer",
+        "_name": "imported_transformer",
+        "share_all_embeddings": is_one,
+        "share_decoder_input_output_embed": is_shared,
+        "output_bias": has_bias,
+        "first_target_token": model.first,
+    }
+    return options, weights
+
+
+def options_of(
+    file: Path,
+    width: int,
+    layers: tuple[int, int],
+    heads: tuple[int, int],
+    inner: tuple[int, int],
+    activation: str,
+    positions: int,
+    scaled: bool,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return fairseq's options of a Transformer; pairs are encoder and decoder.
+
+    Args:
+        file: of the settings, for errors.
+        width: D.
+        layers: how many.
+        heads: of each attention.
+        inner: the width of feed-forward parts.
+        activation: fairseq's name.
+        positions: how many.
+        scaled: whether embeddings are multiplied by the root of D.
+        more: other options.
+
+    Raises:
+        UsageError: the width is no multiple of the heads.
+    """
+    found: dict[str, Any] = {
+        "activation_fn": activation,
+        "no_scale_embedding": not scaled,
+        "max_source_positions": positions,
+        "max_target_positions": positions,
+        **more,
+    }
+    for index, side in enumerate(("encoder", "decoder")):
+        if width % heads[index]:
+            allowed = f"a divisor of the width, {width}"
+            raise option_error(f"{file}: attention heads of the {side}", heads[index], allowed)
+        found |= {
+            f"{side}_embed_dim": width,
+            f"{side}_layers": layers[index],
+            f"{side}_attention_heads": heads[index],
+            f"{side}_ffn_embed_dim": inner[index],
+        }
+    return found
+
+
+def sinusoids(count: int, size: int) -> Tensor:
+    """Return Marian's positions from 0 on, P×D: sines of all frequencies, then their cosines."""
+    half = size // 2
+    rates = 10000 ** (-torch.arange(half, dtype=torch.float64) * 2 / size)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=1).float()
+
+
+def learned_positions(table: Tensor) -> dict[str, Tensor]:
+    """Return fairseq's learned positions of both sides for a table of positions from 0 on, P×D."""
+    padded = torch.cat((table.new_zeros(OFFSET, *table.shape[1:]), table))
+    return {f"{side}.embed_positions.weight": padded for side in ("encoder", "decoder")}

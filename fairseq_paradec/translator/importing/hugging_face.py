@@ -1,0 +1,264 @@
+"""Reads a folder that Hugging Face's transformers saved: MarianMT, M2M-100, NLLB, mBART-50."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import option_error
+from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
+from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
+from .vocabulary import (
+    M2M_100,
+    check_pieces,
+    language_token,
+    marian_text,
+    piece_words,
+    require_languages,
+    words_of,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Sizes that config.json names.
+_NUMBERS = (
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+#: Settings of generate that change greedy's output and are not read, and what does nothing.
+_UNREAD: Mapping[str, Sequence[Any]] = {
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1),
+    "encoder_repetition_penalty": (None, 1),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "guidance_scale": (None, 1),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None, []),
+    "force_words_ids": (None, []),
+    "exponential_decay_length_penalty": (None,),
+}
+
+#: fairseq's names of activations by theirs.
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "tanh": "tanh"}
+
+#: The families by ``model_type`` of config.json: fairseq's options that all of a family have.
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "marian": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "m2m_100": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "mbart": {
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+        "layernorm_embedding": True,
+    },
+}
+
+
+def read(folder: Path, source: str | None = None, target: str | None = None) -> Foreign:
+    """Read a model.
+
+    Args:
+        folder: what ``save_pretrained`` wrote, with the files of its tokenizer.
+        source: the source language; None: as the folder says.
+        target: the target language; None: as the folder says.
+
+    Raises:
+        UsageError: a file is missing or wrong, the model is of another family, or a language is
+            unknown.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise option_error("DIR", str(folder), "a folder with config.json, from save_pretrained")
+    config = read_json(file)
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise option_error(f"{file}: model_type", kind, ", ".join(FAMILIES))
+    tokenizer = folder / "tokenizer_config.json"
+    about = read_json(tokenizer) if tokenizer.is_file() else {}
+    _check(file, config, about)
+    source = source or about.get("source_lang") or about.get("src_lang")
+    target = target or about.get("target_lang") or about.get("tgt_lang")
+    pair = require_languages(source, target)
+    left_out = _left_out(file, config)
+    weights_file, weights = read_weights(folder)
+    tables = _tables(weights_file, config, weights)
+    if left_out in range(len(tables["bias"])):
+        tables["bias"][left_out] = NEVER
+    words = _marian if kind == "marian" else _multilingual
+    return Foreign(
+        file=weights_file,
+        source=pair[0],
+        target=pair[1],
+        settings=_options(file, config),
+        layers=_layers(config, weights),
+        start=config["decoder_start_token_id"],
+        **tables,
+        **words(folder, config, pair),
+    )
+
+
+def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Refuse models with settings that are not known.
+
+    Args:
+        file: config.json.
+        config: its content.
+        about: of tokenizer_config.json.
+
+    Raises:
+        UsageError: a setting is missing or has another value.
+    """
+    for key in _NUMBERS:
+        whole_number(file, config, key)
+    whole_number(file, config, "decoder_vocab_size", config["vocab_size"])
+    activation = config.get("activation_function")
+    if activation not in tuple(_ACTIVATIONS):
+        raise option_error(f"{file}: activation_function", activation, ", ".join(_ACTIVATIONS))
+    start, end = (config.get(f"{name}_token_id") for name in ("decoder_start", "eos"))
+    if type(start) is not int or (config["model_type"] != "marian" and start != end):
+        allowed = f"a word's number; in M2M-100, NLLB and mBART-50 that of </s>, {end}"
+        raise option_error(f"{file}: decoder_start_token_id", start, allowed)
+    if about.get("tokenizer_class") in ("MBartTokenizer", "MBartTokenizerFast"):
+        raise option_error(
+            f"{file}: tokenizer_class",
+            about["tokenizer_class"],
+            "mBART-50, whose sources begin with the language; in mBART-25 they end with it",
+        )
+    if about.get("legacy_behaviour"):
+        allowed = "false: a source begins with its language"
+        raise option_error(f"{file}: legacy_behaviour", True, allowed)
+
+
+def _left_out(file: Path, config: Mapping[str, Any]) -> int | None:
+    """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
+
+    Args:
+        file: config.json, which names settings of generate if generation_config.json does not.
+        config: its content.
+
+    Raises:
+        UsageError: words are forbidden.
+    """
+    named = file.with_name("generation_config.json")
+    given = {**config, **(read_json(named) if named.is_file() else {})}
+    pad = config.get("pad_token_id")
+    forbidden = given.get("bad_words_ids")
+    if forbidden not in (None, [[pad]]):
+        allowed = f"{[[pad]]} or none: other words are not forbidden here"
+        raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
+    for key, neutral in _UNREAD.items():
+        if given.get(key) not in neutral:
+            logger.warning(
+                "%s: %s is %r and not read: generate gives the same outputs without it",
+                file.parent,
+                key,
+                given[key],
+            )
+    return pad if forbidden and given.get("renormalize_logits") else None
+
+
+def _options(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fairseq's options."""
+    return options_of(
+        file,
+        config["d_model"],
+        (config["encoder_layers"], config["decoder_layers"]),
+        (config["encoder_attention_heads"], config["decoder_attention_heads"]),
+        (config["encoder_ffn_dim"], config["decoder_ffn_dim"]),
+        _ACTIVATIONS[config["activation_function"]],
+        config["max_position_embeddings"],
+        bool(config.get("scale_embedding")),
+        **FAMILIES[config["model_type"]],
+    )
+
+
+def _layers(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights that have fairseq's names but for ``model.``, and positions."""
+    parts = (".layers.", ".layer_norm.", ".layernorm_embedding.")
+    found = {name: weight for name, weight in weights.items() if any(p in name for p in parts)}
+    if config["model_type"] == "marian":
+        made = sinusoids(config["max_position_embeddings"], config["d_model"])
+        found |= learned_positions(made)
+    for side in ("encoder", "decoder"):
+        name = f"{side}.embed_positions.weight"
+        if name not in weights:
+            continue
+        table = weights[name]
+        found[name] = learned_positions(table)[name] if config["model_type"] == "marian" else table
+    return found
+
+
+def _tables(file: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the embeddings and the bias; see Foreign."""
+    is_tied = config.get("tie_word_embeddings", True)
+    is_shared = config.get("share_encoder_decoder_embeddings", True)
+    encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    shared = ("shared.weight", encoder, decoder) if is_shared else ()
+    target = (decoder, *shared, *(("lm_head.weight",) if is_tied else ()))
+    source = (encoder, *shared, *(target if is_shared else ()))
+    output = ("lm_head.weight", *(target if is_tied else ()))
+    tables = tuple(_first(file, weights, names) for names in (source, target, output))
+    bias = weights.get("final_logits_bias")
+    flat = torch.zeros(len(tables[2])) if bias is None else bias.flatten()
+    return {"embeddings": tables, "bias": flat}
+
+
+def _first(file: Path, weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """Return the first of these weights that is there."""
+    for name in names:
+        if name in weights:
+            return weights[name]
+    raise option_error(str(file), f"no weight {names[0]}", "a file with all weights")
+
+
+def _marian(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:
+    """Read the words of a MarianMT model: -> ``words``, ``pieces`` and ``before`` of Foreign."""
+    is_shared = config.get("share_encoder_decoder_embeddings", True)
+    files = (folder / "vocab.json", folder / ("vocab.json" if is_shared else "target_vocab.json"))
+    sizes = (config["vocab_size"], config.get("decoder_vocab_size") or config["vocab_size"])
+    words = [words_of(read_json(f), n, f) for f, n in zip(files, sizes, strict=True)]
+    return marian_text(folder, words, files, pair[1])
+
+
+def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:
+    """Read the words of a model with tokens of languages: as ``_marian``, and more."""
+    pieces = folder / "sentencepiece.bpe.model"
+    file = folder / "vocab.json"
+    if file.is_file():
+        plain = read_json(file)
+    else:
+        plain, file = piece_words(pieces), pieces
+    added = added_tokens(folder, len(plain))
+    if file.name == "vocab.json" and not any(token.startswith("__") for token in added):
+        added |= {f"__{code}__": len(plain) + number for number, code in enumerate(M2M_100)}
+    words = words_of(plain | added, config["vocab_size"], file)
+    check_pieces(pieces, words, file)
+    before, first = (
+        language_token(flag, language, added)
+        for flag, language in zip(("--source", "--target"), pair, strict=True)
+    )
+    text = ordinary_tokens(folder) - {first}
+    return {
+        "words": (words, words),
+        "pieces": (pieces, pieces),
+        "before": [before],
+        "first": first,
+        "dropped": [token for token in added if token not in text],
+    }

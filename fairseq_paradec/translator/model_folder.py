@@ -1,0 +1,250 @@
+"""The model folder: a model with its dictionaries and text processing, which one file names.
+
+DIR is a data folder of fairseq without data, ``dict.SOURCE.txt`` and ``dict.TARGET.txt``, and holds
+the checkpoint, the files of its BPE and perhaps a drafter. ``DIR/paradec.json`` names them, with
+their hashes, and is written last: a folder without it is no model folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import option_error
+
+#: The file that names the others, and the version of its keys.
+NAME, FORMAT = "paradec.json", 1
+
+#: How the name of a folder ends that is being made.
+_PARTIAL = ".partial"
+
+_TEXT = "a word"
+_FILE = "the name of a file in the folder"
+_FILES = 'null, or {"name": fairseq\'s --bpe, "files": {"bpe_codes": "codes.bpe"}}'
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFolder:
+    """What a model folder holds. Files are named relative to it.
+
+    Attributes:
+        source: the source language; its dictionary is ``dict.SOURCE.txt``.
+        target: the target language.
+        model: the checkpoint.
+        drafter: what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none.
+        tokenizer: fairseq's ``--tokenizer``; None: none.
+        bpe: fairseq's ``--bpe``; None: none.
+        bpe_files: the files of ``bpe``, by fairseq's name of the flag that takes each.
+        settings: what the model needs, by fairseq's or the plugin's names of settings.
+    """
+
+    source: str
+    target: str
+    model: str = "model.pt"
+    drafter: str | None = None
+    tokenizer: str | None = None
+    bpe: str | None = None
+    bpe_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files, dictionaries first."""
+        words = dict.fromkeys(f"dict.{language}.txt" for language in (self.source, self.target))
+        more = [self.model, *([self.drafter] if self.drafter else []), *self.bpe_files.values()]
+        return [*words, *more]
+
+
+def read(path: Path, flag: str = "--model") -> ModelFolder:
+    """Read a model folder, and check that its files are there and unchanged.
+
+    Args:
+        path: the folder.
+        flag: the flag that names it, for errors.
+
+    Raises:
+        UsageError: it is no model folder, a key is unknown, missing or wrong, or a file is missing
+            or has another hash.
+    """
+    file = path / NAME
+    if not file.is_file():
+        allowed = f"a model folder, with {NAME}, as paradec pack makes it"
+        raise option_error(flag, str(path), allowed)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise option_error(flag, str(file), f"a JSON object ({error})") from error
+    folder, hashes = _parse(str(file), content)
+    for name in folder.files:
+        if not (path / name).is_file():
+            raise option_error(str(file), name, f"files that are in {path}; this is missing")
+        if hashes.get(name) != checksum(path / name):
+            allowed = f"files as they were packed; {path / name} has another sha256"
+            raise option_error(str(file), name, allowed)
+    return folder
+
+
+def write(path: Path, folder: ModelFolder) -> None:
+    """Write ``paradec.json``, the last file of a folder; the others are there.
+
+    Args:
+        path: the folder.
+        folder: what it holds.
+
+    Raises:
+        OSError: a named file cannot be read.
+    """
+    content = {
+        "format": FORMAT,
+        "source": folder.source,
+        "target": folder.target,
+        "model": folder.model,
+        "drafter": folder.drafter,
+        "tokenizer": folder.tokenizer,
+        "bpe": {"name": folder.bpe, "files": dict(folder.bpe_files)} if folder.bpe else None,
+        "settings": dict(folder.settings),
+        "sha256": {name: checksum(path / name) for name in folder.files},
+    }
+    _parse(str(path / NAME), content)
+    partial = path / (NAME + ".partial")
+    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path / NAME)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
+    """Make a folder whole or not at all: yields a temporary one, which becomes it at the end.
+
+    Temporary ones of processes that were killed are removed: nobody holds their locks.
+
+    Args:
+        path: the folder, which does not exist or is empty.
+        flag: the argument that names it, for errors.
+
+    Raises:
+        UsageError: it is not empty, or cannot be made.
+    """
+    taken = option_error(flag, str(path), "a new folder, or an empty one")
+    try:
+        goal = path.resolve()
+        if goal.is_file() or (goal.is_dir() and any(goal.iterdir())):
+            raise taken
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        _remove_dead(goal)
+        partial, held = _make_partial(goal)
+    except OSError as error:
+        raise option_error(flag, str(path), f"a folder that can be made ({error})") from error
+    try:
+        yield partial
+        partial.chmod(0o755)  # mkdtemp's is the user's alone
+        try:
+            partial.rename(goal)
+        except OSError as error:  # another process was faster
+            raise taken from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(held)
+
+
+def _make_partial(goal: Path) -> tuple[Path, int]:
+    """Make a temporary folder beside a folder, and lock it: -> path, what holds the lock."""
+    while True:
+        name = tempfile.mkdtemp(prefix=f".{goal.name}.", suffix=_PARTIAL, dir=goal.parent)
+        held = os.open(name, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if os.path.isdir(name):
+            return Path(name), held
+        os.close(held)  # another process took it for a dead one before it was locked
+
+
+def _remove_dead(goal: Path) -> None:
+    """Remove the temporary folders of a folder that no process has locked."""
+    pattern = re.compile(re.escape(f".{goal.name}.") + r"\w{8}" + re.escape(_PARTIAL))
+    for path in goal.parent.iterdir():
+        if pattern.fullmatch(path.name) is None or path.is_symlink():
+            continue
+        with contextlib.suppress(OSError):  # it is locked, or another process was faster
+            found = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(found)
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:
+    """Check the content of ``paradec.json``: -> the folder, and the hashes by file.
+
+    Raises:
+        UsageError: it has another format, or a key is unknown, missing or wrong.
+    """
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        given = content.get("format") if isinstance(content, dict) else content
+        raise option_error(f"{file}: format", given, f"{FORMAT}; a newer version may read others")
+    known = {"format": None, **_KEYS}
+    for key in content:
+        if key not in known:
+            raise option_error(file, key, f"the keys {', '.join(known)}")
+    for key, (fits, allowed) in _KEYS.items():
+        if not fits(content.get(key)):
+            raise option_error(f"{file}: {key}", content.get(key), allowed)
+    bpe = content.get("bpe") or {"name": None, "files": {}}
+    kept: dict[str, Any] = {
+        key: content.get(key) for key in ("source", "target", "model", "drafter", "tokenizer")
+    }
+    settings = content.get("settings") or {}
+    folder = ModelFolder(**kept, bpe=bpe["name"], bpe_files=bpe["files"], settings=settings)
+    return folder, content["sha256"]
+
+
+def _is_word(value: Any) -> bool:
+    """Return whether a value is a text with something in it."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_file(value: Any) -> bool:
+    """Return whether a value is the name of a file, without a folder."""
+    return _is_word(value) and Path(value).name == value
+
+
+def _is_bpe(value: Any) -> bool:
+    """Return whether a value is None, or a name with files by flag."""
+    if value is None:
+        return True
+    right = isinstance(value, dict) and value.keys() == {"name", "files"}
+    return right and _is_word(value["name"]) and _are_texts(value["files"], _is_file)
+
+
+def _are_texts(value: Any, fits: Any = _is_word) -> bool:
+    """Return whether a value is a dict of texts that fit."""
+    return isinstance(value, dict) and all(map(fits, value.values()))
+
+
+#: The keys but the format: whether a value fits, and what is allowed, in words.
+_KEYS: dict[str, tuple[Any, str]] = {
+    "source": (_is_word, _TEXT),
+    "target": (_is_word, _TEXT),
+    "model": (_is_file, _FILE),
+    "drafter": (lambda value: value is None or _is_file(value), f"null, or {_FILE}"),
+    "tokenizer": (lambda value: value is None or _is_word(value), f"null, or {_TEXT}"),
+    "bpe": (_is_bpe, _FILES),
+    "settings": (lambda value: value is None or isinstance(value, dict), "an object of settings"),
+    "sha256": (_are_texts, "an object with the sha256 of each file"),
+}

@@ -1,0 +1,302 @@
+"""A loaded model folder: plain text in, plain text out."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.data.encoders import TOKENIZER_REGISTRY
+
+from ..config import ALL
+from ..errors import UsageError, option_error
+from ..methods.base import refuse_drafts
+from ..methods.configure import configure
+from ..plugin.compat.hub import refuse_unknown
+from ..plugin.compat.loading import named
+from ..plugin.tasks.translation import ParallelDecodingMixin
+from ..registry import ANY, METHODS, check_models
+from . import model_folder
+from .model_folder import ModelFolder
+
+#: Sentences and source tokens in a batch, and lines that are sorted by length together.
+BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
+
+#: Characters of a word after which it is cut, each a token then: BPE takes hours for long words.
+WORD = 10_000
+
+#: Options of more than one text, or of what is printed beside it.
+UNREAD = ("nbest", "print_alignment", "retain_iter_history")
+
+
+class Translation(NamedTuple):
+    """What became of a line.
+
+    Attributes:
+        text: plain text; empty if there is a problem.
+        score: fairseq's of the hypothesis; None if there is a problem.
+        problem: why the line cannot be translated.
+        passes: runs of the decoder that it took part in.
+        accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
+        rejected: the draft's other tokens.
+    """
+
+    text: str
+    score: float | None
+    problem: str | None
+    passes: int = 0
+    accepted: int = 0
+    rejected: int = 0
+
+
+class Translator:
+    """The model of a folder, with its text processing; it decodes as fairseq-interactive does.
+
+    Args:
+        path: the folder.
+        folder: what it holds; None: as its ``paradec.json`` says.
+        device: ``cpu`` or ``cuda``.
+        flag: the flag that names the folder or its model, for errors.
+
+    Raises:
+        UsageError: it is no model folder, or its files do not fit each other.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: ModelFolder | None = None,
+        device: str = "cpu",
+        flag: str = "--model",
+    ) -> None:
+        self.path = path
+        self.folder = folder or model_folder.read(path, flag)
+        self.device = torch.device(device)
+        model = str(path / self.folder.model)
+        pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
+        with named(flag):
+            self.models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+                [model], arg_overrides={"data": str(path), **pair}
+            )
+        if not isinstance(self.task, ParallelDecodingMixin):
+            given = f"{model}, of --task {cfg.task._name}"
+            raise option_error(flag, given, "a model of --task translation")
+        for one in self.models:
+            one.float().prepare_for_inference_(cfg)
+            one.to(self.device)
+        self.tokenizer = self._build_tokenizer(self.folder.source)
+        here = path.absolute()  # subword_nmt would read a name with a dash as a flag
+        files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}
+        bpe = self.folder.bpe
+        self.bpe = self.task.build_bpe(Namespace(_name=bpe, bpe=bpe, **files)) if bpe else None
+        if self.folder.drafter is not None:
+            self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
+        self._generators: dict[str, Any] = {}
+
+    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
+        """Translate sentences; an empty one, or one that is too long, gives an empty text.
+
+        Args:
+            sentences: plain text, a sentence each.
+            options: see ``results``.
+        """
+        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+            raise option_error("translate()", sentences, "a list of sentences")
+        return list(self.stream(sentences, **options))
+
+    def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
+        """Yield the translations as plain text; see ``results``."""
+        return (one.text for one in self.results(lines, **options))
+
+    def results(
+        self,
+        lines: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        max_tokens: int = MAX_TOKENS,
+        buffer_size: int = BUFFER_SIZE,
+        drafts: Iterable[str] | None = None,
+        **options: Any,
+    ) -> Iterator[Translation]:
+        """Yield what becomes of the lines, in their order, each as soon as those before are there.
+
+        Args:
+            lines: plain text, a sentence each, read ``buffer_size`` at a time.
+            batch_size: sentences decoded together, at most; they are of like length.
+            max_tokens: source tokens decoded together, at most, padding among them.
+            buffer_size: lines that are sorted by length together.
+            drafts: for each line an earlier translation of it, or of one that is nearly the same;
+                an empty text: there is none. They change passes, and no output.
+            options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
+                is ``auto_fast`` unless given, or the method of a model that has one of its own.
+
+        Raises:
+            UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
+                drafts than lines, or the decoder takes none.
+        """
+        sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
+        for name, size in sizes.items():
+            if type(size) is not int or size < 1:
+                raise option_error(name, size, "a whole number from 1 up")
+        generator = self.generator(options)
+        left, first = iter(lines), 0
+        earlier = None if drafts is None else iter(drafts)
+        if earlier is not None:
+            refuse_drafts(generator, generator.config)
+        while window := list(islice(left, buffer_size)):
+            for line in window:
+                if not isinstance(line, str):
+                    raise option_error("translate()", line, "a list of sentences")
+            given = None if earlier is None else self._drafts(earlier, len(window), first)
+            yield from self._window(generator, window, first, batch_size, max_tokens, given)
+            first += len(window)
+        if earlier is not None and next(earlier, None) is not None:
+            raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
+
+    def _drafts(self, earlier: Iterator[str], count: int, first: int) -> list[list[int]]:
+        """Return the tokens of the next drafts; ``first``: the number of those before.
+
+        Raises:
+            UsageError: there are fewer, or one is no text.
+        """
+        texts = list(islice(earlier, count))
+        if len(texts) < count:
+            raise option_error(
+                "--drafts", f"{first + len(texts)} lines", "one for each line of text"
+            )
+        for text in texts:
+            if not isinstance(text, str):
+                raise option_error("--drafts", text, "a text for each line")
+        words = self.task.target_dictionary
+        return [
+            words.encode_line(
+                self.encode_output(text), add_if_not_exist=False, append_eos=False
+            ).tolist()
+            for text in texts
+        ]
+
+    def _window(
+        self,
+        generator: Any,
+        lines: Sequence[str],
+        first: int,
+        batch_size: int,
+        max_tokens: int,
+        drafts: Sequence[list[int]] | None,
+    ) -> Iterator[Translation]:
+        """Translate some lines by batches of like length; ``first``: the first one's number."""
+        empty = Translation("", None, "is empty")
+        found = {number: empty for number, line in enumerate(lines) if not line.strip()}
+        numbers = [number for number in range(len(lines)) if number not in found]
+        done = 0
+        for batch in self._batches([lines[number] for number in numbers], batch_size, max_tokens):
+            places = [numbers[i] for i in batch["id"].tolist()]
+            batch["id"] = torch.tensor(places) + first
+            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            given: list[list[int]] = [[] for _ in places]
+            if drafts is not None:
+                batch["drafts"] = given = [drafts[place] for place in places]
+            hypos = self.task.inference_step(generator, self.models, batch)
+            rows = zip(places, hypos, given, strict=True)
+            found |= {place: self._decode(row[0], len(draft)) for place, row, draft in rows}
+            while done in found:
+                yield found[done]
+                done += 1
+        yield from (found[number] for number in range(done, len(lines)))
+
+    def _batches(self, lines: Sequence[str], batch_size: int, max_tokens: int) -> Iterator[Any]:
+        """Yield fairseq's batches of these lines."""
+        if not lines:
+            return
+        words = self.task.source_dictionary
+        tokens = [words.encode_line(self.encode(line), add_if_not_exist=False) for line in lines]
+        tokens = [one.long() for one in tokens]
+        limits = (self.task.max_positions(), *(model.max_positions() for model in self.models))
+        yield from self.task.get_batch_iterator(
+            self.task.build_dataset_for_inference(tokens, [len(one) for one in tokens]),
+            max_tokens=max_tokens,
+            max_sentences=batch_size,
+            max_positions=utils.resolve_max_positions(*limits),
+        ).next_epoch_itr(shuffle=False)
+
+    def encode(self, line: str) -> str:
+        """Return the symbols of a line, with spaces between them."""
+        return _split(line, self.tokenizer, None if self.bpe is None else self.bpe.encode)
+
+    def encode_output(self, line: str) -> str:
+        """Return the symbols of a line in the target language, as outputs have them.
+
+        A model may have split a word otherwise than its BPE does.
+        """
+        split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
+        return _split(line, self._target_tokenizer, split)
+
+    def _decode(self, hypo: dict[str, Any], drafted: int = 0) -> Translation:
+        """Return a hypothesis as plain text; ``drafted``: tokens of its draft."""
+        if "problem" in hypo:
+            return Translation("", None, hypo["problem"])
+        accepted = 0
+        if drafted > 0:
+            both = zip(hypo["num_accepted"], hypo["given"], strict=True)
+            accepted = sum(count for count, given in both if given)
+        text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        text = text if self.bpe is None else self.bpe.decode(text)
+        text = text if self.tokenizer is None else self.tokenizer.decode(text)
+        left = max(0, drafted + 1 - accepted) if drafted > 0 else 0
+        score, passes = float(hypo["score"]), int(hypo.get("steps", 0))
+        return Translation(text, score, None, passes, accepted, left)
+
+    @cached_property
+    def _target_tokenizer(self) -> Any:
+        """The folder's tokenizer for texts in the target language."""
+        return self._build_tokenizer(self.folder.target)
+
+    def _build_tokenizer(self, language: str) -> Any:
+        """Build the folder's tokenizer for texts in a language; None: it has none."""
+        name = self.folder.tokenizer
+        if name is None:
+            return None
+        if name not in TOKENIZER_REGISTRY:
+            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
+        pair = {"source_lang": language, "target_lang": self.folder.target}
+        return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
+
+    def generator(self, options: dict[str, Any]) -> Any:
+        """Return the generator of some options; it is built once, as auto_fast measures once."""
+        key = repr(sorted(options.items()))
+        if key not in self._generators:
+            options = {**self.folder.settings, **options}
+            refuse_unknown("translate()", options, ALL)
+            for name in UNREAD:
+                if options.get(name, ALL[name].default) not in (ALL[name].default, False):
+                    raise UsageError(f"{name}: translate() gives one text a sentence, without it")
+            options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
+            method = METHODS.get(decoding)
+            drafts = method is not None and "drafter_path" in method.reads
+            if drafts and self.folder.drafter is not None:
+                options.setdefault("drafter_path", str(self.path / self.folder.drafter))
+            config = configure(Namespace(**options))
+            self._generators[key] = self.task.build_decoder(self.models, config)
+        return self._generators[key]
+
+    def usual(self, decoding: str) -> str:
+        """Return a decoding, or ``auto`` for a model that only its own method decodes."""
+        try:
+            check_models(decoding, self.models, None)
+        except UsageError:
+            return "auto"
+        return decoding
+
+
+def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
+    """Tokenise a line and split its words; None: no such step."""
+    line = line.strip()
+    line = line if tokenizer is None else tokenizer.encode(line)
+    if bpe is None:
+        return line
+    return bpe(re.sub(rf"\S{{{WORD},}}", lambda word: " ".join(word[0][:WORD]), line))
