@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq_paradec.analysis.trace_records import read_sentence
 from reference import beam_drafts as paper
 from reference.greedy import Rules
 from support import assisted
@@ -17,6 +16,7 @@ from support.exact import watched
 from support.multiword import PREFIXES
 
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)
