@@ -48,6 +48,7 @@ LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
 GATHER, BEAM = "engine/gather.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
+SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
@@ -322,6 +323,13 @@ MUTANTS = [
         "test_token_rules.py",
         "test_shortlist.py",
     ),
+    # a search in one call
+    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
+    m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
+    m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
+    m("search", SEARCH, "bits[i] = to.bits[at]", "bits[i] = 0", *SEARCHES),
+    m("search", SEARCH, "forced[i] = to.forced[at]", "forced[i] = rules.pad", *SEARCHES),
     # trees
     m(
         "tree",
@@ -534,7 +542,7 @@ MUTANTS = [
         "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
-    m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
+    m("tree", PASSES, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
     m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores
