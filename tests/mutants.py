@@ -48,6 +48,7 @@ LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
 GATHER, BEAM = "engine/gather.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
+SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
@@ -57,6 +58,7 @@ SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
+DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
 
 MUTANTS = [
     # corpora in parts
@@ -321,6 +323,13 @@ MUTANTS = [
         "test_token_rules.py",
         "test_shortlist.py",
     ),
+    # a search in one call
+    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
+    m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
+    m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
+    m("search", SEARCH, "bits[i] = to.bits[at]", "bits[i] = 0", *SEARCHES),
+    m("search", SEARCH, "forced[i] = to.forced[at]", "forced[i] = rules.pad", *SEARCHES),
     # trees
     m(
         "tree",
@@ -533,7 +542,7 @@ MUTANTS = [
         "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
-    m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
+    m("tree", PASSES, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
     m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores
@@ -632,6 +641,39 @@ MUTANTS = [
         "test_audit_reference.py",
         "test_reports.py",
     ),
+    # beams with drafts
+    m(
+        "beams",
+        DRAFTS,
+        "behind.union(*map(self.tree.path, self.nodes))",
+        "behind",
+        *DRAFTED,
+    ),
+    m("beams", DRAFTS, "if parent in behind:", "if False:", *DRAFTED),
+    m(
+        "beams",
+        DRAFTS,
+        "sees[b, i, [slots[n] for n in tree.path(node)]] = True",
+        "sees[b, i, : len(held)] = True",
+        *DRAFTED,
+    ),
+    m(
+        "beams",
+        DRAFTS,
+        "full or beam.written > beam.row.limit or not beam.nodes",
+        "full or beam.written >= beam.row.limit or not beam.nodes",
+        *DRAFTED,
+    ),
+    m(
+        "beams",
+        DRAFTS,
+        "key=self.rank, reverse=True)[: self.beam_size - len(done)]",
+        "key=self.rank, reverse=True)",
+        *DRAFTED,
+    ),
+    m("beams", DRAFTS, "for level in range(self.depth + 1):", "for level in range(2):", *DRAFTED),
+    m("beams", DRAFTS, "self.verifier.roll_back()", "pass", *DRAFTED),
+    m("beams", AUDIT, "if self._same(ours == theirs):", "if self._same(True):", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
 ]
 

@@ -41,6 +41,11 @@ def test_commands_and_links_of_a_page(page: Path):
         parser.parse_args(words[2:end])
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert [page.name for page in PAGES if f" {page.relative_to(ROOT)}\n" not in navigation] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_paragraphs_have_at_most_four_lines(page: Path):
     """Of 100 characters, as the site and a repository's view show them; links take no room."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import OPTIONS, REPORT_FLAGS, flag
-from ..errors import option_error
+from ..errors import excludes, option_error
 from ..translator.corpus import parts
 from ..translator.corpus.crews import Work
 from ..translator.corpus.lines import COLUMN, Corpus
@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
         raise option_error("--decoding", "auto_fast", allowed)
     for name in REPORT_FLAGS:
         if name in options and options[name] != OPTIONS[name].default:
-            raise option_error(flag(name), options[name], "it without --out")
+            raise excludes(flag(name), options[name], "--out")
 
 
 def worker(

@@ -22,6 +22,7 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
+from .native.beam import Searched, native_search
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed
 from .native.passes import NativeCache, native_pass, native_write
@@ -265,6 +266,20 @@ class ChunkScorer:
         return native_write(
             self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
+
+    def search(self, at: Positions, start: int, beam: int, count: int) -> list[Searched]:
+        """Search the batch by beams, a word a step, in one call of the native library.
+
+        ``writes`` says whether it can. It needs no cache but the source's.
+
+        Args:
+            at: the first position of each row.
+            start: the decoder's first input.
+            beam: how many hypotheses a sentence has.
+            count: with how many words a hypothesis may go on.
+        """
+        linear = self.projection.linear
+        return native_search(self.weights, self.cache, linear, at, start, beam, count)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""
