@@ -189,7 +189,7 @@ def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
         ("ibdecoder", {"beam": 0}, "--beam: got "),
         ("ibdecoder", {"audit": True}, "--audit needs "),
         ("ibdecoder", {"block_size": 3}, "--block-size: got "),
-        ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams 2 excludes "),
+        ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
         (
             "ibdecoder",
             {"deduplicate_ngrams": 2, "trace_file": "t"},
