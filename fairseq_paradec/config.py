@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import UsageError, option_error
+from .errors import excludes_error, option_error
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -346,21 +346,17 @@ def check_values(given: Mapping[str, Any]) -> None:
     if given.get("engine") == "native":
         for name, others in (("compile", (True,)), ("engine_dtype", ("fp16",))):
             if given.get(name) in others:
-                raise option_error(flag(name), given[name], "it without --engine native")
+                raise excludes_error(flag(name), given[name], "--engine native")
     if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
-        raise UsageError("--lenpen excludes --unnormalized, by which no length divides")
+        others = "--unnormalized, by which no length divides"
+        raise excludes_error("--lenpen", given["lenpen"], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
-        raise option_error(
-            "--accept-distance", given["accept_distance"], "it without --accept-topk"
-        )
+        raise excludes_error("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):
         for name, why in (("audit", "judge"), ("trace_file", "trace")):
             if given.get(name):
-                raise option_error(
-                    flag(name),
-                    given[name],
-                    f"it without --latency-budget-ms, whose decoders it may not be able to {why}",
-                )
+                others = f"--latency-budget-ms, whose decoders it may not be able to {why}"
+                raise excludes_error(flag(name), given[name], others)
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",
@@ -368,10 +364,10 @@ def check_values(given: Mapping[str, Any]) -> None:
             "prefix with --jacobi-window sliding, which commits tokens after every pass",
         )
     if given.get("deduplicate_ngrams") and "trace_file" in given:
-        raise option_error(
+        raise excludes_error(
             "--deduplicate-ngrams",
             given["deduplicate_ngrams"],
-            "it without --trace-file, which shows what the model wrote",
+            "--trace-file, which shows what the model wrote",
         )
     for name in ("stats_file", "trace_file", "speed_profile"):
         if name in given:

@@ -21,6 +21,27 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
 
 
+def needs_error(flag: str, given: object, needs: str) -> UsageError:
+    """Build the error for a flag that says nothing without something else.
+
+    Args:
+        flag: the flag as typed.
+        given: its value; True for a switch.
+        needs: what it needs, in words.
+    """
+    return UsageError(f"{_typed(flag, given)} needs {needs}")
+
+
+def excludes_error(flag: str, given: object, others: str) -> UsageError:
+    """Build the error for a flag that contradicts another; see ``needs_error``."""
+    return UsageError(f"{_typed(flag, given)} excludes {others}")
+
+
+def _typed(flag: str, given: object) -> str:
+    """Return a flag with its value, as typed."""
+    return flag if given is True or given is None else f"{flag} {given}"
+
+
 def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:
     """Build the error for an unknown name, with up to three known ones that are like it."""
     like = difflib.get_close_matches(given, known)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import option_error
+from ..errors import needs_error, option_error
 from ..token_rules import Best, Positions, Scored, TokenRules
 from .native.passes import native_choose
 from .native.stack import NativeMap
@@ -186,11 +186,8 @@ class DraftProjection:
         if size is None:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
-            raise option_error(
-                "--drafter-shortlist",
-                size,
-                "nothing with an adaptive softmax, which has its own parts",
-            )
+            needs = "a model without adaptive softmax, which has its own parts"
+            raise needs_error("--drafter-shortlist", size, needs)
         if not words.nspecial < size <= len(words):
             raise option_error(
                 "--drafter-shortlist",

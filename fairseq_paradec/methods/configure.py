@@ -16,7 +16,7 @@ from ..config import (
     check_values,
     flag,
 )
-from ..errors import UsageError, name_error, option_error
+from ..errors import UsageError, excludes_error, name_error, needs_error, option_error
 from ..records import is_report
 from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
@@ -123,24 +123,19 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     method = METHODS[decoding]
     has_window = "jacobi_window" in method.reads
     if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
-        raise option_error(
-            "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
-        )
+        raise needs_error("--adaptive-block", True, "--jacobi-window sliding")
     loosens = "accept_margin" in given and method.default("accept_topk") == 1
     if loosens and given.get("accept_topk", 1) == 1:
-        raise option_error(
-            "--accept-margin", given["accept_margin"], "it with --accept-topk, from 2 up"
-        )
+        raise needs_error("--accept-margin", given["accept_margin"], "--accept-topk from 2 up")
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
-        raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
+        raise excludes_error("--draft-tree", given["draft_tree"], "--min-block")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
-        allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
-        raise option_error("--drafter-path", given.get("drafter_path"), allowed)
+        needs = f"--drafter-path with {method.helper.wanted}"
+        raise needs_error("--decoding", decoding, needs)
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
-        raise option_error(
-            "--audit", True, f"it with a --decoding that verifies: {others}; {decoding} does not"
-        )
+        needs = f"a --decoding that verifies ({others}); {decoding} does not"
+        raise needs_error("--audit", True, needs)
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
@@ -154,12 +149,8 @@ def check_auto(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if value not in (None, False):
-            raise option_error(
-                flag(name),
-                value,
-                "nothing with --decoding auto and this model, which fairseq's own search decodes; "
-                "or a method that reads it: " + ", ".join(readers(name)),
-            )
+            needs = f"a --decoding that reads it ({', '.join(readers(name))}); with this model"
+            raise needs_error(flag(name), value, f"{needs} --decoding auto is fairseq's own search")
 
 
 _SAMPLERS = [name for name, method in METHODS.items() if method.samples]
@@ -202,12 +193,12 @@ def check_search(config: DecodingConfig) -> None:
         _check_sampling(config)
     elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
-        raise option_error(flag(name), getattr(config, name), "it with --sampling")
+        raise needs_error(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        allowed = f"1 with --decoding {method.name}, which is greedy"
+        needs = "--decoding multiword_beam or beam"
         if "beam" in method.reads:
-            allowed += ", or a --latency-budget-ms"
-        raise option_error("--beam", config.beam, allowed)
+            needs += ", or --latency-budget-ms"
+        raise needs_error("--beam", config.beam, f"{needs}; {method.name} is greedy search")
 
 
 #: Options of fairseq's search that print or load something: only its commands do that.
@@ -230,7 +221,7 @@ def check_stock(config: DecodingConfig) -> None:
         raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(config, name) >= 0 and not config.sampling:
-            raise UsageError(f"{flag(name)} needs --sampling")
+            raise needs_error(flag(name), getattr(config, name), "--sampling")
     groups = config.diverse_beam_groups
     if groups > 0 and config.beam % groups:
         allowed = f"a divisor of --beam ({config.beam})"
@@ -243,9 +234,10 @@ def check_stock(config: DecodingConfig) -> None:
     }
     chosen = [flag(name) for name, on in kinds.items() if on]
     if len(chosen) > 1:
-        raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
+        raise excludes_error(chosen[0], True, chosen[1])
     if config.is_given("diverse_beam_strength") and groups <= 0:
-        raise UsageError("--diverse-beam-strength needs --diverse-beam-groups")
+        strength = config.diverse_beam_strength
+        raise needs_error("--diverse-beam-strength", strength, "--diverse-beam-groups")
 
 
 def _check_nbest(config: DecodingConfig) -> None:
@@ -272,4 +264,4 @@ def _check_sampling(config: DecodingConfig) -> None:
     ):
         given = getattr(config, name)
         if given != idle:
-            raise option_error(flag(name), given, f"it without --sampling, {why}")
+            raise excludes_error(flag(name), given, f"--sampling, {why}")
