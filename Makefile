@@ -2,10 +2,11 @@
 # make demo    set up what is missing, then translate 100 sentences by several decoders;
 #              TEXT="A dog runs." is translated, too
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
-# make test-slow   the other tests: pipelines, compiling, several processes, browser
+# make test-slow   the other tests: pipelines, several processes, browser
 # make mutants   change the package in one place after another: do the fast tests notice?
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
 # make wheel   a manylinux_2_28 wheel with the native libraries, and an sdist, into dist/
+# make docs    the documentation as a site with search, into site/html; strict: every link holds
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
 # that a checkout whose own path has spaces works.
@@ -51,7 +52,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo test test-slow mutants test-gpu wheel force
+.PHONY: help setup demo test test-slow mutants test-gpu wheel docs force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -84,6 +85,18 @@ wheel: $(STAMP)
 	PATH="$$(cd "$(VENV)" && pwd)/bin:$$PATH" "$(VPY)" -m auditwheel repair --exclude libgomp.so.1 \
 	    --plat "manylinux_2_28_$$(uname -m)" --wheel-dir dist build/*.whl
 	@ls -l dist
+
+# What pages are, and what they link to.
+SITE := README.md RESULTS.md CHANGELOG.md CONTRIBUTING.md LICENSE docs results
+LINKED := scripts/experiments.queue data-bin/demo.en-de/README.md $(shell find fairseq_paradec \
+    -name '*.schema.json' -o -name presets.toml)
+
+docs: $(STAMP)
+	@rm -rf site && mkdir -p site/source
+	@for one in $(SITE); do ln -s "../../$$one" site/source/; done
+	@for one in $(LINKED); do mkdir -p "site/source/$${one%/*}" && cp "$$one" "site/source/$$one"; done
+	PYTHONPATH= "$(VPY)" -m mkdocs build --strict
+	@echo "made: site/html; to read and search it: python3 -m http.server -d site/html"
 
 # A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
 ifneq ($(origin PYTHON),file)

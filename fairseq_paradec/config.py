@@ -163,12 +163,6 @@ class DecodingConfig:
         least=1,
         absent="none",
     )
-    compile: bool = _option(
-        False,
-        "compile this plugin's passes for this machine (torch.compile; the first run of a model "
-        "takes a minute or two longer, later runs load the compiled code from disk)",
-        ENGINE,
-    )
     engine: str = _option(
         "auto",
         "what computes this plugin's passes: native, this plugin's own library for CPUs; torch; or "
@@ -343,10 +337,8 @@ def check_values(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         ALL[name].check(value)
-    if given.get("engine") == "native":
-        for name, others in (("compile", (True,)), ("engine_dtype", ("fp16",))):
-            if given.get(name) in others:
-                raise excludes_error(flag(name), given[name], "--engine native")
+    if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
+        raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
         others = "--unnormalized, by which no length divides"
         raise excludes_error("--lenpen", given["lenpen"], others)

@@ -33,6 +33,7 @@ class Pass(TypedDict, total=False):
     num_accepted: int
     num_committed: int
     num_nodes: int
+    given: bool
     positions: list[int]
     directions: list[str] | None
     draft: list[str]
@@ -62,6 +63,7 @@ class Record(TypedDict, total=False):
     mean_accepted: float
     num_drafted: list[int]
     num_accepted: list[int]
+    given: list[bool]
     lossless: bool
     sampling: dict[str, float]
     engine: str
@@ -120,6 +122,7 @@ class PassRecord:
         directions: with ``positions``, for a trace: the direction that wrote each of them.
         num_nodes: the number of nodes of a draft tree; the other numbers are of one path. None: the
             draft is no tree.
+        given: whether the draft is from an earlier output (``--drafts``).
     """
 
     start: int
@@ -130,6 +133,13 @@ class PassRecord:
     positions: list[int] | None = None
     directions: list[str] | None = None
     num_nodes: int | None = None
+    given: bool = False
+
+    def note_given(self) -> None:
+        """Note that the draft is from an earlier output; no drafter was sure of it."""
+        self.given = True
+        if self.tokens is not None:
+            self.tokens.draft_confidences = None
 
     def as_json(self, word: Callable[[int], str]) -> Pass:
         """Return one entry of the trace, with token numbers spelled by ``word``."""
@@ -140,6 +150,8 @@ class PassRecord:
         }
         if self.num_nodes is not None:
             entry["num_nodes"] = self.num_nodes
+        if self.given:
+            entry["given"] = True
         if self.positions is not None:
             entry |= {"positions": self.positions, "directions": self.directions}
         if self.tokens is not None:

@@ -16,6 +16,7 @@ class Row:
         source: its source tokens with ``</s>``, without padding.
         limit: the position where only ``</s>`` is allowed; the output has at most limit+1 tokens.
         prefix: the forced first tokens of the output; ``<pad>`` leaves a position free.
+        given: an earlier output of the same or a like sentence, a draft; empty: none.
         tokens: the committed tokens.
         scores: the verifier's log-probability of each committed token.
         passes: one record per decoder pass of this row.
@@ -26,6 +27,7 @@ class Row:
     source: list[int]
     limit: int
     prefix: list[int] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
@@ -37,7 +39,7 @@ class Row:
         return self.limit + 1 - len(self.tokens)
 
     def fresh(self) -> Row:
-        """Return a row of the same sentence without committed tokens."""
+        """Return a row of the same sentence without committed tokens and given draft."""
         return Row(self.index, self.source, self.limit, self.prefix)
 
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:

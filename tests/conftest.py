@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Before torch is loaded: threads that spin while they wait starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -58,21 +57,6 @@ def no_gradients() -> Iterator[None]:
     """None are kept; the tests that want some say so."""
     with torch.no_grad():
         yield
-
-
-@pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would be compiled runs as it is: filled-up chunks, long masks and all, but quickly."""
-    from fairseq_paradec.engine.compiled import Compiled
-
-    calls: list[Any] = []
-
-    def function_itself(self: Any, key: Any) -> Any:
-        calls.append(key)
-        return self.function
-
-    monkeypatch.setattr(Compiled, "_compile", function_itself)
-    return calls
 
 
 #: The files that take longest. They come first: one that came last would run alone, and tests that

@@ -41,13 +41,14 @@ def m(area: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(area, file, old, new, tests or TABLE)
 
 
-LOOP, ROW = "decoding/loop.py", "row.py"
+LOOP, ROW, GIVEN = "decoding/loop.py", "row.py", "decoding/given.py"
 RULES, ACCEPT = "token_rules.py", "decoding/acceptance.py"
 CACHE, MASKS = "engine/cache.py", "engine/masks.py"
 LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
 GATHER, BEAM = "engine/gather.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
+SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
@@ -119,6 +120,30 @@ MUTANTS = [
         ROW,
         "return self.limit + 1 - len(self.tokens)",
         "return self.limit - len(self.tokens)",
+    ),
+    # earlier outputs as drafts
+    m("given", GIVEN, "if not tokens:\n        return 0", "if not tokens:\n        return 1"),
+    m("given", GIVEN, "given[at - 2 : at]) == last", "given[at - 2 : at])[-1:] == last[-1:]"),
+    m("given", GIVEN, "(abs(at - place), -at)", "-at"),
+    m("given", GIVEN, "(abs(at - place), -at)", "(abs(at - place), at)", "test_given.py"),
+    m("given", GIVEN, "given[at : at + row.room - 1]", "given[at : at + row.room]"),
+    m("given", GIVEN, "return [*given[:end], self.eos]", "return [*given[:end]]"),
+    m("given", GIVEN, "[at + n for at, n in zip(", "[at for at, n in zip("),
+    m("given", GIVEN, "verdict._replace(own=self.own)", "verdict"),
+    m("given", GIVEN, "self.places = [self.places[b] for b in stay]", "pass"),
+    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own"),
+    m(
+        "given",
+        SELF_DRAFT,
+        "if self.scorer.joined:\n            self.sizes",
+        "if False:\n            self.sizes",
+    ),
+    m(
+        "given",
+        "methods/base.py",
+        "self.lossless and type(self.acceptance()) is ExactMatch",
+        "True",
+        "test_given.py",
     ),
     # rollback, rows that leave
     m(
@@ -297,6 +322,13 @@ MUTANTS = [
         "test_token_rules.py",
         "test_shortlist.py",
     ),
+    # a search in one call
+    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
+    m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
+    m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
+    m("search", SEARCH, "bits[i] = to.bits[at]", "bits[i] = 0", *SEARCHES),
+    m("search", SEARCH, "forced[i] = to.forced[at]", "forced[i] = rules.pad", *SEARCHES),
     # trees
     m(
         "tree",
@@ -496,13 +528,6 @@ MUTANTS = [
     m("tree", MASKS, "tree.sees.scatter(2, own[:, :, None], True)", "tree.sees", *TREES),
     m(
         "tree",
-        "engine/compiled_pass.py",
-        "            or isinstance(mask, Tree)\n",
-        "",
-        *TREES,
-    ),
-    m(
-        "tree",
         "engine/csrc/stack.h",
         "slot == token.place) path[extra++]",
         "false) path[extra++]",
@@ -516,7 +541,7 @@ MUTANTS = [
         "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
-    m("tree", PASSES, "_array([self.rows[row] for row in rows])", "_array(rows)", *TREES),
+    m("tree", PASSES, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
     m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores

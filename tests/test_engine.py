@@ -1,177 +1,33 @@
-"""Compiled, fused and plain passes agree, whatever form the weights are in; --engine-dtype."""
+"""Fused and plain passes agree, whatever form the weights are in; --engine-dtype."""
 
 import copy
-import logging
-import sys
-from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support import builders
-from support.builders import Limits, batch, built, collate, demo, task_for, tiny_drafter, tiny_model
-from support.exact import METHODS, check, name
-from support.forward import TOKENS, difference, full_forward, inputs_for, run_chunks, walk
+from support.builders import batch, built, collate, demo, task_for, tiny_model
+from support.forward import TOKENS, difference, full_forward, inputs_for, run_chunks
 
-from fairseq_paradec.engine import compiled, weights
-from fairseq_paradec.engine.block import BlockScorer
+from fairseq_paradec.engine import weights
 from fairseq_paradec.engine.chunk import ChunkScorer
-from fairseq_paradec.engine.compiled import CHUNKS, Compiled, chunk_bucket, source_bucket
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 
-#: torch.compile calls the C++ compiler with the interpreter's folder, unquoted.
-no_space = pytest.mark.skipif(" " in sys.prefix, reason="torch.compile cannot take spaces")
-
-COMPILE = Engine(compile=True)
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
 
 
-def test_buckets():
-    assert [chunk_bucket(n) for n in (1, 2, 4, 11, 13, 64, 65)] == [1, 4, 4, 12, 16, 64, None]
-    assert [source_bucket(n) for n in (1, 16, 17, 129)] == [16, 16, 32, 256]
-    assert list(CHUNKS) == sorted(set(CHUNKS))
-
-
 @pytest.mark.parametrize("variant", builders.VARIANTS)
-def test_filled_up_chunks_equal_the_full_forward(variant, uncompiled, exact_softmax):
-    """All kinds of models, through what torch.compile is given."""
+def test_chunks_of_one_row_equal_the_full_forward(variant, exact_softmax):
+    """All kinds of models."""
     task, model = built(variant)
     for length in (9, 1):
         sample, inputs = batch(task, [length]), inputs_for(task)[:1]
         with torch.inference_mode():
             want = full_forward(model, sample, inputs)
             for widths in WIDTHS:
-                got = run_chunks(ChunkScorer(model, COMPILE), sample, inputs, widths)
+                got = run_chunks(ChunkScorer(model), sample, inputs, widths)
                 assert difference(got, want) < 1e-9
-    assert uncompiled
-
-
-@pytest.mark.parametrize("flags", METHODS, ids=name)
-def test_methods_on_filled_up_chunks(flags, uncompiled):
-    task, model = built("default")
-    for lengths in ((3, 7, 5, 9, 2, 4), (9,)):
-        check(task, [model], batch(task, lengths), flags | {"compile": True}, Limits())
-    assert uncompiled
-
-
-@pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
-def test_drafter_on_filled_up_chunks(attention, uncompiled):
-    """Masks between prefix and filling: the same states as without."""
-    task = task_for("default")
-    drafter = tiny_drafter(task, attention=attention)
-    sample = batch(task, [7])
-    plain, filled = BlockScorer(drafter), BlockScorer(drafter, COMPILE)
-    with torch.inference_mode():
-        for scorer in (plain, filled):
-            scorer.encode(sample["net_input"])
-        for prefix in ([], [7, 9], [7, 9, 8, 5, 6, 11, 12, 13]):
-            want, got = plain.fill([prefix], 5), filled.fill([prefix], 5)
-            assert want.std() > 0.1
-            assert difference(got, want) < 1e-10
-    assert uncompiled
-
-
-def test_a_chunk_that_fits_no_bucket_runs_plain(uncompiled):
-    task, model = built("default")
-    inputs = inputs_for(task, length=CHUNKS[-1] + 1)[:1]
-    sample, widths = batch(task, [5]), (inputs.size(1),)
-    with torch.inference_mode():
-        got = run_chunks(ChunkScorer(model, COMPILE), sample, inputs, widths)
-        want = run_chunks(ChunkScorer(model), sample, inputs, widths)
-    assert difference(got, want) < 1e-10
-    assert not uncompiled
-
-
-@no_space
-@pytest.mark.slow
-def test_compiled_passes_over_many_batches(exact_softmax):
-    """One scorer: a cache that grows, long sources, rows that leave, another model beside it."""
-    task = task_for("default")
-    model = tiny_model(task, "learned_positions", max_target_positions=100)
-    other = tiny_model(task, "learned_positions", seed=1, max_target_positions=100)
-    scorer, beside = ChunkScorer(model, COMPILE), ChunkScorer(other, COMPILE)
-    inputs = torch.randint(4, 30, (3, 52), generator=torch.Generator().manual_seed(3))
-    with torch.inference_mode():
-        for length in (9, 40, 5):
-            sample = batch(task, [length])
-            for each, its in ((scorer, model), (beside, other)):
-                got = run_chunks(each, sample, inputs[:1], (4,) * 13)
-                assert difference(got, full_forward(its, sample, inputs[:1])) < 1e-9
-        # A ragged batch of which the last row is left.
-        sample = batch(task, [9, 4, 7])
-        walk(scorer, sample, inputs, full_forward(model, sample, inputs), 4)
-    assert not COMPILE.compiling.failed and len(scorer._pass.run._compiled) >= 3
-
-
-def test_what_is_not_compiled_is_said(caplog):
-    compiled.warn_plain.cache_clear()
-    task, model = built("default", torch.float32)
-    for _ in range(2):
-        scorer = ChunkScorer(model, Engine("int8", compile=True))
-        scorer.encode(batch(task, [6])["net_input"])
-    (record,) = [r for r in caplog.records if r.name == compiled.__name__]
-    assert record.message == "--compile: passes run plain, for their weights are in int8"
-
-
-def test_autocast_and_changed_forms_are_told_apart(uncompiled):
-    """What was compiled for one form of the weights is not run on another; nor under autocast."""
-    task = task_for("default")
-    model = tiny_model(task, "default", dtype=torch.float32)
-    sample = batch(task, [6])
-    scorer = ChunkScorer(model, COMPILE)
-    with torch.inference_mode():
-        run_chunks(scorer, sample, inputs_for(task)[:1], (1,))
-        model.make_generation_fast_()
-        run_chunks(scorer, sample, inputs_for(task)[:1], (1,))
-        assert len(uncompiled) == 2, "by rows, and by columns"
-        with torch.autocast("cpu", torch.bfloat16):
-            run_chunks(scorer, sample, inputs_for(task)[:1], (4,))
-        assert len(uncompiled) == 2
-
-
-def of_every_method(task, model):
-    """Flags of every method that is lossless, with what it drafts by."""
-    gad = {"drafter_path": builders.lend(task, model, tiny_drafter(task))}
-    heads = builders.tiny_blockwise(task).block_heads
-    blockwise = {"drafter_path": builders.lend_heads(task, model, heads)}
-    return [
-        {"decoding": "greedy"},
-        {"decoding": "hgj", "block_size": 4, "jacobi_window": "sliding", "adaptive_block": True},
-        {"decoding": "gad", **gad},
-        {"decoding": "gad", "adaptive_block": True, "drafter_shortlist": 20, **gad},
-        {"decoding": "gad_pp", "accept_topk": 1, **gad},
-        {"decoding": "blockwise", **blockwise},
-        {"decoding": "multiword_beam", "beam": 1},
-        {"decoding": "auto_fast", **gad},
-    ]
-
-
-@no_space
-@pytest.mark.slow
-def test_every_method_is_greedy_when_compiled(monkeypatch, caplog):
-    """One sentence at a time, against fairseq's beam 1, float64."""
-    made, inner = [], Compiled._compile
-    monkeypatch.setattr(Compiled, "_compile", lambda *args: made.append(args) or inner(*args))
-    task = task_for("default")
-    model = tiny_model(task, "default")
-    for flags in of_every_method(task, model):
-        for length in (8, 3):
-            before = len(made)
-            check(task, [model], batch(task, [length]), flags | {"compile": True}, Limits())
-            assert len(made) > before, "something was compiled"
-    assert "compiling failed" not in caplog.text
-
-
-def test_a_failing_compiler_costs_a_warning(monkeypatch, caplog):
-    fail = mock.Mock(side_effect=RuntimeError("no C++ compiler\nand a long story"))
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
-    task, model = built("default")
-    flags = {"decoding": "greedy", "compile": True}
-    with caplog.at_level(logging.WARNING):
-        check(task, [model], batch(task, [9]), flags, Limits())
-    (record,) = [r for r in caplog.records if r.name == compiled.__name__]
-    assert record.message.endswith("passes run plain, for compiling failed: no C++ compiler")
 
 
 @pytest.mark.parametrize(("rows", "bias"), [(1, True), (2, False), (11, True)])
@@ -193,17 +49,7 @@ def test_forms_compute_the_same(rows, bias):
     assert (weights.Int8Linear(weight.roll(1, 0), shift)(x) - want).norm() / want.norm() > 1
 
 
-def test_what_compiles_and_the_best_form():
-    """Of weights that a library laid out, only one row in fp32, which is served without it."""
-    for form, dtype, rows, compiles in (
-        ("plain", torch.float32, 11, True),
-        ("columns", torch.float32, 11, True),
-        ("packed", torch.float32, 1, True),
-        ("packed", torch.float32, 2, False),
-        ("packed", torch.bfloat16, 1, False),
-        ("int8", torch.float32, 1, False),
-    ):
-        assert weights.compiles(form, dtype, rows) == compiles
+def test_the_best_form():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     large = weights.CACHED_BYTES
     packed = "packed" if torch.backends.mkldnn.is_available() else "columns"

@@ -301,7 +301,7 @@ def test_keywords_of_translate_are_read_or_refused_whatever_their_type() -> None
     model = fairseq_paradec.load(DEMO)
     refused, taken = set(), set()
     names = {one.name for one in fields(GenerationConfig)} | set(ALL) | {"batch_size"}
-    files = {"stats_file", "trace_file", "speed_profile", "compile"}
+    files = {"stats_file", "trace_file", "speed_profile"}
     for name in sorted(names - files - {"decoding"}):
         for value in ("x", 3, 2.5, True, [1]):
             for decoding in ("greedy", "beam"):

@@ -16,7 +16,6 @@ from fairseq_paradec.engine import cache
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.local import LocalScorer
 from fairseq_paradec.engine.scorers import build_scorer
-from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 
 LARGE = (Size(2, 2, 3), Size(4, 8, 3))  # 12 intensities to 96
 SPANS = [(1, 0), (1, 6), (5, 4), (8, 0), (3, 40)]
-COMPILE = Engine(compile=True)
 ROOMS = {4, 8, 16, 32, 64, 128}  # beside what a window sees: for the widest chunk
 
 
@@ -91,18 +89,6 @@ def test_searches_by_steps_and_commands_that_count_whole_caches_refuse_it(tmp_pa
     path = image_models.save(task, model, tmp_path / "model.pt", "image_transformer")
     with pytest.raises(UsageError, match="--path: got .*model.pt.*local attention is not counted"):
         read_checkpoint("--path", path)
-
-
-@pytest.mark.parametrize(("block", "memory"), [(1, 6), (5, 4)])
-def test_filled_up_chunks(block, memory, uncompiled, narrow):
-    """One row, through what torch.compile is given: chunks filled up, round the ring."""
-    task = task_of(LARGE)
-    model = tiny_image_model(task, block, memory)
-    sample, inputs = image_batch(task, 1), image_models.inputs_for(task, 1)
-    want = full_forward(model, sample, inputs)
-    for widest in (1, 7, 60):
-        walk(LocalScorer(model, COMPILE), sample, inputs, want, widest)
-    assert uncompiled
 
 
 def limits_of(task: Any) -> dict[str, Any]:

@@ -65,7 +65,12 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     "sizes": ("train", None, f"{SIZED} --encoder-embed-dim 15", r"embed_dim must be divisible"),
     "no shard": ("generate", None, "--num-shards 3 --shard-id 3", r"--shard-id: got 3; allowed: f"),
     "empty shard": ("generate", None, "--num-shards 9 --shard-id 8", r"--num-shards: got 9; allo"),
-    "shards": ("interactive", None, "-s en -t de --num-shards 2", r"--num-shards 2 needs fairseq-gen"),
+    "shards": (
+        "interactive",
+        None,
+        "-s en -t de --num-shards 2",
+        r"--num-shards 2 needs fairseq-gen",
+    ),
     "override": ("generate", None, "--model-overrides {{'encoder_layer':9}}", r"encoder_layers"),
     "scores": ("train", None, f'{SIZED} --eval-bleu --eval-bleu-args {{{{"beem":1}}}}', r"as beam"),
     "decoder": ("generate", None, "--decoding gready", r"--decoding: got 'gready'; .*: auto, beam"),

@@ -42,7 +42,7 @@ GOOD = {
     "draft_confidence": 0.4,
     "draft_tree": 24,
 }
-ENGINE = {"compile": True, "engine": "native", "engine_dtype": "bf16"}
+ENGINE = {"engine": "native", "engine_dtype": "bf16"}
 REPORTS = {"audit": True, "stats_file": "s.jsonl", "trace_file": "t.jsonl"}
 
 
@@ -115,12 +115,12 @@ def test_a_flag_is_used_or_refused(decoding):
 
 
 def test_a_switch_that_is_off_is_not_given():
-    off = {"adaptive_block": False, "compile": False, "audit": False}
+    off = {"adaptive_block": False, "audit": False}
     assert set(off) == set(options.SWITCHES)
     for decoding in ("auto", "beam", "greedy"):
         assert config(decoding=decoding, **off) == DecodingConfig(decoding)
-    task = argparse.Namespace(decoding="greedy", compile=True)
-    assert not configure(argparse.Namespace(compile=False), task).compile
+    task = argparse.Namespace(decoding="greedy", audit=True)
+    assert not configure(argparse.Namespace(audit=False), task).audit
 
 
 @pytest.mark.parametrize("name", ["block_size", *ENGINE, *REPORTS])
@@ -135,7 +135,9 @@ def test_auto_refuses_what_is_only_of_a_method(name):
             task.build_generator(models, argparse.Namespace(**{name: value}))
         task.build_generator(models, argparse.Namespace(**{name: None}))
     if name == "audit":
-        with pytest.raises(UsageError, match="--audit needs a --decoding .*multiword_beam does not"):
+        with pytest.raises(
+            UsageError, match="--audit needs a --decoding .*multiword_beam does not"
+        ):
             task.build_generator([tiny_reordered(task)], argparse.Namespace(beam=1, audit=True))
     elif name in REPORTS:
         args = argparse.Namespace(beam=1, **{name: value})

@@ -173,7 +173,7 @@ def test_the_floor_is_the_larger_of_reading_and_computing():
     reading = pass_costs.floor(document, "fp32", [first])
     assert (reading.seconds, reading.by) == (pytest.approx(0.002), "reading")
     assert reading.computing == pytest.approx(0.0001)
-    computing = pass_costs.floor(document, "fp32:compile", [second])
+    computing = pass_costs.floor(document, "fp32", [second])
     assert (computing.seconds, computing.by) == (pytest.approx(0.005), "computing")
     unknown = pass_costs.floor(document, "fp32", [second | {"dtype": "int8"}])
     assert unknown == (pytest.approx(0.002), None)
@@ -347,7 +347,7 @@ def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, words in (
-        ([*QUICK, "--engines", "torch,fp8"], "--engines 'fp8' native-int8 :compile"),
+        ([*QUICK, "--engines", "torch,fp8"], "--engines 'fp8' native-int8"),
         (["--path", "model.pt"], "DATA fairseq-preprocess"),
         ([], "--path --arch-size"),
         ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], "--batch --acceptance"),

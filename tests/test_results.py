@@ -12,6 +12,7 @@ from support.commands import ROOT
 
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis import summary_page
 from fairseq_paradec.lab.commands import results
 from fairseq_paradec.lab.measure import documents, machine
 
@@ -46,26 +47,76 @@ def test_the_committed_pages_are_short_and_portable():
         assert len(f"{one['target']} {one['found']}".split()) <= 15, one
 
 
+def choice(**changes: Any) -> dict[str, Any]:
+    """What summary.json says of one benchmark, with changes."""
+    lines: dict[str, Any] = {name: [] for name in ("which", "sure", "not paying", "beside")}
+    peer = {"engine": "CTranslate2", "fp32": "CTranslate2 greedy, float32"}
+    target = {"target": "speed", "found": "2.16", "met": "yes", "from": ["benchmark-tiny"]}
+    return {
+        "benchmark": "benchmark-tiny",
+        "model": "tiny",
+        "decoders": [{"decoder": "`greedy`", "needs": "nothing", "fp32": "greedy"}],
+        **lines,
+        "lossless": ["benchmark-tiny"],
+        "drafting": ["greedy"],
+        "peers": [peer],
+        "targets": [target],
+        "not run": ["all else"],
+        **changes,
+    }
+
+
+def rendered(folder: Path, **changes: Any) -> dict[Path, str]:
+    """The pages of one benchmark and this choice."""
+    shutil.copy(ROOT / "results" / "benchmark-tiny.json", folder)
+    (folder / results.SUMMARY).write_text(json.dumps(choice(**changes)))
+    return results.render(folder, folder / "page.md")
+
+
+def test_a_summary_answers_four_questions(tmp_path):
+    page = rendered(tmp_path)[tmp_path / "page.md"]
+    assert re.findall(r"^## (.*)", page, re.MULTILINE) == [
+        "Which decoder should I take",
+        "How sure is it that lossless is lossless",
+        "Where drafting does not pay",
+        "Beside fairseq and CTranslate2",
+    ]
+    assert "| `greedy` | nothing | 14.68 | 13.7 | 2.98 | 1000/1000 | - | - | - | - |" in page
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"benchmark": "other"}, "got 'other'"),
-        ({"rows": ["other"]}, "got other; allowed: fairseq beam 5"),
-        ({"lines": [{"text": "9.87 times", "from": ["benchmark-tiny"]}]}, "9.87 does not stand"),
+        ({"drafting": ["other"]}, "got other; allowed: fairseq beam 5"),
+        ({"sure": [{"text": "9.87 times", "from": ["benchmark-tiny"]}]}, "9.87 does not stand"),
     ],
 )
 def test_a_summary_says_only_what_was_measured(tmp_path, changes, words):
-    shutil.copy(ROOT / "results" / "benchmark-tiny.json", tmp_path)
-    chosen = {"benchmark": "benchmark-tiny", "rows": ["greedy"], "lines": []}
-    target = {"target": "speed", "found": "2.16", "met": "yes", "from": ["benchmark-tiny"]}
-    chosen |= {"targets": [target]}
-    chosen |= {"peer": "CTranslate2 greedy, float32", "not run": ["all else"]}
-    (tmp_path / results.SUMMARY).write_text(json.dumps(chosen))
-    page = results.render(tmp_path, tmp_path / "page.md")[tmp_path / "page.md"]
-    assert "| greedy | 14.68 | 13.7 | 2.98 | 2.16 | 1.00 | 0.48 | exact | 1000/1000 |" in page
-    (tmp_path / results.SUMMARY).write_text(json.dumps(chosen | changes))
     with pytest.raises(UsageError, match=words):
-        results.render(tmp_path, tmp_path / "page.md")
+        rendered(tmp_path, **changes)
+
+
+def test_outputs_that_differ_are_counted(tmp_path):
+    row = {"decoder": "gad", "batch size": 1, "sentences": 90, "ties": 1, "beyond ties": 2}
+    rows = [row | {"lossless": True}, row | {"lossless": False}]
+    found = {"some": {"rows": rows}}
+    said = summary_page.counts({"lossless": ["some"]}, found)
+    assert said.startswith("90 outputs") and "2 differ, and 1 more by a tie" in said
+
+
+def test_parts_of_other_pages_are_rendered_between_their_marks(tmp_path):
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "experiments.md"
+    page.write_text(
+        "Before\n<!-- targets by paradec results -->\nold\n<!-- end of targets -->\nAfter"
+    )
+    text = rendered(tmp_path)[page]
+    assert text.startswith("Before\n") and text.endswith("\nAfter") and "old" not in text
+    assert "| speed | 2.16 | yes |" in text and "Not run: all else." in text
+    page.write_text("No marks")
+    with pytest.raises(UsageError, match="targets by paradec results"):
+        rendered(tmp_path)
 
 
 def test_a_table_renders_with_its_circumstances(tmp_path, capsys):

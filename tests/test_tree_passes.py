@@ -15,13 +15,13 @@ from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.row import Row
 from fairseq_paradec.token_rules import TokenRules
 
-pytestmark = pytest.mark.usefixtures("no_gradients", "uncompiled")
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 #: Kind -> the models' seeds, their dtype, the engine, the variant, and the allowed difference.
 KINDS: dict[str, tuple[list[int], torch.dtype, Engine, str, float]] = {
     "torch": ([0], torch.float64, Engine(), "default", 1e-10),
     "learned": ([0], torch.float64, Engine(), "learned_positions", 1e-10),
-    "compiled": ([0], torch.float64, Engine(compile=True), "prenorm", 1e-10),
+    "prenorm": ([0], torch.float64, Engine(), "prenorm", 1e-10),
     "ensemble": ([0, 1], torch.float64, Engine(), "default", 1e-10),
     "native": ([0], torch.float32, Engine(kind="native"), "default", 0),
     "native learned": ([0], torch.float32, Engine(kind="native"), "learned_positions", 0),
@@ -95,7 +95,7 @@ def test_a_node_is_as_on_its_path(kind: str) -> None:
     torch.manual_seed(3)
     (task, scorer), (_, other) = scorer_of(kind), scorer_of(kind)
     # The first row's tree has the root: nothing is cached before it.
-    lines: list[list[int]] = [[], [2, 7, 8, 9], [2, 5]][: 1 if kind == "compiled" else 3]
+    lines: list[list[int]] = [[], [2, 7, 8, 9], [2, 5]]
     rows = list(range(len(lines)))
     sample = batch(task, [9, 4, 6][: len(rows)])
     scorer.encode(sample["net_input"])

@@ -83,8 +83,8 @@ def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
         default=engines,
         metavar="LIST",
         help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
-        "torch-bf16, torch-fp16, torch-int8; torch's also as, for example, torch:compile; without "
-        f"a dtype in fp32 (default: {engines})",
+        "torch-bf16, torch-fp16, torch-int8; without a dtype in fp32 "
+        f" (default: {engines})",
     )
 
 

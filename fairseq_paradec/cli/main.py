@@ -28,6 +28,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "lossless": "compare decoders with fairseq's greedy search, token by token",
         "benchmark": "time and judge any decoders on a test set",
         "acceptance": "share of accepted drafted tokens, by setting",
+        "drafts": "passes that earlier translations save as drafts",
         "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
         "passes": "what a pass costs, piece by piece",
         "breakeven": "from how many tokens a pass drafting pays",
@@ -61,7 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
 LAB = frozenset(
-    "demo lossless benchmark acceptance evaluate passes breakeven modules threads workers "
+    "demo lossless benchmark acceptance drafts evaluate passes breakeven modules threads workers "
     "training-speed trace ddgviz order gallery analyse report results images".split()
 )
 

@@ -49,6 +49,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="lines that are read and sorted by length together; 1 answers each line at once "
         "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
     )
+    add(
+        "--drafts",
+        metavar="FILE",
+        type=Path,
+        help="earlier translations of the same or nearly the same lines, a line for a line; they "
+        "save passes and change no output",
+    )
     corpus = parser.add_argument_group("corpora")
     corpus.add_argument(
         "--out",
@@ -82,6 +89,11 @@ def run(args: argparse.Namespace) -> int:
         import torch
 
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.drafts is not None:
+        if args.out is not None:
+            raise option_error("--drafts", str(args.drafts), "it without --out")
+        if not args.drafts.is_file():
+            raise option_error("--drafts", str(args.drafts), "a text file")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
@@ -122,7 +134,8 @@ def print_translations(args: argparse.Namespace) -> None:
     lines = iter(args.text) if args.text else read(args.files)
     total = sum(1 for _ in read(args.files)) if args.files else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
-    texts = translator.stream(lines, **given_options(args))
+    drafts = None if args.drafts is None else read([args.drafts], "--drafts")
+    texts = translator.stream(lines, drafts=drafts, **given_options(args))
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
 

@@ -89,8 +89,10 @@ class AssistantDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Keep the accepted tokens, as far as they are cached, and adapt the blocks."""
-        self.sizes.observe(verdict.num_accepted)
-        wanted = map(sum, zip(self.read, verdict.num_accepted, strict=True))
+        self.sizes.observe(verdict.num_accepted, verdict.own)
+        if not verdict.asked:
+            return
+        wanted = map(sum, zip(self.read, verdict.num_own, strict=True))
         self.scorer.keep(list(map(min, self.scorer.cache.lengths, wanted)))
 
     def drop(self, stay: Sequence[int]) -> None:
@@ -163,9 +165,11 @@ class TreeAssistant(AssistantDrafter):
         """Keep the accepted path, as far as it was read, and adapt the blocks."""
         if verdict.paths is None:
             return super().observe(verdict)
-        self.sizes.observe(verdict.num_accepted)
+        self.sizes.observe(verdict.num_accepted, verdict.own)
         kept: list[list[int]] = []
-        for tree, path, start in zip(self.trees, verdict.paths, self.read, strict=True):
+        own = zip(verdict.paths, verdict.own or [True] * len(verdict.paths), strict=True)
+        paths = [path if ours else [] for path, ours in own]
+        for tree, path, start in zip(self.trees, paths, self.read, strict=True):
             read = max((tree.read[node] for node in path), key=len, default=[])
             kept.append([start + slot for slot in read])
         self.scorer.gather(self.read, kept)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
 from ..engine.scorers import Scorer
 from ..row import Row
@@ -103,6 +104,8 @@ class BeamSearch:
         """
         z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
         self.scorer.encode(net_input)
+        if self._at_once:
+            return self._search(rows, rules)
         finished: list[list[Written]] = [[] for _ in rows]
         passes = [0] * len(rows)
         live = list(rows)  # S sentences
@@ -151,6 +154,29 @@ class BeamSearch:
                 self.scorer.reorder(index, same_source=same)
             live = [live[s] for s in stay]
         return finished, passes
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether the native library does all steps in one call."""
+        scorer = self.scorer
+        writes = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
+        return writes and self.order.tokens_per_step == 1 and not self.record_tokens
+
+    def _search(
+        self, rows: Sequence[Row], rules: TokenRules
+    ) -> tuple[list[list[Written]], list[int]]:
+        """Search in one call; see ``run``."""
+        (start,) = self.order.start(self.bos, rules.start)
+        assert isinstance(self.scorer, ChunkScorer)
+        found = self.scorer.search(rules.at(rows), start, self.beam_size, self.count)
+        finished = [
+            [
+                Written(total, words[:-1], scores, [])
+                for total, words, scores in zip(one.totals, one.words, one.scores, strict=True)
+            ]
+            for one in found
+        ]
+        return finished, [one.passes for one in found]
 
     def _mask(self, written: int, device: torch.device) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""

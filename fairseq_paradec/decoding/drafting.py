@@ -40,10 +40,13 @@ class BlockSizes:
     def __getitem__(self, b: int) -> int:
         return self.sizes[b]
 
-    def observe(self, num_accepted: Sequence[int]) -> None:
-        """Adapt to the accepted counts of a pass that drafted tokens for each row."""
+    def observe(self, num_accepted: Sequence[int], own: Sequence[bool] | None = None) -> None:
+        """Adapt to the accepted counts of a pass; ``own``: as in Verdict, others stay."""
         if self.adaptive:
-            self.sizes = [min(self.most, count + 2) for count in num_accepted]
+            adapted = [min(self.most, count + 2) for count in num_accepted]
+            mine = own or [True] * len(adapted)
+            both = zip(adapted, self.sizes, mine, strict=True)
+            self.sizes = [new if ours else old for new, old, ours in both]
 
     def drop(self, stay: Sequence[int]) -> None:
         """Keep these rows only."""
@@ -129,7 +132,7 @@ class ModelDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Adapt the blocks."""
-        self.sizes.observe(verdict.num_accepted)
+        self.sizes.observe(verdict.num_accepted, verdict.own)
 
     def drop(self, stay: Sequence[int]) -> None:
         """Keep the blocks of these rows."""

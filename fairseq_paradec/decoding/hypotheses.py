@@ -21,8 +21,9 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
         ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_drafted``
-        and ``num_accepted`` (drafted and accepted tokens of each pass), ``history`` (the output
-        after each pass, if a trace is kept).
+        and ``num_accepted`` (drafted and accepted tokens of each pass), ``given`` (whether each
+        pass's draft is from an earlier output), ``history`` (the output after each pass, if a
+        trace is kept).
     """
     positional_scores = torch.tensor(row.scores, device=device)
     score = positional_scores.sum()
@@ -37,6 +38,7 @@ def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: flo
         "steps": len(row.passes),
         "num_drafted": [record.num_drafted for record in row.passes],
         "num_accepted": [record.num_accepted for record in row.passes],
+        "given": [record.given for record in row.passes],
         "history": history(row, device),
     }
 

@@ -38,6 +38,7 @@ class Proposal(NamedTuple):
             all 0 after a shorter draft; None: no token was drawn.
         parents: if the drafted tokens are trees, each token's parent; see ``trees``. All nodes are
             scored.
+        given: B, whether a row's draft is from an earlier output; None: no row's is.
     """
 
     tokens: list[list[int]]
@@ -45,6 +46,7 @@ class Proposal(NamedTuple):
     confidences: list[list[float]] | None = None
     probs: Tensor | None = None
     parents: list[list[int]] | None = None
+    given: list[bool] | None = None
 
 
 class Verdict(NamedTuple):
@@ -57,6 +59,8 @@ class Verdict(NamedTuple):
         hidden: the output of the scorer's ``step``, B×R×D for one model; of a tree, on the path
             that was looked at.
         paths: B, the accepted nodes of trees; None without trees.
+        own: B, whether a row's draft is what the drafter that reads this proposed in this pass;
+            None: each one is. If none is, it was not asked.
     """
 
     choices: list[list[int]]
@@ -64,6 +68,19 @@ class Verdict(NamedTuple):
     num_committed: list[int]
     hidden: Any
     paths: list[list[int]] | None = None
+    own: list[bool] | None = None
+
+    @property
+    def num_own(self) -> list[int]:
+        """B, ``num_accepted``, with 0 where the draft is another drafter's."""
+        if self.own is None:
+            return self.num_accepted
+        return [n if own else 0 for n, own in zip(self.num_accepted, self.own, strict=True)]
+
+    @property
+    def asked(self) -> bool:
+        """Whether the drafter that reads this was asked in this pass."""
+        return self.own is None or any(self.own)
 
 
 class Drafter(abc.ABC):
@@ -151,9 +168,8 @@ def draft_and_verify(
     while live:
         # 1. Propose: B lists of tokens that follow the committed ones.
         # 2. Score: the chunk is the last committed token and the draft, B×R.
-        seen = _score(
-            scorer, live, drafter.propose(live), acceptance, rules, record_tokens, sampling
-        )
+        proposal = drafter.propose(live)
+        seen = _score(scorer, live, proposal, acceptance, rules, record_tokens, sampling)
         drafts, num_scored, scored = seen.drafts, seen.num_scored, seen.scored
         # 3. Accept.
         choices = [c[:n] for c, n in zip(scored.tokens.tolist(), num_scored, strict=True)]
@@ -173,6 +189,8 @@ def draft_and_verify(
             row.passes.append(record)
             if seen.details is not None:
                 record.tokens = seen.details.of_row(b, drafts[b], choices[b])
+            if proposal.given is not None and proposal.given[b]:
+                record.note_given()
             if seen.trees is not None:
                 record.num_nodes = len(seen.trees.nodes[b].tokens)
         paths = _roll_back(scorer, live, seen, accepted)
@@ -220,7 +238,7 @@ def _score(
     sampling: Sampling | None,
 ) -> _Seen:
     """Run a pass, and choose at every position that is looked at; see ``draft_and_verify``."""
-    drafts, num_scored, confidences, drawn_from, parents = proposal
+    drafts, num_scored, confidences, drawn_from, parents, _ = proposal
     chunk = _chunk(rows, proposal, rules)
     whole = record_tokens or sampling is not None or not acceptance.exact
     trees, scored, log_probs = None, None, None

@@ -28,7 +28,6 @@ def provenance(
     lossless: bool,
     engine: str,
     engine_dtype: str,
-    compiled: bool,
     models: Sequence[nn.Module],
     drafter: nn.Module | None = None,
 ) -> Record:
@@ -38,7 +37,6 @@ def provenance(
         lossless: whether the method guarantees the output of greedy search in fp32.
         engine: ``torch``, ``NATIVE`` or ``FAIRSEQ``.
         engine_dtype: dtype of the weights in decoder passes; see ``Engine.dtype_of``.
-        compiled: whether passes ran compiled by torch.compile.
         models: the model, or an ensemble.
         drafter: a drafter or heads from another checkpoint, or None.
     """
@@ -46,7 +44,6 @@ def provenance(
         "lossless": lossless,
         "engine": engine,
         "engine_dtype": engine_dtype,
-        "compiled": compiled,
         "model": ":".join(map(weights_hash, models)),
         "drafter": None if drafter is None else weights_hash(drafter),
         "versions": versions(),

@@ -17,7 +17,8 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         pad: the padding symbol; columns of padding only are cut off.
 
     Returns:
-        A sample with ``net_input`` and, if the batch has them, source lengths and ``id``.
+        A sample with ``net_input`` and, if the batch has them, source lengths, ``id`` and
+        ``drafts``.
     """
     index = list(rows)
     src_tokens: Tensor = sample["net_input"]["src_tokens"][index]
@@ -27,4 +28,6 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         part["net_input"]["src_lengths"] = sample["net_input"]["src_lengths"][index]
     if "id" in sample:
         part["id"] = sample["id"][index]
+    if "drafts" in sample:
+        part["drafts"] = [sample["drafts"][row] for row in index]
     return part

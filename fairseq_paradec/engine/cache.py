@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import option_error
@@ -90,7 +89,6 @@ class Cache:
         source_bias: B×1×1×S, -inf at padding, or None.
         source_vectors: the source's embeddings, B×S×E, and its padding, B×S, for a decoder that
             copies from them.
-        compiled: whether a pass over this cache ran compiled.
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class Cache:
             self.source_bias = blank.masked_fill_(padding[:, None, None], -math.inf)
         self.source_vectors: tuple[Tensor, Tensor] | None = None
         self.lengths = [0] * batch
-        self.compiled = False
         self.keys = self._empty(batch, capacity)
 
     @property
@@ -192,15 +189,6 @@ class Cache:
         if self.source_vectors is not None:
             vectors, padding = self.source_vectors
             self.source_vectors = vectors.index_select(0, picked), padding.index_select(0, picked)
-
-    def pad_source(self, length: int) -> None:
-        """Pad the source to ``length``; the added columns are masked."""
-        blank = length - self.source.size(4)
-        if self.source_bias is None:
-            self.source_bias = self.source.new_zeros(self.keys.size(1), 1, 1, self.source.size(4))
-        if blank > 0:
-            self.source = F.pad(self.source, (0, 0, 0, blank))
-            self.source_bias = F.pad(self.source_bias, (0, blank), value=-math.inf)
 
 
 class WindowCache(Cache):

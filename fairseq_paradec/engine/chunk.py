@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from ..errors import option_error
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
-from .compiled import warn_plain
-from .compiled_pass import CompiledPass
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
 from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
+from .native.beam import Searched, native_search
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed
 from .native.passes import NativeCache, native_pass, native_write
@@ -31,7 +30,7 @@ from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
 from .watch import Watch
-from .weights import Form, compiles
+from .weights import Form
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class ChunkScorer:
 
     Args:
         model: a stock fairseq Transformer in evaluation mode.
-        engine: dtype and compilation; by default the model's dtype, not compiled.
+        engine: what computes passes, and in which dtype; by default torch, in the model's.
 
     Raises:
         UsageError: this class does not support the model.
@@ -94,8 +93,6 @@ class ChunkScorer:
         self.decoder = self.model.decoder
         self._encoder = lean_encoder(self.model)
         self._pass = decoder_pass
-        if self.engine.compile:
-            self._pass = CompiledPass(type(self.decoder).__name__, self.engine.compiling)
 
     def _packed(self) -> Packed | None:
         """Return the model's native weights; None: torch computes its passes.
@@ -104,7 +101,7 @@ class ChunkScorer:
             UsageError: ``--engine native`` does not know the model.
         """
         kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
-        if kind == "torch" or self.engine.compile or dtype not in FORMS:
+        if kind == "torch" or dtype not in FORMS:
             return None
         if not getattr(self.given, "_is_generation_fast", False):
             return None  # its weights change
@@ -136,11 +133,6 @@ class ChunkScorer:
         """Whether passes are native."""
         return self.packed is not None
 
-    @property
-    def compiled(self) -> bool:
-        """Whether a pass of this batch ran compiled."""
-        return hasattr(self, "cache") and self.cache.compiled
-
     # ---- weights -------------------------------------------------------------------------------
 
     def _gather_weights(self) -> None:
@@ -165,9 +157,6 @@ class ChunkScorer:
         weight = self.decoder.embed_tokens.weight
         read = sum(p.numel() for p in self.decoder.parameters())
         form = self.engine.form(weight.dtype, weight.device, lasting, read)
-        if self.engine.compile and not compiles(form, weight.dtype, 2):
-            few = compiles(form, weight.dtype, 1)
-            warn_plain(form, "passes over more than one token" if few else "passes")
         if self._encoder is not None:
             self._encoder.gather(form)
         self.weights = self._gather(form)
@@ -277,6 +266,20 @@ class ChunkScorer:
         return native_write(
             self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
+
+    def search(self, at: Positions, start: int, beam: int, count: int) -> list[Searched]:
+        """Search the batch by beams, a word a step, in one call of the native library.
+
+        ``writes`` says whether it can. It needs no cache but the source's.
+
+        Args:
+            at: the first position of each row.
+            start: the decoder's first input.
+            beam: how many hypotheses a sentence has.
+            count: with how many words a hypothesis may go on.
+        """
+        linear = self.projection.linear
+        return native_search(self.weights, self.cache, linear, at, start, beam, count)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""

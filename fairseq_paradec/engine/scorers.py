@@ -24,11 +24,6 @@ class Scorer(Protocol):
         """Whether passes are native."""
         ...
 
-    @property
-    def compiled(self) -> bool:
-        """Whether a pass of this batch ran compiled."""
-        ...
-
     def encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder and start an empty cache."""
 
@@ -64,7 +59,7 @@ def build_scorer(
 
     Args:
         models: one, or several that share the target dictionary.
-        engine: dtype and compilation.
+        engine: what computes passes, and in which dtype.
         kind: the class of scorer; None: the one that fits the model.
 
     Raises:
@@ -94,11 +89,6 @@ class EnsembleScorer:
     def native(self) -> bool:
         """Whether passes are native, for all models."""
         return all(scorer.native for scorer in self.scorers)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether a pass of this batch ran compiled, for any model."""
-        return any(scorer.compiled for scorer in self.scorers)
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
         """Run every encoder; see ChunkScorer.encode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ..errors import option_error
-from .compiled import Compiling
 from .watch import Watch
 from .weights import Form, best_form
 
@@ -34,14 +33,10 @@ class Engine:
     Attributes:
         dtype: ``fp32``, ``bf16``, ``fp16`` or ``int8``; None: the model's own. With ``int8`` the
             weights of linear maps are 8-bit integers, and all else is fp32.
-        compile: run passes compiled by torch.compile.
-        compiling: the state of compilation.
         kind: ``torch``, ``native``, or ``auto``: native where it knows the model.
     """
 
     dtype: str | None = None
-    compile: bool = False
-    compiling: Compiling = field(default_factory=Compiling, compare=False)
     kind: str = "torch"
 
     def model(self, model: Any) -> Any:

@@ -125,20 +125,6 @@ def make_map(weight: Tensor, bias: Tensor | None, form: Form) -> Map:
     return Linear(weight, bias)
 
 
-def compiles(form: Form, dtype: torch.dtype, rows: int) -> bool:
-    """Return whether torch.compile can compile products with weights in this form.
-
-    Products with packed weights are calls of a library; such a call from compiled code costs more
-    than compilation saves.
-
-    Args:
-        form: of the weights.
-        dtype: of the hidden states.
-        rows: the number of rows of the product.
-    """
-    return form in ("plain", "columns") or (form == "packed" and rows == 1 and dtype.itemsize == 4)
-
-
 # More bytes of weights than this do not fit into the CPU cache.
 CACHED_BYTES = 16 * 2**20
 

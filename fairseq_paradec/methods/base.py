@@ -17,13 +17,14 @@ from torch import Tensor
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
 from ..decoding.audit import Audit
+from ..decoding.given import GivenDrafter
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import DRAFTS, Engine
-from ..errors import nan_error, needs_error, option_error
+from ..errors import UsageError, nan_error, needs_error, option_error
 from ..forks import Lock, computes
 from ..records import Record
 from ..registry import METHODS
@@ -88,7 +89,7 @@ class Decoder(abc.ABC):
         if config.sampling:
             self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
         self.helper: Any = None  # the drafter or heads of another checkpoint
-        self.engine = Engine(config.engine_dtype, config.compile, kind=config.engine)
+        self.engine = Engine(config.engine_dtype, config.engine)
         self.scorer = self.make_scorer(models)
         if "drafter_dtype" in method.reads and config.drafter_dtype is None:
             config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
@@ -127,13 +128,17 @@ class Decoder(abc.ABC):
         method = METHODS[self.config.decoding]
         return method.is_lossless(self.config, self.beam_size, left_to_right)
 
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether a batch may have earlier outputs as drafts: see ``refuse_drafts``."""
+        return False
+
     def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch; see docs/trace.md."""
         fields = provenance(
             self.lossless,
             NATIVE if self.scorer.native else TORCH,
             self.engine.dtype_of(self.models[0]),
-            self.scorer.compiled,
             self.models,
             self.helper,
         )
@@ -173,11 +178,7 @@ class Decoder(abc.ABC):
 
     def _one_of(self, scorers: dict[Any, Any], name: str, own: Any) -> Any:
         """Return the shared scorer of a kind; the first generator's own becomes the shared one."""
-        return scorers.setdefault((name, self.config.compile), own)
-
-    def compile_seconds(self) -> float:
-        """Return the seconds of compilation so far, which are not part of the decoding time."""
-        return self.engine.compiling.seconds
+        return scorers.setdefault(name, own)
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -192,7 +193,8 @@ class Decoder(abc.ABC):
         """Decode one batch.
 
         Args:
-            sample: fairseq's batch, with ``net_input``.
+            sample: fairseq's batch, with ``net_input``; and with ``drafts``, if there are earlier
+                outputs of its sentences: B lists of tokens, empty ones where there is none.
             prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
             constraints: refused.
             bos_token: the decoder's first input, ``</s>`` by default.
@@ -218,11 +220,15 @@ class Decoder(abc.ABC):
         """Decode one batch; see ``decode``."""
         net_input = sample["net_input"]
         rows = self._make_rows(net_input, prefix_tokens)
+        for row, given in zip(rows, sample.get("drafts", ()), strict=False):
+            row.given = given
+        if any(row.given for row in rows):
+            refuse_drafts(self, self.config)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
         prepared = self._prepare(rows, net_input, rules)
-        compiling, begin = self.compile_seconds(), time.perf_counter()
+        begin = time.perf_counter()
         hypos = self._decode(net_input, rows, rules, prepared)
-        seconds = time.perf_counter() - begin - (self.compile_seconds() - compiling)
+        seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:
@@ -306,8 +312,16 @@ class ParallelDecoder(Decoder):
     def _prepare(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> Drafter:
-        """Make the drafter."""
-        return self.make_drafter(rows, net_input, rules)
+        """Make the drafter, with earlier outputs before its drafts if there are any."""
+        drafter = self.make_drafter(rows, net_input, rules)
+        if any(row.given for row in rows):
+            drafter = GivenDrafter(drafter, rows, self.eos)
+        return drafter
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether it accepts the verifier's own tokens only, each as soon as it is drafted."""
+        return self.lossless and type(self.acceptance()) is ExactMatch
 
     def _decode(
         self,
@@ -331,6 +345,25 @@ class ParallelDecoder(Decoder):
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
+
+
+def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
+    """Refuse earlier outputs as drafts where they could change an output, or would not be read.
+
+    Args:
+        decoder: a Decoder, or another generator of fairseq's.
+        config: its options.
+
+    Raises:
+        UsageError: the decoder does not write greedy's output by verifying.
+    """
+    if getattr(decoder, "takes_drafts", False):
+        return
+    able = ", ".join(method.name for method in METHODS.values() if method.is_lossless_by_default)
+    raise UsageError(
+        f"--drafts needs a --decoding whose outputs no draft changes: {able}, without flags that "
+        f"accept or keep more than the model's own tokens; got --decoding {config.decoding}"
+    )
 
 
 def __getattr__(name: str) -> Any:

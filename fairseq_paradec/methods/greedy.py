@@ -48,7 +48,7 @@ class GreedyDecoder(ParallelDecoder):
         """Write many tokens a call in the native library if it can; else run the loop."""
         scorer = self.scorer
         at_once = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
-        if at_once and not self.record_tokens:
+        if at_once and not self.record_tokens and not any(row.given for row in rows):
             write_rows(scorer, rows, rules)
         else:
             super()._write(rows, rules, drafter)

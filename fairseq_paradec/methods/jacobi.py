@@ -75,7 +75,7 @@ class JacobiDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Take the predictions that are not final as the next iterate."""
-        self.sizes.observe(verdict.num_accepted)
+        self.sizes.observe(verdict.num_accepted, verdict.own)
         for b, guess in enumerate(self.guesses):
             guess.observe(verdict.choices[b], verdict.num_committed[b])
             self.passes[b] = 0 if verdict.num_committed[b] > 0 else self.passes[b] + 1

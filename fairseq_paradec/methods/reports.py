@@ -113,6 +113,8 @@ class Reports:
         decoded_by = provenance()
         for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
             record = self._record(row, hypo[0], verdict) | decoded_by
+            if row.given:
+                record["given"] = [p.given for p in row.passes]
             record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
             if self._files.get("stats"):
                 self._write("stats", record)

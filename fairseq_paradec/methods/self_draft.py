@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
-from ..decoding.loop import Proposal
+from ..decoding.loop import Proposal, Verdict
 from ..errors import option_error
 from ..row import Row
 from ..token_rules import TokenRules
@@ -70,7 +70,7 @@ class SelfDraftDecoder(AssistedDecoder):
 class SelfDrafter(AssistantDrafter):
     """Drafts on the verifier's cache, if both are native: see ``ChunkScorer.join``.
 
-    The loop then keeps what is committed, and picks rows; ``observe`` would keep as much.
+    The loop then keeps what is committed, and picks rows.
     """
 
     flag = "--path"
@@ -82,3 +82,10 @@ class SelfDrafter(AssistantDrafter):
         if self.scorer.joined:
             self.scorer.keep(lengths)
         return proposal
+
+    def observe(self, verdict: Verdict) -> None:
+        """Adapt the blocks; a cache of its own keeps the accepted tokens."""
+        if self.scorer.joined:
+            self.sizes.observe(verdict.num_accepted, verdict.own)
+        else:
+            super().observe(verdict)

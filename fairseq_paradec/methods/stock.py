@@ -70,7 +70,7 @@ class StockDecoder:
     def provenance(self) -> Record:
         """Return a record's fields of provenance; see docs/trace.md."""
         dtype = Engine().dtype_of(self.models[0])
-        return provenance(self.lossless, FAIRSEQ, dtype, False, self.models)
+        return provenance(self.lossless, FAIRSEQ, dtype, self.models)
 
     def decode(
         self,

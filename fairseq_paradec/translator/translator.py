@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from fairseq.data.encoders import TOKENIZER_REGISTRY
 
 from ..config import ALL
 from ..errors import UsageError, option_error
+from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
@@ -40,11 +42,17 @@ class Translation(NamedTuple):
         text: plain text; empty if there is a problem.
         score: fairseq's of the hypothesis; None if there is a problem.
         problem: why the line cannot be translated.
+        passes: runs of the decoder that it took part in.
+        accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
+        rejected: the draft's other tokens.
     """
 
     text: str
     score: float | None
     problem: str | None
+    passes: int = 0
+    accepted: int = 0
+    rejected: int = 0
 
 
 class Translator:
@@ -82,7 +90,7 @@ class Translator:
         for one in self.models:
             one.float().prepare_for_inference_(cfg)
             one.to(self.device)
-        self.tokenizer = self._build_tokenizer(pair)
+        self.tokenizer = self._build_tokenizer(self.folder.source)
         here = path.absolute()  # subword_nmt would read a name with a dash as a flag
         files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}
         bpe = self.folder.bpe
@@ -112,6 +120,7 @@ class Translator:
         batch_size: int = BATCH_SIZE,
         max_tokens: int = MAX_TOKENS,
         buffer_size: int = BUFFER_SIZE,
+        drafts: Iterable[str] | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, in their order, each as soon as those before are there.
@@ -121,11 +130,14 @@ class Translator:
             batch_size: sentences decoded together, at most; they are of like length.
             max_tokens: source tokens decoded together, at most, padding among them.
             buffer_size: lines that are sorted by length together.
+            drafts: for each line an earlier translation of it, or of one that is nearly the same;
+                an empty text: there is none. They change passes, and no output.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
         Raises:
-            UsageError: an option is wrong, or a line is no text.
+            UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
+                drafts than lines, or the decoder takes none.
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
         for name, size in sizes.items():
@@ -133,15 +145,49 @@ class Translator:
                 raise option_error(name, size, "a whole number from 1 up")
         generator = self.generator(options)
         left, first = iter(lines), 0
+        earlier = None if drafts is None else iter(drafts)
+        if earlier is not None:
+            refuse_drafts(generator, generator.config)
         while window := list(islice(left, buffer_size)):
             for line in window:
                 if not isinstance(line, str):
                     raise option_error("translate()", line, "a list of sentences")
-            yield from self._window(generator, window, first, batch_size, max_tokens)
+            given = None if earlier is None else self._drafts(earlier, len(window), first)
+            yield from self._window(generator, window, first, batch_size, max_tokens, given)
             first += len(window)
+        if earlier is not None and next(earlier, None) is not None:
+            raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
+
+    def _drafts(self, earlier: Iterator[str], count: int, first: int) -> list[list[int]]:
+        """Return the tokens of the next drafts; ``first``: the number of those before.
+
+        Raises:
+            UsageError: there are fewer, or one is no text.
+        """
+        texts = list(islice(earlier, count))
+        if len(texts) < count:
+            raise option_error(
+                "--drafts", f"{first + len(texts)} lines", "one for each line of text"
+            )
+        for text in texts:
+            if not isinstance(text, str):
+                raise option_error("--drafts", text, "a text for each line")
+        words = self.task.target_dictionary
+        return [
+            words.encode_line(
+                self.encode_output(text), add_if_not_exist=False, append_eos=False
+            ).tolist()
+            for text in texts
+        ]
 
     def _window(
-        self, generator: Any, lines: Sequence[str], first: int, batch_size: int, max_tokens: int
+        self,
+        generator: Any,
+        lines: Sequence[str],
+        first: int,
+        batch_size: int,
+        max_tokens: int,
+        drafts: Sequence[list[int]] | None,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
@@ -152,8 +198,12 @@ class Translator:
             places = [numbers[i] for i in batch["id"].tolist()]
             batch["id"] = torch.tensor(places) + first
             batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            given: list[list[int]] = [[] for _ in places]
+            if drafts is not None:
+                batch["drafts"] = given = [drafts[place] for place in places]
             hypos = self.task.inference_step(generator, self.models, batch)
-            found |= {place: self._decode(row[0]) for place, row in zip(places, hypos)}
+            rows = zip(places, hypos, given, strict=True)
+            found |= {place: self._decode(row[0], len(draft)) for place, row, draft in rows}
             while done in found:
                 yield found[done]
                 done += 1
@@ -176,29 +226,44 @@ class Translator:
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
-        line = line.strip()
-        line = line if self.tokenizer is None else self.tokenizer.encode(line)
-        if self.bpe is None:
-            return line
-        spread = re.sub(rf"\S{{{WORD},}}", lambda word: " ".join(word[0][:WORD]), line)
-        return self.bpe.encode(spread)
+        return _split(line, self.tokenizer, None if self.bpe is None else self.bpe.encode)
 
-    def _decode(self, hypo: dict[str, Any]) -> Translation:
-        """Return a hypothesis as plain text."""
+    def encode_output(self, line: str) -> str:
+        """Return the symbols of a line in the target language, as outputs have them.
+
+        A model may have split a word otherwise than its BPE does.
+        """
+        split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
+        return _split(line, self._target_tokenizer, split)
+
+    def _decode(self, hypo: dict[str, Any], drafted: int = 0) -> Translation:
+        """Return a hypothesis as plain text; ``drafted``: tokens of its draft."""
         if "problem" in hypo:
             return Translation("", None, hypo["problem"])
+        accepted = 0
+        if drafted > 0:
+            both = zip(hypo["num_accepted"], hypo["given"], strict=True)
+            accepted = sum(count for count, given in both if given)
         text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
         text = text if self.bpe is None else self.bpe.decode(text)
         text = text if self.tokenizer is None else self.tokenizer.decode(text)
-        return Translation(text, float(hypo["score"]), None)
+        left = max(0, drafted + 1 - accepted) if drafted > 0 else 0
+        score, passes = float(hypo["score"]), int(hypo.get("steps", 0))
+        return Translation(text, score, None, passes, accepted, left)
 
-    def _build_tokenizer(self, pair: dict[str, str]) -> Any:
-        """Build the folder's tokenizer; None: it has none."""
+    @cached_property
+    def _target_tokenizer(self) -> Any:
+        """The folder's tokenizer for texts in the target language."""
+        return self._build_tokenizer(self.folder.target)
+
+    def _build_tokenizer(self, language: str) -> Any:
+        """Build the folder's tokenizer for texts in a language; None: it has none."""
         name = self.folder.tokenizer
         if name is None:
             return None
         if name not in TOKENIZER_REGISTRY:
             raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
+        pair = {"source_lang": language, "target_lang": self.folder.target}
         return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
 
     def generator(self, options: dict[str, Any]) -> Any:
@@ -226,3 +291,12 @@ class Translator:
         except UsageError:
             return "auto"
         return decoding
+
+
+def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
+    """Tokenise a line and split its words; None: no such step."""
+    line = line.strip()
+    line = line if tokenizer is None else tokenizer.encode(line)
+    if bpe is None:
+        return line
+    return bpe(re.sub(rf"\S{{{WORD},}}", lambda word: " ".join(word[0][:WORD]), line))

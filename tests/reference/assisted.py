@@ -5,6 +5,7 @@ every pass one of the verifier.
 """
 
 import math
+from collections.abc import Sequence
 
 from .gad import Result, Verify, accept
 from .greedy import Rules
@@ -24,17 +25,25 @@ def assisted(
     result = Result()
     y, size = result.tokens, block_size
     while rules.eos not in y:
-        start = len(y)
-        drafted: list[int] = []
-        sure = 1.0
-        while len(drafted) < size and start + len(drafted) < rules.max_len:
-            position = start + len(drafted)
-            scores = rules.apply(draft([*y, *drafted])[-1], position)
-            drafted.append(int(scores.argmax()))
-            sure *= math.exp(float(scores.max()))
-            if drafted[-1] == rules.eos or sure < draft_confidence:
-                break
+        drafted = said(draft, rules, y, size, draft_confidence)
         accepted = accept(result, verify, drafted, rules, accept_topk, accept_margin)
         if adaptive_block:
             size = min(block_size, accepted + 2)
     return result
+
+
+def said(
+    draft: Verify, rules: Rules, y: Sequence[int], size: int, draft_confidence: float
+) -> list[int]:
+    """What the drafter says behind `y`, token by token."""
+    start = len(y)
+    drafted: list[int] = []
+    sure = 1.0
+    while len(drafted) < size and start + len(drafted) < rules.max_len:
+        position = start + len(drafted)
+        scores = rules.apply(draft([*y, *drafted])[-1], position)
+        drafted.append(int(scores.argmax()))
+        sure *= math.exp(float(scores.max()))
+        if drafted[-1] == rules.eos or sure < draft_confidence:
+            break
+    return drafted

@@ -16,7 +16,7 @@ import torch
 from fairseq import utils
 from reference.greedy import stock_greedy
 
-from support import assisted, blockwise, exact, gad, multiword
+from support import assisted, blockwise, earlier, exact, gad, multiword
 from support.builders import VARIANTS, Limits, batch, built, collate, lend, source_rows
 from support.pairwise import Row
 
@@ -29,12 +29,14 @@ class Case:
         family: which twin it has.
         drafter: of GAD a kind of drafter or a script, of blockwise the layer of its heads.
         exact: whether fairseq's greedy output is promised.
+        given: what earlier outputs are drafted, of earlier.KINDS; empty: there are none.
     """
 
     flags: tuple[tuple[str, Any], ...]
     family: str = "jacobi"
     drafter: str = ""
     exact: bool = True
+    given: str = ""
 
     @property
     def method(self) -> str:
@@ -42,13 +44,18 @@ class Case:
 
     def __str__(self) -> str:
         words = [str(value) for _, value in self.flags]
-        return "-".join([*words, *([self.drafter] if self.drafter else [])])
+        return "-".join([*words, *filter(None, (self.drafter, self.given))])
 
 
 def case(
-    decoding: str, family: str = "jacobi", drafter: str = "", exact: bool = True, **flags: Any
+    decoding: str,
+    family: str = "jacobi",
+    drafter: str = "",
+    exact: bool = True,
+    given: str = "",
+    **flags: Any,
 ):
-    return Case((("decoding", decoding), *flags.items()), family, drafter, exact)
+    return Case((("decoding", decoding), *flags.items()), family, drafter, exact, given)
 
 
 CASES = [
@@ -111,6 +118,18 @@ CASES = [
         case("multiword_beam", "multiword", order, exact=False, beam=beam)
         for order, beam in (("ibdecoder", 1), ("imdecoder", 3), ("sa-3", 2), ("transformer_r2l", 5))
     ),
+    *(case("greedy", given=kind) for kind in earlier.KINDS),
+    case("assisted", "assisted", "noisy", given="near"),
+    case("assisted", "assisted", "noisy", given="mixed", adaptive_block=True),
+    case("assisted", "assisted", "noisy", given="mixed", block_size=8, draft_tree=16),
+    case("self_draft", "self", given="mixed"),
+    case("self_draft", "self", given="near", block_size=3),
+    case("gad", "gad", "noisy", given="mixed"),
+    case("blockwise", "blockwise", "dense", given="mixed"),
+    case("blockwise", "blockwise", "per_head", given="near", draft_tree=16),
+    case("pgj", given="mixed", block_size=5, jacobi_window="sliding", adaptive_block=True),
+    case("pj", given="near"),
+    case("hgj", given="random", block_size=3, hybrid_length=7, jacobi_init="ngram"),
 ]
 
 LIMITS = {
@@ -256,6 +275,9 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
     if chosen.family not in ("nat", "multiword"):
         setting.exact = stock(setting)
     greedy = exact.outputs_of(sample, setting.exact) if setting.exact else {}
+    if chosen.given:
+        outputs = [hypo["tokens"].tolist() for hypo in setting.exact]
+        sample["drafts"] = earlier.drafts(chosen.given, outputs, size)
     if chosen.family == "gad":
         flags["drafter_path"] = given.path
         if chosen.drafter not in gad.KINDS:

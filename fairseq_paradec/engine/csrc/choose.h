@@ -22,7 +22,7 @@ struct Choices {
     int64_t* best;          // N x count, the best tokens, the best first
     float* score;           // N x count, their log-probabilities, or unnormalised scores
     float* drafted_score;
-    int64_t* drafted_rank;  // N, the number of tokens that score higher than the drafted one
+    int64_t* drafted_rank;  // N, the number of tokens that score higher than the drafted one; null: not wanted
     int normalised;         // whether scores are log-probabilities
     int count;              // tokens of `best`
 };
@@ -116,12 +116,14 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (to.drafted != nullptr) {
         const int64_t token = to.drafted[i];
         const float score = token < count ? y[token] : -INFINITY;
-        vint lower{};  // -1 for each
-        for (int v = 0; v < width; v += LANES) lower += load(y + v) > splat(score);
-        int64_t higher = 0;
-        for (int j = 0; j < LANES; ++j) higher -= lower[j];
         to.drafted_score[i] = score - offset;
-        to.drafted_rank[i] = higher;
+        if (to.drafted_rank != nullptr) {
+            vint lower{};  // -1 for each
+            for (int v = 0; v < width; v += LANES) lower += load(y + v) > splat(score);
+            int64_t higher = 0;
+            for (int j = 0; j < LANES; ++j) higher -= lower[j];
+            to.drafted_rank[i] = higher;
+        }
     }
     if (to.count > 1) {
         const size_t at = (size_t)i * to.count;

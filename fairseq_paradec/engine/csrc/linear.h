@@ -62,6 +62,21 @@ Memory<T> allocate(size_t count) {
     return Memory<T>((T*)memory);
 }
 
+// Memory that is kept for later calls; what it holds is undefined.
+struct Room {
+    Memory<float> memory;
+    size_t size = 0;
+    float* of(size_t count) {
+        if (count > size) {
+            void* more = std::aligned_alloc(PANEL_ALIGN, (count * sizeof(float) + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN);
+            if (more == nullptr) throw std::bad_alloc();
+            memory.reset((float*)more);
+            size = count;
+        }
+        return memory.get();
+    }
+};
+
 struct Linear {
     int outputs = 0, inputs = 0, panels = 0, grouped = 0;  // grouped: inputs, in whole groups
     Form form = Form::fp32;

@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "beam.h"
+#include "search.h"
 #include "write.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -42,7 +42,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 1;
+constexpr int32_t VERSION = 2;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -74,7 +74,10 @@ std::string layout() {
            AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
            AT(Step, token_scores) + AT(Step, end_scores) +
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
-           AT(Extended, word_scores);
+           AT(Extended, word_scores) +
+           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) + AT(Search, start) +
+           AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
+           AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores);
 }
 
 }  // namespace
@@ -217,6 +220,14 @@ API int paradec_write(const Stack* stack, const Linear* projection, const Rules*
 API int paradec_extend(const Step* step, const Extended* ended, const Extended* alive) try {
     extend(*step, *ended, *alive);
     return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Search a batch whose source has been put. Returns 2 if a word has no vector.
+API int paradec_search(const Stack* stack, const Linear* projection, const Rules* rules, const Search* to,
+                       const Store* source, int threads) try {
+    return search(*stack, *projection, *rules, *to, *source, working(threads)) ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }

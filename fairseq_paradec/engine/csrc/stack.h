@@ -67,6 +67,7 @@ struct Workspace {
     std::vector<Token> tokens;
     std::vector<int32_t> paths;  // of the tokens of a tree, each as long as it can be
     std::vector<float> states, normed, wide, mixed, scores, logits;
+    Room keys, values;  // of a search
     Inputs inputs;
 };
 
@@ -210,6 +211,16 @@ inline void copy_slots(const Stack& stack, const Store& store, int to_row, int t
             std::memcpy(store.keys + target, store.keys + origin, bytes);
             std::memcpy(store.values + target, store.values + origin, bytes);
         }
+    }
+}
+
+// Copy all slots of a store to a larger one.
+inline void copy_store(const Stack& stack, const Store& to, const Store& from) {
+    const size_t count = (size_t)from.slots * stack.head_size, rows = (size_t)from.layers * from.rows * stack.heads;
+    for (size_t row = 0; row < rows; ++row) {
+        const size_t target = row * to.slots * stack.head_size, origin = row * count;
+        std::memcpy(to.keys + target, from.keys + origin, count * sizeof(float));
+        std::memcpy(to.values + target, from.values + origin, count * sizeof(float));
     }
 }
 

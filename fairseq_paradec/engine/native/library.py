@@ -192,9 +192,30 @@ class Extended(ctypes.Structure):
     ]
 
 
+class Search(ctypes.Structure):
+    """A beam search of a batch; see ``Search`` in csrc/search.h."""
+
+    _fields_ = [
+        ("sentences", c_int),
+        ("beam", c_int),
+        ("candidates", c_int),
+        ("start", c_int64),
+        ("limits", c_void_p),
+        ("most", c_int),
+        ("bits", c_void_p),
+        ("forced", c_void_p),
+        ("passes", c_void_p),
+        ("counts", c_void_p),
+        ("lengths", c_void_p),
+        ("totals", c_void_p),
+        ("words", c_void_p),
+        ("scores", c_void_p),
+    ]
+
+
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
-STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended)
-VERSION = 1
+STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search)
+VERSION = 2
 
 
 class MapOf(enum.IntEnum):
@@ -243,6 +264,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_write": (c_int, [c_void_p] * 7 + [c_int]),
     "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_extend": (c_int, [c_void_p] * 3),
+    "paradec_search": (c_int, [c_void_p] * 5 + [c_int]),
 }
 
 

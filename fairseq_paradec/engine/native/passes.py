@@ -54,10 +54,7 @@ class NativeCache:
         rows: of each row, its place.
         source_rows: of each row, its source's place.
         lengths: of each row, how many tokens are cached.
-        compiled: False.
     """
-
-    compiled = False
 
     def __init__(
         self,
@@ -135,9 +132,9 @@ class NativeCache:
             library().paradec_move(
                 self._stack.address,
                 ctypes.byref(self.store),
-                _array([self.rows[row] for row in rows]),
-                _array(to),
-                _array(of),
+                array_of([self.rows[row] for row in rows]),
+                array_of(to),
+                array_of(of),
                 len(found),
             )
         self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
@@ -173,8 +170,8 @@ class NativeCache:
             library().paradec_copy(
                 self._stack.address,
                 ctypes.byref(self.store),
-                _array(list(copies)),
-                _array(list(copies.values())),
+                array_of(list(copies)),
+                array_of(list(copies.values())),
                 len(copies),
                 max(self.lengths),
             )
@@ -237,7 +234,7 @@ def native_pass(
     cache.make_room(width)
     tokens = tokens.contiguous()
     # Arrays and tensors live until the library has read what the chunk points to.
-    starts, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
+    starts, own, source = array_of(cache.lengths), array_of(cache.rows), array_of(cache.source_rows)
     chunk = Chunk(
         rows=batch,
         width=width,
@@ -258,7 +255,7 @@ def native_pass(
         reach = max(n - base for n, base in zip(cache.lengths, mask.bases, strict=True))
         assert reach + width <= mask.sees.size(2), "the chunk ends behind the tree's mask"
         assert mask.depths.dtype == torch.int32
-        bases, sees, depths = _array(mask.bases), mask.sees.contiguous(), mask.depths.contiguous()
+        bases, sees, depths = array_of(mask.bases), mask.sees.contiguous(), mask.depths.contiguous()
         chunk.bases, chunk.depths = addressof(bases), depths.data_ptr()
         chunk.sees, chunk.tree = sees.data_ptr(), sees.size(2)
     stack = weights.stack
@@ -301,7 +298,7 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
     return torch.zeros_like(states).scatter_(1, order[:, :, None].expand_as(states), states)
 
 
-def _array(numbers: Sequence[int]) -> Any:
+def array_of(numbers: Sequence[int]) -> Any:
     """Make an array of 32-bit numbers."""
     return (ctypes.c_int32 * len(numbers))(*numbers)
 
@@ -317,11 +314,11 @@ def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> 
         states.data_ptr(),
         torch.get_num_threads(),
     )
-    _check_pass(status)
+    check_pass(status)
     return states if stack.dim == stack.stride else states[..., : stack.dim]
 
 
-def _check_pass(status: int) -> None:
+def check_pass(status: int) -> None:
     """Raise the error of a pass that failed."""
     if status == 2:
         raise IndexError("a token is not in the model's vocabulary, or has no slot in the cache")
@@ -344,7 +341,8 @@ def native_choose(
         at: the positions.
         draft: B×K drafted tokens, or None.
         normalised: return log-probabilities; else the scores as they are.
-        count: return so many of the best tokens, B×R×N; see ``Positions.candidates``.
+        count: return so many of the best tokens, B×R×N, and no ranks; see
+            ``Positions.candidates``.
     """
     batch, width, dim = hidden.shape
     limits = at.limits(width)
@@ -353,16 +351,18 @@ def native_choose(
     tokens, scores = torch.empty(shape, dtype=torch.long), torch.empty(shape)
     to = Choices(best=tokens.data_ptr(), score=scores.data_ptr(), normalised=normalised)
     to.count = count or 1
-    bits, forced = _bits(limits), limits.forced
+    bits, forced = bits_of(limits), limits.forced
     to.limits, to.forced = address_of(bits), address_of(forced)
     drafted = drafted_scores = ranks = None
     if draft is not None:
         drafted = torch.full((batch, width), at.rules.pad)
         drafted[:, : draft.size(1)] = draft
-        drafted_scores, ranks = torch.empty(batch, width), torch.empty_like(drafted)
+        drafted_scores = torch.empty(batch, width)
         to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
-        to.drafted_rank = ranks.data_ptr()
-    own = _rules(at.rules)
+        if count is None:
+            ranks = torch.empty_like(drafted)
+            to.drafted_rank = ranks.data_ptr()
+    own = rules_of(at.rules)
     check(
         library().paradec_choose(
             linear.address,
@@ -374,10 +374,11 @@ def native_choose(
             torch.get_num_threads(),
         )
     )
-    if draft is None or drafted_scores is None or ranks is None:
+    if draft is None or drafted_scores is None:
         return Scored(tokens, scores)
     last = draft.size(1)
-    return Scored(tokens, scores, drafted_scores[:, :last], ranks[:, :last])
+    ranked = None if ranks is None else ranks[:, :last]
+    return Scored(tokens, scores, drafted_scores[:, :last], ranked)
 
 
 def native_write(
@@ -394,13 +395,17 @@ def native_write(
     batch, width, most = len(new), max(map(len, new)), max(counts)
     cache.make_room(width + max(most - 1, 0))  # the last written token is not read
     limits = at.limits(most)
-    bits, forced = _bits(limits), limits.forced
+    bits, forced = bits_of(limits), limits.forced
     # Arrays and tensors live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
     for b, one in enumerate(new):
         chunk_tokens[b * width : b * width + len(one)] = list(one)
-    lengths, own, source = _array(cache.lengths), _array(cache.rows), _array(cache.source_rows)
-    read, wanted, written = _array(list(map(len, new))), _array(counts), _array([0] * batch)
+    lengths, own, source = (
+        array_of(cache.lengths),
+        array_of(cache.rows),
+        array_of(cache.source_rows),
+    )
+    read, wanted, written = array_of(list(map(len, new))), array_of(counts), array_of([0] * batch)
     tokens = (ctypes.c_int64 * (batch * most))()
     scores = (ctypes.c_float * (batch * most))()
     chunk = Chunk(
@@ -423,11 +428,11 @@ def native_write(
         scores=addressof(scores),
         written=addressof(written),
     )
-    _check_pass(
+    check_pass(
         library().paradec_write(
             weights.stack.address,
             linear.address,
-            ctypes.byref(_rules(at.rules)),
+            ctypes.byref(rules_of(at.rules)),
             ctypes.byref(to),
             ctypes.byref(chunk),
             ctypes.byref(cache.store),
@@ -440,7 +445,7 @@ def native_write(
     return [tokens[span] for span in spans], [scores[span] for span in spans]
 
 
-def _rules(rules: TokenRules) -> Rules:
+def rules_of(rules: TokenRules) -> Rules:
     """Return rules as the library reads them, while ``rules`` lives."""
     return Rules(
         pad=rules.pad,
@@ -453,7 +458,7 @@ def _rules(rules: TokenRules) -> Rules:
     )
 
 
-def _bits(limits: Limits) -> Tensor | None:
+def bits_of(limits: Limits) -> Tensor | None:
     """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
     bits = None
     for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):

@@ -137,7 +137,7 @@ def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
     """
 
     def engine(system: dict[str, Any]) -> str:
-        compiled = " compiled" if system["compiled"] else ""
+        compiled = " compiled" if system.get("compiled") else ""  # by earlier versions
         return f"{system['engine']} {system['engine_dtype']}{compiled}"
 
     own = [s["promise"] != "peer" and s["label"] not in (BEAM, GREEDY) for s in systems]

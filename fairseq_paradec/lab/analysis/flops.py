@@ -2,8 +2,8 @@
 
 Counted are the multiply-adds of matrix products, two operations each: linear maps and the two
 products of attention, as torch.utils.flop_counter counts them. Not counted: embeddings, norms,
-softmax, activations and biases. Sentences are counted one by one, without the padding of batches or
-of ``--compile``. ``training_flops.py`` counts training.
+softmax, activations and biases. Sentences are counted one by one, without the padding of batches.
+``training_flops.py`` counts training.
 
 Sources: santilli2023, Tables 3 and 5, appendix C (its script assumes 512 tokens per sentence; here
 lengths are real).

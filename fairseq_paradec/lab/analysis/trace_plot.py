@@ -31,6 +31,7 @@ from .trace_view import (
     BIFURCATION,
     BONUS,
     DISCARDED,
+    GIVEN,
     MEANINGS,
     ORIGINS,
     PENDING,
@@ -40,14 +41,20 @@ from .trace_view import (
 )
 
 #: Colours of the origins of committed tokens, distinct for colour-blind readers (Okabe and Ito).
-COLOURS = {ACCEPTED: "#56b4e9", RESCUED: "#0072b2", BIFURCATION: "#d55e00", BONUS: "#009e73"}
+COLOURS = {
+    ACCEPTED: "#56b4e9",
+    GIVEN: "#cc79a7",
+    RESCUED: "#0072b2",
+    BIFURCATION: "#d55e00",
+    BONUS: "#009e73",
+}
 #: Other cells, pale.
 PALE = {PREVIOUS: "#f7f0d4", DISCARDED: "#dfdfdf", PENDING: "#cde6ea"}
 NOTHING = "#ffffff"
 #: Colours of directions, by name.
 DIRECTIONS = ("#00876c", "#a8558a", "#b8860b", "#5c6bc0")
 #: Marks of cells besides the colour.
-MARKS = {RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
+MARKS = {GIVEN: "=", RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
 
 #: Inches: margin; largest sizes of all matrices together and of a cell; gap between strips.
 MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.32, 0.2), 0.3

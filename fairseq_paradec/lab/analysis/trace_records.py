@@ -14,6 +14,7 @@ from .trace_view import (
     BONUS,
     DISCARDED,
     EOS,
+    GIVEN,
     OPEN,
     PENDING,
     PREVIOUS,
@@ -203,7 +204,8 @@ def _draft_cells(
         if i < accepted and i >= count:
             state = PENDING
         elif i < accepted:
-            state = RESCUED if i < len(verifier) and verifier[i] != token else ACCEPTED
+            state = GIVEN if entry.get("given") is True else ACCEPTED
+            state = RESCUED if i < len(verifier) and verifier[i] != token else state
         else:
             state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
         cells.append(

@@ -19,6 +19,7 @@ from .trace_view import (
     BONUS,
     DISCARDED,
     EOS,
+    GIVEN,
     MEANINGS,
     OPEN,
     PENDING,
@@ -34,6 +35,7 @@ MOST_BEFORE, BEFORE = 100, 12
 
 #: Marks around a token, on pages and where there is no colour.
 MARKS = {
+    GIVEN: ("=", ""),
     RESCUED: ("*", "*"),
     BIFURCATION: ("[", "]"),
     BONUS: ("+", ""),
@@ -42,9 +44,11 @@ MARKS = {
     OPEN: ("·", ""),
 }
 
-#: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan.
+#: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan;
+#: black on magenta.
 STYLES = {
     PREVIOUS: "30;43",
+    GIVEN: "30;45",
     RESCUED: "97;44",
     BIFURCATION: "97;41",
     BONUS: "32",

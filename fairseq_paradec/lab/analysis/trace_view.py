@@ -15,7 +15,7 @@ from .blocks import METHOD, block_sizes
 
 EOS = "</s>"
 
-PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
+PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN, GIVEN = (
     "previous",
     "accepted",
     "rescued",
@@ -24,12 +24,14 @@ PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN = (
     "discarded",
     "pending",
     "open",
+    "given",
 )
 
 #: The meaning of each state of a token.
 MEANINGS = {
     PREVIOUS: "committed by earlier passes",
     ACCEPTED: "drafted and accepted",
+    GIVEN: "accepted from an earlier translation",
     RESCUED: "accepted, though not the verifier's first choice",
     BIFURCATION: "first rejected draft (D), the verifier's token in its place (V)",
     BONUS: "committed where nothing was drafted",
@@ -41,6 +43,7 @@ MEANINGS = {
 #: The origin of a token of the output, by its state in the pass that committed it.
 ORIGINS = {
     ACCEPTED: "drafted and accepted",
+    GIVEN: MEANINGS[GIVEN],
     RESCUED: MEANINGS[RESCUED],
     BIFURCATION: "the verifier's own, in the place of a rejected draft",
     BONUS: "the model's own, where nothing was drafted",
@@ -158,8 +161,8 @@ class Sentence:
 
     @property
     def accepted(self) -> int:
-        """The number of accepted drafted tokens, including rescued ones."""
-        return sum(origin.by == ACCEPTED for origin in self.origins) + self.rescued
+        """The number of accepted drafted tokens, including rescued and given ones."""
+        return sum(one.by in (ACCEPTED, GIVEN) for one in self.origins) + self.rescued
 
     @property
     def tokens_per_pass(self) -> float:

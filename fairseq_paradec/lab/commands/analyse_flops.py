@@ -223,7 +223,7 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     notes = [
         "GFLOP of a sentence, MFLOP of a token of the output (</s> counted): multiply-adds of "
         "matrix products, two operations each, as torch counts them; no embeddings, norms or "
-        "softmax. Batch 1, real lengths; without what --compile adds.",
+        "softmax. Batch 1, real lengths.",
         "encoder: with keys and values of the source. drafter: the whole drafter, or heads and "
         "their projections. x greedy: over greedy search with --path, for the same outputs.",
     ]

@@ -13,11 +13,21 @@ import sys
 from pathlib import Path
 
 from ...errors import option_error
-from ..analysis import result_pages
+from ..analysis import result_pages, summary_page
 from ..measure import documents
 
 # The contents of RESULTS.md.
 SUMMARY = "summary.json"
+
+# The list of the results' pages, which a repository's view shows with their folder.
+INDEX = "README.md"
+
+# Parts of other pages, beside the summary: the page, the part's mark, what renders it.
+PARTS = (
+    ("README.md", "decoders", summary_page.first_table),
+    ("docs/exactness.md", "counts", summary_page.counts),
+    ("docs/experiments.md", "targets", summary_page.targets),
+)
 
 # Endings of a result's picture.
 PICTURES = (".png", ".svg")
@@ -27,7 +37,9 @@ DIFF_LINES = 20
 
 
 def render(folder: Path, out: Path) -> dict[Path, str]:
-    """Return all pages: the summary, and one beside each JSON file of a folder.
+    """Return all pages: the summary, one beside each JSON file of a folder, and their list.
+
+    ``PARTS`` of other pages are rendered, too.
 
     Args:
         folder: the results, ``*.json``; without ``summary.json`` the summary has links alone.
@@ -51,7 +63,12 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
     chosen = folder / SUMMARY
     content = json.loads(chosen.read_text(encoding="utf-8")) if chosen.is_file() else {}
     address = Path(os.path.relpath(folder, out.parent)).as_posix()
-    return {out: result_pages.summary(content, found, address), **pages}
+    pages[folder / INDEX] = result_pages.index(found)
+    for name, part, text in PARTS:
+        page = out.parent / name
+        if content and page.is_file():
+            pages[page] = summary_page.fill(page.read_text("utf-8"), part, text(content, found))
+    return {out: summary_page.summary(content, found, address), **pages}
 
 
 def check(page: Path, text: str) -> bool:

@@ -135,7 +135,7 @@ def make_ways(
     for name in dict.fromkeys(args.engines.split(",")):
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
-        common |= {"compile": engine.compile} | limits
+        common |= limits
         greedy = build(pair.task, [pair.model], decoding=GREEDY, **common)
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))

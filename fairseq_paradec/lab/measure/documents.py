@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import UsageError, option_error
 from ..analysis import benchmark_tables, pass_costs
-from ..analysis.promises import PROVENANCE
+from ..analysis.promises import EARLIER, PROVENANCE
 
 # Schemas of the JSON files: a table; BENCHMARK and PASSES hold several tables and raw samples.
 SCHEMA = "fairseq_paradec.table"
@@ -261,7 +261,7 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if not all(row.keys() >= set(PROVENANCE) for row in rows):
         return list(rows)
     return [
-        {k: v for k, v in row.items() if k not in PROVENANCE}
+        {k: v for k, v in row.items() if k not in (*PROVENANCE, *EARLIER)}
         | {"engine": f"{row['engine']} {row['engine_dtype']}"}
         for row in rows
     ]

@@ -72,7 +72,7 @@ class Peer(abc.ABC):
 
     def provenance(self) -> Mapping[str, Any]:
         """Return how batches are decoded, as docs/trace.md describes it."""
-        return provenance(False, self.engine, self.dtype, False, self.models)
+        return provenance(False, self.engine, self.dtype, self.models)
 
 
 class CTranslate2System(Peer):

@@ -78,6 +78,4 @@ def candidates(
                     found.append(Candidate(label, given, RELAXED))
                 continue
             found.append(Candidate(label, given))
-            if config.compile:
-                found.append(Candidate(f"{label} --compile", replace(given, compile=True)))
     return found

@@ -69,6 +69,11 @@ class AutoFastDecoder(MeasuringDecoder):
     ) -> list[list[dict[str, Any]]]:
         """Decode with the candidate of the batch's bin; measure if the bin has none yet."""
         where = bin_of(row.source for row in rows)
+        if any(row.given for row in rows):  # what they take says nothing about other batches
+            if where not in self._choices:
+                self._look_up(where, rules.device)
+            self._chosen = self._choices.get(where, GREEDY)
+            return self._decode_by(self._chosen, net_input, rows, rules)
         if where not in self._choices:
             self._look_up(where, rules.device)
         self._chosen = self._choices.get(where)
@@ -77,12 +82,17 @@ class AutoFastDecoder(MeasuringDecoder):
             if self._trials[where].is_done:
                 self._settle(where, self._trials[where])
             return hypos
-        begin, compiling = self._now(rules.device), self.compile_seconds()
+        begin = self._now(rules.device)
         hypos = self._decode_by(self._chosen, net_input, rows, rules)
         if self.quality[self._chosen] == LOSSLESS and self.lossless:
-            taken = self._now(rules.device) - begin - (self.compile_seconds() - compiling)
+            taken = self._now(rules.device) - begin
             self._keep_watch(where, self._chosen, taken, greedy_passes(rows))
         return hypos
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether its candidates are all lossless."""
+        return self.lossless
 
     def _keep_watch(self, where: Bin, label: str, seconds: float, passes: int) -> None:
         """Return the bin to greedy search if the choice is slower.
@@ -116,8 +126,8 @@ class AutoFastDecoder(MeasuringDecoder):
         chosen = self._generator(self._chosen or GREEDY)
         if isinstance(chosen, StockDecoder):
             dtype = Engine().dtype_of(self.models[0])
-            return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype, "compiled": False}
-        return decoded_by | {"compiled": chosen.scorer.compiled}
+            return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype}
+        return decoded_by
 
     # ---- deciding ------------------------------------------------------------------------------
 
@@ -140,10 +150,8 @@ class AutoFastDecoder(MeasuringDecoder):
     def _key(self, device: torch.device) -> dict[str, Any]:
         """Return the key of the measurements: machine, models, drafter and flags."""
         helper = self.drafter if self.drafter is not None else self.heads
-        names = ("compile", "engine_dtype")
-        flags: dict[str, Any] = {name: getattr(self.config, name) for name in names}
         native = self.scorer.native
-        flags["engine"] = NATIVE if native else TORCH
+        flags = {"engine_dtype": self.config.engine_dtype, "engine": NATIVE if native else TORCH}
         built = Path(library()._name).stem if native else None  # says the instruction set, too
         return {
             "machine": this_machine(device) | {"library": built},

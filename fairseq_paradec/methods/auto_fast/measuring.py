@@ -18,7 +18,7 @@ from ...token_rules import TokenRules
 from ..base import Context, Decoder
 from ..build import build_decoder
 from .candidates import GREEDY, LOSSLESS, Drafter, candidates
-from .choose import LATER_LIMITS, Trial
+from .choose import Trial
 from .profile import Bin
 from .ties import gap, tie_gap
 
@@ -80,12 +80,6 @@ class MeasuringDecoder(Decoder):
             self._generators[label] = built
         return self._generators[label]
 
-    def compile_seconds(self) -> float:
-        """Return the seconds of compilation so far, with those of the candidates."""
-        engines = (getattr(built, "engine", None) for built in self._generators.values())
-        others = (engine.compiling.seconds for engine in engines if engine is not None)
-        return super().compile_seconds() + sum(others)
-
     def _decode_by(
         self, label: str, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
@@ -101,10 +95,7 @@ class MeasuringDecoder(Decoder):
         """Decode one batch with every running candidate; return greedy search's output."""
         trial = self._trials.get(where)
         if trial is None:
-            plain = [c.label for c in self.candidates.values() if not c.config.compile]
-            if self.config.compile:
-                plain.append(f"{GREEDY} --compile")
-            trial = self._trials[where] = Trial(self._not_excluded(plain))
+            trial = self._trials[where] = Trial(self._not_excluded(list(self.candidates)))
         labels = list(dict.fromkeys((GREEDY, *trial.running)))
         self._warm_up(labels, net_input, rows, rules)
         labels = self._not_excluded(labels)
@@ -114,9 +105,9 @@ class MeasuringDecoder(Decoder):
         }
         seconds, hypos = {}, {}
         for label in labels:
-            compiling, begin = self.compile_seconds(), self._now(rules.device)
+            begin = self._now(rules.device)
             hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
-            seconds[label] = self._now(rules.device) - begin - (self.compile_seconds() - compiling)
+            seconds[label] = self._now(rules.device) - begin
         trial.add(seconds, hypos, greedy_passes(rows))
         for label in labels:
             if self.quality[label] == LOSSLESS:
@@ -175,7 +166,7 @@ class MeasuringDecoder(Decoder):
 
     def _exclude(self, label: str) -> None:
         """Exclude a candidate from all bins."""
-        self._excluded |= {label, f"{label} --compile"}
+        self._excluded.add(label)
         for trial in self._trials.values():
             trial.running = self._not_excluded(trial.running)
 
@@ -184,16 +175,8 @@ class MeasuringDecoder(Decoder):
         return [label for label in labels if label not in self._excluded]
 
     def _drop(self, trial: Trial) -> None:
-        """Drop slow candidates; then add the compiled variants of the best two."""
-        exact = [one for one in trial.running if self.quality[one] == LOSSLESS]
-        trial.drop(exact)
-        if self.config.compile and trial.batches == LATER_LIMITS[0][0]:
-            left = [one for one in exact if one in trial.running and GREEDY not in one.split()]
-            compiled = [f"{one} --compile" for one in sorted(left, key=trial.median)[:2]]
-            trial.running += self._not_excluded([one for one in compiled if one in self.candidates])
-            # They have no times yet; the bin is settled after they have.
-            for one in compiled:
-                trial.ratios.setdefault(one, [])
+        """Drop slow candidates."""
+        trial.drop([one for one in trial.running if self.quality[one] == LOSSLESS])
 
 
 def greedy_passes(rows: Sequence[Row]) -> int:

@@ -73,6 +73,10 @@ class SentencepiecePair:
         text = x[code.end() :] if code else x
         return " ".join([*before, *self.source.encode(text, out_type=str)])
 
+    def encode_target(self, x: str) -> str:
+        """Split a target into pieces, without the tokens that are no text."""
+        return " ".join(self.target.encode(x, out_type=str))
+
     def decode(self, x: str) -> str:
         """Join a target's pieces."""
         pieces = [one for one in x.split() if one not in self.dropped]

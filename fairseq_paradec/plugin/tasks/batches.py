@@ -18,7 +18,7 @@ from ...decoding.samples import select_rows
 from ...errors import nan_error, needs_error, option_error
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
-from .first_token import forced_prefix
+from .first_token import drafts_from_first, forced_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,8 @@ class EverySentence:
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch; rows that cannot be translated get an empty output and a warning.
 
-        Outputs begin with the model's first token, if it has one, and with the prefix.
+        Outputs begin with the model's first token, if it has one, and with the prefix. A batch may
+        have ``drafts``, earlier outputs of its sentences; see Decoder.decode.
         """
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
@@ -123,6 +124,9 @@ class EverySentence:
         prefix_tokens = forced_prefix(models, src_tokens, prefix_tokens, self.tgt_dict)
         if "id" not in sample and self._numbers is not None:
             sample = sample | {"id": self._numbers}
+        if "drafts" in sample:
+            drafts = drafts_from_first(models, sample["drafts"], self.tgt_dict)
+            sample = sample | {"drafts": drafts}
         problems = self._problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
         ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)

@@ -11,6 +11,34 @@ from torch import Tensor
 from ...errors import option_error
 
 
+def first_token(models: Sequence[Any], words: Any) -> int | None:
+    """Return the number of the token that the model's outputs begin with; None: it has none.
+
+    Raises:
+        UsageError: the target dictionary does not have it.
+    """
+    word = getattr(models[0], "first_target_token", None)
+    if word is None:
+        return None
+    token: int = words.index(word)
+    if token == words.unk():
+        raise option_error(
+            "--path",
+            f"a model whose outputs begin with {word}",
+            "one whose first token is in the target dictionary",
+        )
+    return token
+
+
+def drafts_from_first(
+    models: Sequence[Any], drafts: Sequence[Sequence[int]], words: Any
+) -> list[list[int]]:
+    """Put the model's first token before drafts of text, which does not have it."""
+    token = first_token(models, words)
+    before = [] if token is None else [token]
+    return [[*before, *draft] if draft and [*draft[:1]] != before else [*draft] for draft in drafts]
+
+
 def forced_prefix(
     models: Sequence[Any], src_tokens: Tensor, prefix_tokens: Tensor | None, words: Any
 ) -> Tensor | None:
@@ -25,16 +53,9 @@ def forced_prefix(
     Raises:
         UsageError: the target dictionary does not have the token.
     """
-    word = getattr(models[0], "first_target_token", None)
-    if word is None:
+    token = first_token(models, words)
+    if token is None:
         return prefix_tokens
-    token = words.index(word)
-    if token == words.unk():
-        raise option_error(
-            "--path",
-            f"a model whose outputs begin with {word}",
-            "one whose first token is in the target dictionary",
-        )
     first = torch.full_like(src_tokens[:, :1], token)
     if prefix_tokens is None:
         return first

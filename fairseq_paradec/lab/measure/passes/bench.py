@@ -92,7 +92,7 @@ class Bench:
             self._add_search(name, FAIRSEQ, {"decoding": "beam", "beam": width})
         for name, engine in engines.items():
             options: dict[str, Any] = {"decoding": "greedy", "engine": engine.kind}
-            options |= {"engine_dtype": engine.dtype, "compile": engine.compile}
+            options |= {"engine_dtype": engine.dtype}
             self._add_search("greedy", name, options)
             if engine.kind == NATIVE:  # its greedy search has no loop
                 self._add_search(LOOPED, name, options | {"decoding": "pgj", "block_size": 1})
@@ -150,8 +150,8 @@ class Bench:
             tokens = self.target[:, plan.cached : plan.cached + width]
             scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
             counts = decoder_pieces(scorer, plan.source, width, plan.cached + width)
-            # A native pass, or a compiled one, is not made of pieces.
-            calls = {} if scorer.native or engine.compile else piece_calls(scorer, tokens)
+            # A native pass is not made of pieces.
+            calls = {} if scorer.native else piece_calls(scorer, tokens)
             whole = pass_call(scorer, tokens, self.rules, self.rows)
             self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
         if self.pair.drafter is not None:
@@ -325,7 +325,7 @@ class Bench:
         Raises:
             UsageError: the machine is busy.
         """
-        for cell in self.cells:  # untimed: what is built at a first call, or compiled
+        for cell in self.cells:  # untimed: what is built at a first call
             cell.run(1)
         found, used = all_rounds(self.cells, [repetitions], rounds, busy, Cell.run, "cells")
         for results in found:

@@ -174,17 +174,15 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
 
 
 def parse_engine(text: str) -> Engine:
-    """Read an engine: one of ENGINES; torch's also with ``:compile`` behind it.
+    """Read an engine: one of ENGINES.
 
     Raises:
         UsageError: there is none of this name.
     """
-    name, sign, rest = text.partition(":")
-    kind, _, dtype = name.partition("-")
-    if name not in ENGINES or (sign and (kind, rest) != (TORCH, "compile")):
-        allowed = f"{', '.join(ENGINES)}, or one of torch's with :compile behind it"
-        raise option_error("--engines", text, allowed)
-    return Engine(dtype=dtype or None, compile=bool(sign), kind=kind)
+    if text not in ENGINES:
+        raise option_error("--engines", text, ", ".join(ENGINES))
+    kind, _, dtype = text.partition("-")
+    return Engine(dtype or None, kind)
 
 
 def sizes(model: Any) -> str:

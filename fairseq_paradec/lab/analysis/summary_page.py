@@ -1,0 +1,339 @@
+"""RESULTS.md, and what other pages show of the results: pure functions of the JSON documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import UsageError
+from .benchmark_tables import (
+    BEAM,
+    GREEDY,
+    OWN_GREEDY,
+    label,
+    listed,
+    memory,
+    milliseconds,
+    output_row,
+    threads,
+    throughput,
+)
+from .markdown import table
+from .result_pages import bullets, page
+from .timing import percentile, speed_up
+
+HEAD = """\
+# Results
+
+`paradec results` renders this page from [results/summary.json](results/summary.json), and
+[a page for each result](results/README.md) from its JSON file. To change a number, run the command
+on its page again.
+"""
+
+#: The dtypes of a table, one group of columns each.
+DTYPES = ("fp32", "bf16", "int8")
+
+#: What the table of README.md calls the output of a lossless decoder.
+GREEDY_OUTPUT = "greedy's"
+
+Row = dict[str, Any]
+Documents = Mapping[str, Mapping[str, Any]]
+
+
+def summary(chosen: Mapping[str, Any], documents: Documents, folder: str) -> str:
+    """Render RESULTS.md: four questions, each with a table and conclusions.
+
+    Args:
+        chosen: summary.json. ``benchmark`` is the name of a result, ``model`` says of what model it
+            is. ``decoders`` and ``peers`` are
+            rows: text by column, and the label of a system for each dtype. ``drafting`` are labels
+            of systems, ``lossless`` names of results. ``which``, ``sure``, ``not paying`` and
+            ``beside`` are conclusions, each with ``text``, and ``from``, the results with its
+            numbers. Or it is empty.
+        documents: all results, by name.
+        folder: path of their pages.
+
+    Raises:
+        UsageError: a named result or system is missing, or the named results lack a number.
+    """
+    parts = [HEAD.rstrip("\n")]
+    if chosen:
+        name = chosen["benchmark"]
+        document = _of(documents, name)
+        size = max(document["seconds"]["throughput"], key=int, default="1")
+        parts += [
+            "## Which decoder should I take",
+            _setting(document, f"{folder}/{name}.md", chosen["model"]),
+            table(decoder_rows(document, chosen["decoders"])),
+            _lines(chosen["which"], documents),
+            "## How sure is it that lossless is lossless",
+            f"{counts(chosen, documents)} [docs/exactness.md](docs/exactness.md) says what is "
+            "proved and what is tested, and how you check your own model.",
+            table(lossless_rows(chosen["lossless"], documents, folder)),
+            _lines(chosen["sure"], documents),
+            "## Where drafting does not pay",
+            f"Speed against our `greedy` in fp32, for one sentence and in batches of {size}, from "
+            "the same benchmark:",
+            table(drafting_rows(document, chosen["drafting"], size)),
+            _lines(chosen["not paying"], documents),
+            "## Beside fairseq and CTranslate2",
+            "From the same benchmark, on one thread: milliseconds a sentence at batch 1 (median and"
+            f" 90th percentile), sentences a second in batches of {size}, and the peak of memory"
+            " beyond the loaded model in MiB, for one sentence and in batches.",
+            table(peer_rows(document, chosen["peers"], size)),
+            _lines(chosen["beside"], documents),
+            "Our own targets, met and missed: [docs/experiments.md](docs/experiments.md#targets).",
+        ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def targets(chosen: Mapping[str, Any], documents: Documents) -> str:
+    """Render the targets, for docs/experiments.md.
+
+    Args:
+        chosen: summary.json: ``targets`` (each with ``target``, ``found``, ``met`` and ``from``)
+            and ``not run``.
+        documents: all results, by name.
+
+    Raises:
+        UsageError: a named result is missing, or lacks a number.
+    """
+    for one in chosen["targets"]:
+        _check_numbers(one, documents)
+    rows = [{key: one[key] for key in ("target", "found", "met")} for one in chosen["targets"]]
+    return f"{table(rows)}\n\nNot run: {'; '.join(chosen['not run'])}."
+
+
+def counts(chosen: Mapping[str, Any], documents: Documents) -> str:
+    """Return how many outputs were compared, and how many differ, as sentences."""
+    found = [_compared(_of(documents, name)) for name in chosen["lossless"]]
+    outputs, ties, beyond = (
+        sum(one[key] for one in found) for key in ("outputs", "ties", "beyond")
+    )
+    return (
+        f"{outputs:,} outputs of lossless decoders in fp32 were compared with fairseq's greedy "
+        f"search: {beyond} differ, and {ties} more by a tie."
+    )
+
+
+def fill(text: str, name: str, content: str) -> str:
+    """Return a page with content between its marks ``<!-- name by paradec results -->``.
+
+    Raises:
+        UsageError: the page lacks a mark.
+    """
+    begin, end = f"<!-- {name} by paradec results -->", f"<!-- end of {name} -->"
+    head, found, rest = text.partition(begin)
+    _, ended, tail = rest.partition(end)
+    if not (found and ended):
+        raise UsageError(f"a page lacks {begin} or {end}")
+    return f"{head}{begin}\n{content}\n{end}{tail}"
+
+
+def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> list[Row]:
+    """Return the rows of the table of decoders, a group of columns for each dtype.
+
+    Args:
+        document: a benchmark.
+        chosen: rows; see ``summary``.
+
+    Raises:
+        UsageError: the benchmark lacks a system.
+    """
+    systems = _systems(document, chosen)
+    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    rows = []
+    for one in chosen:
+        row: Row = {"decoder": one["decoder"], "needs": one["needs"]}
+        row["passes"] = output_row(systems[one["fp32"]])["passes per sentence"]
+        for dtype in DTYPES:
+            name = one.get(dtype)
+            row[f"{dtype}: ms"] = f"{milliseconds(times[name]).median:.1f}" if name else "-"
+            if dtype == "fp32":
+                row["fp32: x beam 5"] = f"{speed_up(times[BEAM], times[name]).median:.2f}"
+            equal = output_row(systems[name])["identical to greedy"] if name else "-"
+            row[f"{dtype}: = greedy"] = equal
+        rows.append(row)
+    return rows
+
+
+def first_table(chosen: Mapping[str, Any], documents: Documents) -> str:
+    """Render the table of README.md: our decoders, by their names in the papers, in fp32.
+
+    Args:
+        chosen: summary.json; rows of ``decoders`` without ``paper`` are left out.
+        documents: all results, by name.
+    """
+    document = _of(documents, chosen["benchmark"])
+    lines = [one for one in chosen["decoders"] if "paper" in one]
+    systems = _systems(document, lines)
+    rows = [
+        {
+            "`--decoding`": one["decoder"],
+            "in the papers": one["paper"],
+            "needs": one["needs"],
+            "output": one["output"],
+            "ms": row["fp32: ms"],
+            "x beam 5": row["fp32: x beam 5"],
+        }
+        for one, row in zip(lines, decoder_rows(document, lines), strict=True)
+    ]
+    for one in lines:
+        if one["output"] == GREEDY_OUTPUT and label(systems[one["fp32"]]) != "exact":
+            raise UsageError(f"summary.json: {one['fp32']} is not exact")
+    return table(rows)
+
+
+def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> list[Row]:
+    """Return a row for each result that compares outputs.
+
+    Args:
+        names: of benchmarks, or of results of ``paradec lossless``.
+        documents: all results, by name.
+        folder: path of their pages.
+    """
+    rows = []
+    for name in names:
+        found = _compared(_of(documents, name))
+        rows.append(
+            {
+                "result": f"[{name}]({folder}/{name}.md)",
+                "decoders": ", ".join(f"`{one}`" for one in found["decoders"]),
+                "settings": found["settings"],
+                "batch sizes": ", ".join(map(str, found["sizes"])),
+                "outputs": found["outputs"],
+                "differ": found["beyond"],
+                "ties": found["ties"],
+            }
+        )
+    return rows
+
+
+def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) -> list[Row]:
+    """Return the speed of drafting decoders against greedy search, alone and in batches.
+
+    Args:
+        document: a benchmark.
+        names: labels of its systems in fp32.
+        size: of the batches.
+    """
+    _systems(document, [{"fp32": name} for name in names])
+    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    batches = document["seconds"]["throughput"].get(size, {})
+    return [
+        {
+            "decoder": name,
+            **{
+                head: f"{speed_up(times[OWN_GREEDY], times[name]).median:.2f}"
+                if name in times
+                else "-"
+                for head, times in (("batch 1", alone), (f"batch {size}", batches))
+            },
+        }
+        for name in names
+    ]
+
+
+def peer_rows(
+    document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]], size: str
+) -> list[Row]:
+    """Return latency, throughput and memory of engines, a group of columns for each dtype.
+
+    Args:
+        document: a benchmark.
+        chosen: rows; see ``summary``. Those without a label of a dtype have dashes there.
+        size: of the batches.
+    """
+    systems = _systems(document, chosen)
+    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    batches = document["seconds"]["throughput"].get(size, {})
+    sentences = document["setting"]["sentences"]
+    rows = []
+    for one in chosen:
+        row: Row = {key: text for key, text in one.items() if key not in DTYPES}
+        for dtype in sorted({key for line in chosen for key in line} & {*DTYPES}):
+            cells = ["-"] * 4
+            if name := one.get(dtype):
+                rate = throughput(batches[name], sentences).median if name in batches else None
+                cells = [
+                    f"{milliseconds(alone[name]).median:.1f}",
+                    f"{1000 * percentile(alone[name], 90):.1f}",
+                    "-" if rate is None else f"{rate:.0f}",
+                    " / ".join(str(memory(systems[name], batch)) for batch in ("1", size)),
+                ]
+            heads = ("ms", "p90", "sentences/s", "MiB")
+            row |= {f"{dtype}: {head}": value for head, value in zip(heads, cells, strict=True)}
+        rows.append(row)
+    return rows
+
+
+def _compared(document: Mapping[str, Any]) -> Row:
+    """Return what a document says of outputs that should be greedy's, in fp32."""
+    if "systems" in document:
+        exact = [one for one in document["systems"] if one["promise"] == "exact"]
+        ours = [one for one in exact if one["label"] != GREEDY]
+        rows = [
+            {"decoder": system["command"].split()[0], "batch size": int(size), **one}
+            for system in ours
+            for size, one in system["agreement"].items()
+        ]
+        settings = len(ours)
+    else:
+        rows = [one for one in document["rows"] if one["lossless"]]
+        settings = len(rows) // len({one["batch size"] for one in rows})
+    return {
+        "decoders": list(dict.fromkeys(one["decoder"] for one in rows)),
+        "settings": settings,
+        "sizes": sorted({one["batch size"] for one in rows}),
+        "outputs": sum(one["sentences"] for one in rows),
+        "ties": sum(one["ties"] for one in rows),
+        "beyond": sum(one["beyond ties"] for one in rows),
+    }
+
+
+def _systems(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> dict[str, Row]:
+    """Return the systems of a benchmark by label; refuse labels that it lacks."""
+    systems = {system["label"]: system for system in document["systems"]}
+    named = [one[dtype] for one in chosen for dtype in DTYPES if dtype in one]
+    if missing := [name for name in named if name not in systems]:
+        raise UsageError(f"summary.json: got {listed(missing)}; allowed: {', '.join(systems)}")
+    return systems
+
+
+def _setting(document: Mapping[str, Any], address: str, model: str) -> str:
+    """Return the setting of the table of decoders."""
+    setting = document["setting"]
+    return (
+        f"[{document['title']}]({address}): {model}; {setting['timed sentences']} of "
+        f"{setting['sentences']} sentences, batch 1, {threads(str(setting['threads'][0]))}, "
+        f"{document['machine']['processor']}, {document['date']}. Median milliseconds a sentence, "
+        "from ids to text; speed against fairseq's beam 5; outputs identical to fairseq's greedy "
+        "search in fp32."
+    )
+
+
+def _lines(lines: Sequence[Mapping[str, Any]], documents: Documents) -> str:
+    """Return conclusions as a list, their numbers checked."""
+    for line in lines:
+        _check_numbers(line, documents)
+    return bullets(line["text"] for line in lines)
+
+
+def _of(documents: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """Return a result by its name."""
+    if name not in documents:
+        raise UsageError(f"summary.json: got {name!r}; allowed: {', '.join(documents)}")
+    return documents[name]
+
+
+def _check_numbers(line: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a decimal number that is in none of its results, rounded."""
+    pages = " ".join(page(_of(documents, name)) for name in line["from"])
+    known = [float(number) for number in re.findall(r"\d+\.\d+", pages)]
+    for number in re.findall(r"\d+\.\d+", line.get("found", line.get("text", ""))):
+        digits = len(number.partition(".")[2])
+        if not any(f"{one:.{digits}f}" == number for one in known):
+            raise UsageError(
+                f"summary.json: {number} does not stand in {', '.join(line['from']) or 'a result'}"
+            )

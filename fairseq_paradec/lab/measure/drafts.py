@@ -1,0 +1,151 @@
+"""``paradec drafts``: what earlier translations save as drafts, where texts are typed or edited."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import string
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import option_error
+from ...translator.translator import Translation, Translator
+from . import documents
+
+#: The seed of the words that are changed.
+SEED = 1
+#: Each text is decoded by itself, as where someone waits for it.
+ALONE = {"batch_size": 1, "buffer_size": 1}
+
+
+class Edit(NamedTuple):
+    """Texts that follow earlier ones.
+
+    Attributes:
+        name: what is done to a text.
+        texts: as they are to be translated.
+        earlier: the text before each of them; empty: there was none.
+    """
+
+    name: str
+    texts: list[str]
+    earlier: list[str]
+
+
+def typed(lines: Sequence[str]) -> Edit:
+    """Return each line's beginnings, word by word."""
+    texts, earlier = [], []
+    for line in lines:
+        words = line.split()
+        begun = [" ".join(words[: n + 1]) for n in range(len(words))]
+        texts += begun
+        earlier += ["", *begun[:-1]]
+    return Edit("typed word by word", texts, earlier)
+
+
+def changed(lines: Sequence[str]) -> Edit:
+    """Return the lines with one word changed to one that stands at its place in another line."""
+    draws, texts = random.Random(SEED), []
+    for line in lines:
+        words = line.split()
+        at = draws.randrange(len(words))
+        bare = words[at].rstrip(string.punctuation)
+        others = [other.split()[at : at + 1] for other in lines]
+        found = {one[0].rstrip(string.punctuation) for one in others if one} - {bare, ""}
+        new = draws.choice(sorted(found)) if found else bare + bare
+        words[at] = new + words[at][len(bare) :]
+        texts.append(" ".join(words))
+    return Edit("one word changed", texts, list(lines))
+
+
+def same(lines: Sequence[str]) -> Edit:
+    """Return the lines as they are."""
+    return Edit("unchanged", list(lines), list(lines))
+
+
+def drafts(args: argparse.Namespace) -> int:
+    """Translate all edits by all decoders, with drafts and without; write the table.
+
+    Args:
+        args: of ``paradec drafts``.
+    """
+    torch.set_num_threads(1)
+    translator = Translator(args.model)
+    try:
+        text = args.file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    lines = [line for line in text.splitlines() if line.strip()][: args.limit]
+    if not lines:
+        raise option_error("FILE", str(args.file), "a file with text")
+    rows = []
+    for edit in (typed(lines), changed(lines), same(lines)):
+        rows += rows_of(translator, edit, args.decoding, args.rounds)
+    notes = [
+        f"{len(lines)} lines of {args.file.name}; {translator.path.name}, fp32, each text alone. "
+        "The draft of a text is the translation of the text before it, as plain text.",
+        "One word changed: to one that stands at the same place in another line, at random.",
+        "Steps of greedy: its passes without drafts, one a token, with `</s>`. Identical: texts "
+        "that are greedy's.",
+    ]
+    if args.rounds:
+        notes.append(
+            f"ms: medians of {args.rounds} rounds over all texts, in turn; 1 thread. Speed-up: "
+            "over greedy without drafts."
+        )
+    documents.save_made(args, "drafts", notes, rows, "Earlier translations as drafts")
+    return 0
+
+
+def rows_of(
+    translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int
+) -> list[dict[str, Any]]:
+    """Return the rows of one edit: each decoder without drafts, and with drafts given.
+
+    Args:
+        translator: the model.
+        edit: texts, and those before them.
+        decodings: lossless decoders.
+        rounds: how often all are timed; 0: never.
+    """
+    before = [text for text in dict.fromkeys(edit.earlier) if text]
+    known = dict(zip(before, translator.translate(before, decoding="greedy"), strict=True))
+    given = [known.get(text, "") for text in edit.earlier]
+    ways = {
+        f"{decoding}{', drafts given' if has else ''}": (decoding, given if has else None)
+        for decoding in dict.fromkeys(("greedy", *decodings))
+        for has in (False, True)
+    }
+    seconds: dict[str, list[float]] = {label: [] for label in ways}
+    found: dict[str, list[Translation]] = {}
+    for number in range(rounds + 1):  # the first warms up
+        for label, (decoding, one) in ways.items():
+            begin = time.perf_counter()
+            found[label] = list(
+                translator.results(edit.texts, drafts=one, decoding=decoding, **ALONE)
+            )
+            if number > 0:
+                seconds[label].append(time.perf_counter() - begin)
+    steps = statistics.mean(one.passes for one in found["greedy"])
+    rows = []
+    for label, outputs in found.items():
+        pairs = list(zip(outputs, found["greedy"], strict=True))
+        passes = [one.passes for one in outputs]
+        row = {
+            "edit": edit.name,
+            "decoder": label,
+            "texts": len(outputs),
+            "identical": sum(one.text == greedy.text for one, greedy in pairs),
+            "steps of greedy": round(steps, 2),
+            "passes": round(statistics.mean(passes), 2),
+            "in one pass": f"{sum(n == 1 for n in passes) / len(passes):.0%}",
+        }
+        if rounds:
+            own, greedy = (statistics.median(seconds[one]) for one in (label, "greedy"))
+            row |= {"ms": round(1000 * own / len(outputs), 2), "speed-up": round(greedy / own, 2)}
+        rows.append(row)
+    return rows

@@ -1,0 +1,73 @@
+"""`make docs` builds the documentation as a site, strictly; pages need no network."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import commands
+from support.commands import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def make(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `make docs` of a copy; this environment is set up, whatever the age of the copy."""
+    words = ["make", "-o", f"{sys.prefix}/.set-up", "docs", f"VENV={sys.prefix}"]
+    env = commands.environment()
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs") / "checkout"
+    unwanted = shutil.ignore_patterns("__pycache__", "lib", "*.pt")
+    for name in ("fairseq_paradec", "docs", "results", "scripts", "data-bin/demo.en-de"):
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(checkout):
+    commands.succeed(make(checkout))
+    return checkout / "site" / "html"
+
+
+def page_of(site: Path, address: str) -> str:
+    """The HTML of a page."""
+    return (site / address / "index.html").read_text("utf-8")
+
+
+def test_every_page_is_in_the_site_and_is_found_by_search(site):
+    assert all(page_of(site, f"docs/{page.stem}") for page in (ROOT / "docs").glob("*.md"))
+    found = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+    assert any("self_draft" in one["text"] and one["location"].startswith("docs/") for one in found)
+
+
+def test_the_page_of_python_shows_types(site):
+    text = html.unescape(re.sub(r"<[^>]+>", "", page_of(site, "docs/api")))
+    assert re.search(
+        r"translate\(\s*sentences: Iterable\[str\], \*\*options: Any\s*\) -> list", text
+    )
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    for page in ("", "docs/api", "results"):
+        text = page_of(site, page)
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?(http[^\s\">]*)", text)
+        loaded += re.findall(r"<link[^>]* rel=\"?stylesheet[^>]* href=\"?(http[^\s\">]*)", text)
+        assert not loaded
+
+
+def test_a_link_to_nothing_is_refused(site, checkout):
+    page = checkout / "docs" / "report.md"
+    page.write_text(page.read_text("utf-8") + "\n[nothing](report.md#no-such-heading)\n", "utf-8")
+    done = make(checkout)
+    assert done.returncode != 0 and "no-such-heading" in done.stderr

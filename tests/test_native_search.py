@@ -1,0 +1,105 @@
+"""Beam search in one native call: fairseq's hypotheses, and exactly those of single steps."""
+
+import argparse
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from support.builders import Limits, batch, task_for, tiny_model, tiny_task
+
+from fairseq_paradec.decoding.beam import BeamSearch
+from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.settings import Engine
+
+LIMITS = {
+    "plain": Limits(max_len_b=40),
+    "long": Limits(max_len_b=60, min_len=50, unkpen=0.7),
+    "short": Limits(max_len_b=4, lenpen=0.6),
+    "ratio": Limits(max_len_a=0.8, max_len_b=2, unnormalized=True),
+    "warm": Limits(max_len_b=9, min_len=6, temperature=1.7, suppressed=(5, 6, 9)),
+}
+
+
+def model_of(task: Any, variant: str = "default") -> Any:
+    model = tiny_model(task, variant, torch.float32, max_target_positions=70)
+    model._is_generation_fast = True
+    return model
+
+
+def search(
+    task: Any, model: Any, sample: Any, limits: Limits, beam: int, prefix: Any = None, **flags: Any
+) -> list[list[dict[str, Any]]]:
+    """All hypotheses of each row."""
+    given = limits.flags() | {"decoding": "multiword_beam", "beam": beam, "engine": "native"}
+    generator = task.build_generator([model], argparse.Namespace(**given | flags))
+    found: list[list[dict[str, Any]]] = task.inference_step(
+        generator, [model], sample, prefix_tokens=prefix
+    )
+    return found
+
+
+def same(found: Any, wanted: Any, exactly: bool) -> None:
+    """The hypotheses of all rows, in order, with their scores."""
+    for row, want in zip(found, wanted, strict=True):
+        assert [h["tokens"].tolist() for h in row] == [h["tokens"].tolist() for h in want]
+        for one, other in zip(row, want, strict=True):
+            for name in ("score", "positional_scores"):
+                near = 0 if exactly else 1e-4
+                torch.testing.assert_close(one[name], other[name].to(one[name]), atol=near, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_one_call_is_the_single_steps(limits: Limits, form: str) -> None:
+    """Ragged batches, outputs that outgrow the cache, few words, prefixes: to the last bit."""
+    for size, beam, lengths in ((60, 5, [7, 3, 12, 1]), (7, 4, [2, 5]), (300, 2, [9])):
+        task = tiny_task(size=size)
+        model, sample = model_of(task), batch(task, lengths)
+        for prefix in (None, torch.tensor([[4, 5]] * len(lengths))):
+            if prefix is not None and limits.max_len_a:
+                continue
+            found = search(task, model, sample, limits, beam, prefix, engine_dtype=form)
+            with mock.patch.object(BeamSearch, "_at_once", False):
+                steps = search(task, model, sample, limits, beam, prefix, engine_dtype=form)
+            same(found, steps, exactly=True)
+            assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
+
+
+@pytest.mark.parametrize("limits", [LIMITS[name] for name in ("plain", "long", "short")])
+@pytest.mark.parametrize("variant", ["default", "prenorm"])
+def test_hypotheses_are_fairseqs(variant: str, limits: Limits) -> None:
+    task = task_for(variant)
+    model, sample = model_of(task, variant), batch(task, [9, 4, 6, 2, 13])
+    for beam in (1, 2, 5):
+        stock = SequenceGenerator(
+            [model], task.target_dictionary, beam_size=beam, **limits.stock()
+        ).generate([model], sample)
+        same(search(task, model, sample, limits, beam), stock, exactly=False)
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+def test_hypotheses_do_not_depend_on_the_batch(form: str) -> None:
+    task = tiny_task()
+    model, limits = model_of(task), Limits(max_len_b=20)
+    sample = batch(task, [9, 4, 6, 2, 13, 1])
+    together = search(task, model, sample, limits, 4, engine_dtype=form)
+    for row, want in enumerate(together):
+        source = sample["net_input"]["src_tokens"][row]
+        alone = {"src_tokens": source[source != 1][None]}
+        alone["src_lengths"] = torch.tensor([alone["src_tokens"].size(1)])
+        same(search(task, model, {"net_input": alone}, limits, 4, engine_dtype=form), [want], True)
+
+
+def test_words_outside_the_vocabulary_are_refused() -> None:
+    task = tiny_task()
+    model, sample = model_of(task), batch(task, [3])
+    scorer = ChunkScorer(model, Engine(kind="native"))  # the first input would have no vector
+    scorer.encode(sample["net_input"])
+    generator = task.build_generator([model], argparse.Namespace(decoding="greedy", beam=1))
+    rows = generator._make_rows(sample["net_input"], None)
+    rules = generator._make_rules(None, None, torch.device("cpu"))
+    for start in (-1, 10**6):
+        with pytest.raises(IndexError, match="not in the model's vocabulary"):
+            scorer.search(rules.at(rows), start, 2, 3)
