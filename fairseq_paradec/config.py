@@ -180,7 +180,8 @@ class DecodingConfig:
     )
     audit: bool = _option(
         False,
-        "compare every output with fairseq's own beam-1 search and report where they differ",
+        "compare every output with fairseq's own search, of beam 1 or the decoder's, and report "
+        "where they differ",
         REPORT,
     )
     stats_file: str | None = _option(

@@ -214,6 +214,8 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     own = {"nat": drafter, "blockwise": tiny_blockwise(task)}
     own["double_token_beam"] = tiny_reordered(task, "double_token")
     for name, value in FAIRSEQS.items():
+        if METHODS[decoding].beams and name == "beam":
+            continue  # tests/test_beam_drafts.py
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/test_multiword_beam.py
         if METHODS[decoding].samples and name == "sampling":

@@ -95,7 +95,9 @@ class Decoder(abc.ABC):
             config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
-        self.audit = Audit.of(self.models, config, context) if config.audit else None
+        self.audit = None
+        if config.audit:
+            self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._lock = Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):

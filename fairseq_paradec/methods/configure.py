@@ -23,6 +23,18 @@ from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, reader
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
 
+#: With a beam ``block_size`` is how many of its steps a draft has, and this is its default.
+BEAM_DEPTH = 8
+#: Options of a method that has a beam if ``beam`` is above 1, which it then does not read.
+NOT_OF_BEAM = (
+    "adaptive_block",
+    "draft_tree",
+    "draft_confidence",
+    "accept_topk",
+    "accept_margin",
+    "sampling",
+)
+
 
 def configure(*sources: Any, **options: Any) -> DecodingConfig:
     """Collect the options of decoding; the first source that has one wins.
@@ -69,6 +81,9 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     _check_needs(decoding, given)
     method = METHODS[decoding]
     usual = dict(method.defaults)
+    if method.beams and given.get("beam", 1) > 1:
+        usual["block_size"] = BEAM_DEPTH
+        _check_of_beam(decoding, given)
     if "draft_confidence" in method.reads and "draft_tree" in given:
         usual["draft_confidence"] = 0.0  # what a tree holds besides the best is unlikely
     return DecodingConfig(**{**usual, **given}, given=frozenset(given))
@@ -116,6 +131,14 @@ def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:
                 f"{flag(name)}: got {given[name]!r}, which --decoding {decoding} does not use; "
                 f"allowed with --decoding {', '.join(readers(name))}"
             )
+
+
+def _check_of_beam(decoding: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a method does not read if it has a beam."""
+    for name in NOT_OF_BEAM:
+        if given.get(name) not in (None, False):
+            allowed = f"nothing with --decoding {decoding} --beam {given['beam']}; or --beam 1"
+            raise option_error(flag(name), given[name], allowed)
 
 
 def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
@@ -183,11 +206,12 @@ def check_search(config: DecodingConfig) -> None:
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
-        if (name == "nbest" and method.beam) or (name == "sampling" and method.samples):
+        can = {"nbest": method.reads_beam(config), "sampling": method.samples}
+        if can.get(name, False):
             continue
         if not off and value != idle:
             raise cannot_honour(config, name, value, allowed)
-    if method.beam:
+    if method.reads_beam(config):
         _check_nbest(config)
     if config.sampling:
         _check_sampling(config)
