@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
         "interactive",
         None,
         "-s en -t de --num-shards 2",
-        r"--num-shards 2 needs fairseq-gen",
+        r"--num-shards 2 needs fairseq",
     ),
     "override": ("generate", None, "--model-overrides {{'encoder_layer':9}}", r"encoder_layers"),
     "scores": ("train", None, f'{SIZED} --eval-bleu --eval-bleu-args {{{{"beem":1}}}}', r"as beam"),

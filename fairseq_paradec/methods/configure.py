@@ -219,7 +219,8 @@ def check_search(config: DecodingConfig) -> None:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
         raise needs_error(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        needs = "--decoding multiword_beam or beam"
+        beams = ", ".join(name for name, one in METHODS.items() if one.beam)
+        needs = f"--decoding beam or another that reads it ({beams})"
         if "beam" in method.reads:
             needs += ", or --latency-budget-ms"
         raise needs_error("--beam", config.beam, f"{needs}; {method.name} is greedy search")
