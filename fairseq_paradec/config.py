@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import excludes_error, option_error
+from .errors import excludes, option_error
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -342,14 +342,17 @@ def check_values(given: Mapping[str, Any]) -> None:
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
         others = "--unnormalized, by which no length divides"
-        raise excludes_error("--lenpen", given["lenpen"], others)
+        raise excludes("--lenpen", given["lenpen"], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
-        raise excludes_error("--accept-distance", given["accept_distance"], "--accept-topk")
+        raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):
         for name, why in (("audit", "judge"), ("trace_file", "trace")):
             if given.get(name):
-                others = f"--latency-budget-ms, whose decoders it may not be able to {why}"
-                raise excludes_error(flag(name), given[name], others)
+                raise excludes(
+                    flag(name),
+                    given[name],
+                    f"--latency-budget-ms, whose decoders it may not be able to {why}",
+                )
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",
@@ -357,7 +360,7 @@ def check_values(given: Mapping[str, Any]) -> None:
             "prefix with --jacobi-window sliding, which commits tokens after every pass",
         )
     if given.get("deduplicate_ngrams") and "trace_file" in given:
-        raise excludes_error(
+        raise excludes(
             "--deduplicate-ngrams",
             given["deduplicate_ngrams"],
             "--trace-file, which shows what the model wrote",

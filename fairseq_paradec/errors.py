@@ -21,25 +21,31 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
 
 
-def needs_error(flag: str, given: object, needs: str) -> UsageError:
-    """Build the error for a flag that says nothing without something else.
+def needs(flag: str, given: object, needed: str) -> UsageError:
+    """Build the error for a flag without what it needs: ``--audit needs ...``.
 
     Args:
-        flag: the flag as typed.
+        flag: as typed.
         given: its value; True for a switch.
-        needs: what it needs, in words.
+        needed: another flag, data, a model, in words.
     """
-    return UsageError(f"{_typed(flag, given)} needs {needs}")
+    return UsageError(f"{_as_typed(flag, given)} needs {needed}")
 
 
-def excludes_error(flag: str, given: object, others: str) -> UsageError:
-    """Build the error for a flag that contradicts another; see ``needs_error``."""
-    return UsageError(f"{_typed(flag, given)} excludes {others}")
+def excludes(flag: str, given: object, other: str) -> UsageError:
+    """Build the error for a flag beside what it excludes: ``--draft-tree 8 excludes --min-block``.
+
+    Args:
+        flag: as typed.
+        given: its value; True for a switch.
+        other: another flag, data, a model, in words.
+    """
+    return UsageError(f"{_as_typed(flag, given)} excludes {other}")
 
 
-def _typed(flag: str, given: object) -> str:
-    """Return a flag with its value, as typed."""
-    return flag if given is True or given is None else f"{flag} {given}"
+def _as_typed(flag: str, given: object) -> str:
+    """Return a flag with its value, if it has one."""
+    return flag if given is True else f"{flag} {given}"
 
 
 def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: What is no room: registration with fairseq, names of earlier versions, ``python -m``.
 DOORS = {
-    "__init__": {"images", "methods", "plugin", "training", "translator", "moved"},
+    "__init__": {*SEARCH, "images", "plugin", "training", "translator", "moved"},
     "moved": set(),
     "__main__": {"cli"},
 }

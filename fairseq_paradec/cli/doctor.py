@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ..errors import UsageError, needs_error, option_error
+from ..errors import UsageError, needs, option_error
 from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, own_decoding
 from . import arguments
 
@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.model.exists():
                 raise option_error("MODEL", str(args.model), "a checkpoint; there is none")
             if not args.model.is_dir():
-                needs = "DATA, the data folder of the checkpoint"
-                raise needs_error("MODEL", str(args.model), needs)
+                raise needs("MODEL", str(args.model), "DATA, the data folder of the checkpoint")
             translator = Translator(args.model, flag="DIR")
             models, task, data = translator.models, translator.task, args.model
             path, own = data / translator.folder.model, translator.folder.drafter

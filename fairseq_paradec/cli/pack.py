@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 
 from ..config import flag
-from ..errors import UsageError, needs_error, option_error
+from ..errors import UsageError, needs, option_error
 from ..translator.model_folder import ModelFolder, new_folder, write
 from . import arguments
 
@@ -87,9 +87,8 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     for name in dict.fromkeys(name for names in BPE_FILES.values() for name in names):
         if (getattr(args, name) is None) == (name in bpe_flags):
             if name in bpe_flags:
-                raise needs_error("--bpe", args.bpe, f"{flag(name)} FILE")
-            kinds = [kind for kind, names in BPE_FILES.items() if name in names]
-            raise needs_error(flag(name), getattr(args, name), f"--bpe {' or '.join(kinds)}")
+                raise option_error(flag(name), None, f"a file with --bpe {args.bpe}")
+            raise needs(flag(name), getattr(args, name), "its --bpe")
     given = {"path": args.path, "drafter_path": args.drafter_path}
     given |= {name: getattr(args, name) for name in bpe_flags}
     given = {name: path for name, path in given.items() if path is not None}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ALL, OPTIONS, flag
-from ..errors import excludes_error, needs_error, option_error
+from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
 from ..output import FAILED
 from . import arguments, machines, translate_corpus
@@ -84,21 +84,21 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate; return 1 if an audit failed or a report could not be written."""
     if args.text and args.files:
-        raise excludes_error("--text", True, f"FILE ({args.files[0]})")
+        raise excludes("--text", args.text[0], "FILE")
     if args.device is None:
         import torch
 
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.drafts is not None:
         if args.out is not None:
-            raise option_error("--drafts", str(args.drafts), "it without --out")
+            raise excludes("--drafts", str(args.drafts), "--out")
         if not args.drafts.is_file():
-            raise option_error("--drafts", str(args.drafts), "a text file")
+            raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
         if getattr(args, name) is not None:
-            raise needs_error(flag(name), getattr(args, name), "--out")
+            raise needs(flag(name), getattr(args, name), "--out")
     args.files = [*map(Path, args.files)]
     for path in args.files:
         if not path.is_file():

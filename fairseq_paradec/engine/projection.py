@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import needs_error, option_error
+from ..errors import excludes, option_error
 from ..token_rules import Best, Positions, Scored, TokenRules
 from .native.passes import native_choose
 from .native.stack import NativeMap
@@ -186,8 +186,11 @@ class DraftProjection:
         if size is None:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
-            needs = "a model without adaptive softmax, which has its own parts"
-            raise needs_error("--drafter-shortlist", size, needs)
+            raise excludes(
+                "--drafter-shortlist",
+                size,
+                "an adaptive softmax, which has its own parts",
+            )
         if not words.nspecial < size <= len(words):
             raise option_error(
                 "--drafter-shortlist",

@@ -24,7 +24,7 @@ from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import DRAFTS, Engine
-from ..errors import UsageError, nan_error, needs_error, option_error
+from ..errors import UsageError, excludes, nan_error, option_error
 from ..forks import Lock, computes
 from ..records import Record
 from ..registry import METHODS
@@ -101,8 +101,7 @@ class Decoder(abc.ABC):
         self._lock = Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
-            needs = "a model whose attention is not local"
-            raise needs_error("--draft-tree", config.draft_tree, needs)
+            raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
         self.reports = Reports(config, self.words, self.sources, self.audit, sampled)
         self.stats = self.reports.stats

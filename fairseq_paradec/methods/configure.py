@@ -16,7 +16,7 @@ from ..config import (
     check_values,
     flag,
 )
-from ..errors import UsageError, excludes_error, name_error, needs_error, option_error
+from ..errors import UsageError, excludes, name_error, needs, option_error
 from ..records import is_report
 from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
@@ -146,19 +146,17 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     method = METHODS[decoding]
     has_window = "jacobi_window" in method.reads
     if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
-        raise needs_error("--adaptive-block", True, "--jacobi-window sliding")
+        raise needs("--adaptive-block", True, f"--decoding {decoding} --jacobi-window sliding")
     loosens = "accept_margin" in given and method.default("accept_topk") == 1
     if loosens and given.get("accept_topk", 1) == 1:
-        raise needs_error("--accept-margin", given["accept_margin"], "--accept-topk from 2 up")
+        raise needs("--accept-margin", given["accept_margin"], "--accept-topk, from 2 up")
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
-        raise excludes_error("--draft-tree", given["draft_tree"], "--min-block")
+        raise excludes("--draft-tree", given["draft_tree"], "--min-block")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
-        needs = f"--drafter-path with {method.helper.wanted}"
-        raise needs_error("--decoding", decoding, needs)
+        raise needs("--decoding", decoding, f"--drafter-path with {method.helper.wanted}")
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
-        needs = f"a --decoding that verifies ({others}); {decoding} does not"
-        raise needs_error("--audit", True, needs)
+        raise needs("--audit", True, f"a --decoding that verifies: {others}; {decoding} does not")
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
@@ -172,8 +170,12 @@ def check_auto(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if value not in (None, False):
-            needs = f"a --decoding that reads it ({', '.join(readers(name))}); with this model"
-            raise needs_error(flag(name), value, f"{needs} --decoding auto is fairseq's own search")
+            raise needs(
+                flag(name),
+                value,
+                f"a --decoding that reads it ({', '.join(readers(name))}); with auto fairseq's own "
+                "search decodes this model",
+            )
 
 
 _SAMPLERS = [name for name, method in METHODS.items() if method.samples]
@@ -217,13 +219,13 @@ def check_search(config: DecodingConfig) -> None:
         _check_sampling(config)
     elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
-        raise needs_error(flag(name), getattr(config, name), "--sampling")
+        raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
         beams = ", ".join(name for name, one in METHODS.items() if one.beam)
-        needs = f"--decoding beam or another that reads it ({beams})"
+        needed = f"--decoding beam or another that reads it ({beams})"
         if "beam" in method.reads:
-            needs += ", or --latency-budget-ms"
-        raise needs_error("--beam", config.beam, f"{needs}; {method.name} is greedy search")
+            needed += ", or --latency-budget-ms"
+        raise needs("--beam", config.beam, f"{needed}; {method.name} is greedy search")
 
 
 #: Options of fairseq's search that print or load something: only its commands do that.
@@ -246,7 +248,7 @@ def check_stock(config: DecodingConfig) -> None:
         raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(config, name) >= 0 and not config.sampling:
-            raise needs_error(flag(name), getattr(config, name), "--sampling")
+            raise needs(flag(name), getattr(config, name), "--sampling")
     groups = config.diverse_beam_groups
     if groups > 0 and config.beam % groups:
         allowed = f"a divisor of --beam ({config.beam})"
@@ -259,10 +261,10 @@ def check_stock(config: DecodingConfig) -> None:
     }
     chosen = [flag(name) for name, on in kinds.items() if on]
     if len(chosen) > 1:
-        raise excludes_error(chosen[0], True, chosen[1])
+        raise excludes(chosen[0], True, chosen[1])
     if config.is_given("diverse_beam_strength") and groups <= 0:
         strength = config.diverse_beam_strength
-        raise needs_error("--diverse-beam-strength", strength, "--diverse-beam-groups")
+        raise needs("--diverse-beam-strength", strength, "--diverse-beam-groups")
 
 
 def _check_nbest(config: DecodingConfig) -> None:
@@ -289,4 +291,4 @@ def _check_sampling(config: DecodingConfig) -> None:
     ):
         given = getattr(config, name)
         if given != idle:
-            raise excludes_error(flag(name), given, f"--sampling, {why}")
+            raise excludes(flag(name), given, f"--sampling, {why}")

@@ -15,7 +15,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
-from ...errors import needs_error, option_error
+from ...errors import needs, option_error
 from .given import GIVEN
 from .patching import wrap_once
 
@@ -164,7 +164,7 @@ def _set_shard(args: argparse.Namespace) -> None:
     if not hasattr(args, "nbest") or (shards, shard) == (1, 0):
         return
     if hasattr(args, "buffer_size"):
-        raise needs_error("--num-shards", shards, "fairseq-generate; fairseq-interactive has none")
+        raise needs("--num-shards", shards, "fairseq-generate, the one command that takes shards")
     if not 0 <= shard < shards:
         raise option_error("--shard-id", shard, f"from 0 up, below --num-shards ({shards})")
     args.distributed_world_size, args.distributed_rank = shards, shard
@@ -217,9 +217,12 @@ def sample_without_beam(decodings: Collection[str]) -> None:
             if samples and own and "beam" not in GIVEN.get():
                 found.beam = 1
             if samples and found.nbest != found.beam:
-                both = f"--beam {found.beam} --nbest {found.beam}"
-                needs = f"--beam 1; fairseq's search draws {found.beam} outputs with {both}"
-                raise needs_error("--sampling", True, needs)
+                raise needs(
+                    "--sampling",
+                    True,
+                    f"--beam 1; fairseq's search draws {found.beam} "
+                    f"outputs with --beam {found.beam} --nbest {found.beam}",
+                )
             return parsed
 
         return parse
