@@ -230,3 +230,33 @@ def test_a_pass_reads_what_is_new_alone(kind: str) -> None:
         rows = watched(task, found, [model], batch(task, (6,), seed=seed))
         assert widths == [one.num_nodes for one in rows[0].row.passes]
         assert len(widths) > 2
+
+
+@pytest.mark.parametrize("kind", ["self_draft", "noisy", "other", "never_ends"])
+@pytest.mark.parametrize("beam", [2, 5, 10])
+def test_one_native_call_is_the_search_on_lists(
+    kind: str, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hypotheses and its passes; a trace lets the search on lists run, by the same passes."""
+    own = {"decoding": "self_draft"} if kind == "self_draft" else {}
+    of = "itself" if kind == "self_draft" else kind
+    pair = built("default", torch.float32)[1], assisted.drafter("default", of, torch.float32)
+    for one in pair:
+        monkeypatch.setattr(one, "_is_generation_fast", True, raising=False)
+    for name, limits in LIMITS.items():
+        found, task, model = decoder(
+            "default", of, torch.float32, beam, limits, block_size=3, **own
+        )
+        assert found.scorer.native and found.draft_scorer.native
+        sample = batch(task, (4, 9, 6, 7, 5), seed=beam)
+        forced = PREFIXES[[0, 1, 2, 3, 3]] if name in ("16", "late") else None
+        runs = []
+        for traced in (False, True):
+            found.record_tokens = traced
+            rows = watched(task, found, [model], sample, forced)
+            hypos = task.inference_step(found, [model], sample, prefix_tokens=forced)
+            passes = [[(p.start, p.num_drafted, p.num_nodes) for p in r.row.passes] for r in rows]
+            runs.append((hypos, passes))
+        for got, other in zip(runs[0][0], runs[1][0], strict=True):
+            assert_same(got, other)
+        assert runs[0][1] == runs[1][1], name

@@ -15,10 +15,11 @@ from typing import Any
 
 from ..config import OPTIONS, REPORT_FLAGS, flag
 from ..errors import excludes, needs, option_error
+from ..files import checksum
 from ..translator.corpus import parts
 from ..translator.corpus.crews import Work
 from ..translator.corpus.lines import COLUMN, Corpus
-from ..translator.model_folder import NAME, checksum, read
+from ..translator.model_folder import NAME, read
 from . import machines
 
 #: Lines of a part, which are sorted by length together.

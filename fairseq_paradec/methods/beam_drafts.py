@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..decoding.beam import Extension
+from ..decoding.beam import Extension, hypotheses_of
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
 from ..decoding.written import Results, Written
+from ..engine.chunk import ChunkScorer
 from ..errors import nan_error
 from ..records import PassRecord, PassTokens
 from ..row import Row
@@ -41,8 +42,7 @@ class BeamAssistedDecoder(AssistedDecoder):
         results = Results(
             order, self.eos, not config.unnormalized, config.lenpen, None, self.record_tokens
         )
-        search = self._search(rows, rules, results)
-        finished, rounds = search.run(rows)
+        finished, rounds = self._search(rows, rules, results)
         if not all(finished):
             raise nan_error("--path", self.models)
         hypos = []
@@ -56,10 +56,21 @@ class BeamAssistedDecoder(AssistedDecoder):
 
     def _search(
         self, rows: Sequence[Row], rules: TokenRules, results: Results
-    ) -> DraftedBeamSearch:
-        """Return the search for one batch."""
+    ) -> tuple[list[list[Written]], list[list[Round]]]:
+        """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
         count = min(self.beam_size + 1, len(self.words))
         part = self.projection.part(self.draft_scorer.projection, rules)
+        scorer, drafter, depth = self.scorer, self.draft_scorer, self.config.block_size
+        if (
+            isinstance(scorer, ChunkScorer)
+            and scorer.writes(scorer.projection)
+            and drafter.writes(part)
+            and not self.record_tokens
+        ):
+            found, rounds = scorer.search_drafts(
+                drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
+            )
+            return list(map(hypotheses_of, found)), [[Round(*one) for one in r] for r in rounds]
 
         def best(hidden: Any, at: Positions) -> Best:
             return self.scorer.best(hidden, at, count)
@@ -70,16 +81,17 @@ class BeamAssistedDecoder(AssistedDecoder):
         def step(best: Best, scores: Tensor) -> Extension:
             return extend(best, scores, self.eos, self.beam_size, self.scorer.native)
 
-        return DraftedBeamSearch(
+        search = DraftedBeamSearch(
             Reader(self.scorer, best, rules, len(rows)),
             Reader(self.draft_scorer, guesses, rules, len(rows)),
             self.draft_scorer.joined,
-            self.config.block_size,
+            depth,
             self.beam_size,
             step,
             results.rank,
             rules,
         )
+        return search.run(rows)
 
 
 class BeamSelfDraftDecoder(BeamAssistedDecoder, SelfDraftDecoder):
