@@ -13,6 +13,7 @@ GROUND = {
     "config",
     "errors",
     "extras",
+    "files",
     "forks",
     "model_checks",
     "output",
@@ -20,7 +21,6 @@ GROUND = {
     "registry",
     "row",
     "target_order",
-    "text_files",
     "token_rules",
     "variants",
 }

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import UsageError, needs, option_error
+from ..files import checksum
 from . import schedule
-from .folder import AVERAGE, CHECKPOINTS, PRESET, Line, checksum
+from .folder import AVERAGE, CHECKPOINTS, PRESET, Line
 from .settings import Flags, Settings, data, settings, start_of, words
 
 #: Sentences and images are at most so long, in tokens, unless a flag says otherwise (fairseq's).
@@ -131,7 +132,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     if more:
         made.add(*more)
     if start:
-        made.add(CHECKPOINTS[start_flag], checksum(start))
+        made.add(CHECKPOINTS[start_flag], checksum(start)[:16])
     return made
 
 
