@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import UsageError, excludes, option_error
+from .errors import excludes, option_error
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -341,7 +341,8 @@ def check_values(given: Mapping[str, Any]) -> None:
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
-        raise UsageError("--lenpen excludes --unnormalized, by which no length divides")
+        others = "--unnormalized, by which no length divides"
+        raise excludes("--lenpen", given["lenpen"], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):

@@ -367,6 +367,8 @@ _register_others()
 
 def readers(option: str) -> list[str]:
     """Return the methods that read an option; all of them for an engine's or report's option."""
+    if option == "audit":
+        return [name for name, method in METHODS.items() if method.audited]
     common = OPTIONS[option].group != METHOD
     return [name for name, method in METHODS.items() if common or option in method.reads]
 

@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     "no seed": ("interactive", None, "-s en -t de --seed -1", r"--seed: got -1; allowed"),
     "limits": ("generate", None, "--min-len 500", r"min_len cannot be larger than max_len"),
     "results": ("generate", None, "--results-path {}/model.pt", r".*File exists: '.*/model.pt'"),
-    "constraints": ("generate", None, "--constraints", r"--constraints: .*fairseq-interactive"),
+    "constraints": ("generate", None, "--constraints", r"--constraints needs fairseq-interactive"),
     "a word": ("generate", None, "--post-process wheel", r"Unknown post_process option: wheel"),
     "json": ("train", None, f"{SIZED} --eval-bleu-args {{{{", r"--eval-bleu-args: got '{'; all.*{"),
     "sizes": ("train", None, f"{SIZED} --encoder-embed-dim 15", r"embed_dim must be divisible"),

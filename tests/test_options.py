@@ -219,7 +219,8 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
             continue
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
-        with pytest.raises(UsageError, match=f"{flag(name)}: got"):
+        said = f"{flag(name)} 4 needs --decoding" if name == "beam" else f"{flag(name)}: got"
+        with pytest.raises(UsageError, match=said):
             args = argparse.Namespace(decoding=decoding, **options)
             task.build_generator([own.get(decoding, model)], args)
 

@@ -67,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             Translator(made, folder, flag="--path")
         except UsageError as error:
-            raise UsageError(str(error).replace(str(made), str(args.out))) from error
+            said = str(error)
+            for name, path in files.items():
+                said = said.replace(str(made / name), str(path))
+            raise UsageError(said.replace(str(made), str(args.out))) from error
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
     print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
@@ -91,7 +94,7 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     given = {name: path for name, path in given.items() if path is not None}
     for name, path in given.items():
         if not path.is_file():
-            raise option_error(flag(name), str(path), "a file")
+            raise option_error(flag(name), str(path), "a file; there is none")
     in_place = args.out.resolve() == args.data.resolve()
     own = {} if in_place else {"path": "model.pt", "drafter_path": "drafter.pt"}
     names = {name: own.get(name, path.name) for name, path in given.items()}
@@ -125,7 +128,9 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
     from fairseq.data import data_utils
 
     if not args.data.is_dir():
-        raise option_error("DATA", str(args.data), "a folder that fairseq-preprocess made")
+        raise option_error(
+            "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
+        )
     found = data_utils.infer_language_pair(str(args.data))
     pair = args.source_lang or found[0], args.target_lang or found[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):

@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.drafts is not None:
         if args.out is not None:
-            raise option_error("--drafts", str(args.drafts), "it without --out")
+            raise excludes("--drafts", str(args.drafts), "--out")
         if not args.drafts.is_file():
-            raise option_error("--drafts", str(args.drafts), "a text file")
+            raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
@@ -102,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
     args.files = [*map(Path, args.files)]
     for path in args.files:
         if not path.is_file():
-            raise option_error("FILE", str(path), "a text file")
+            why = ", or a folder with --out" if path.exists() else "; there is none"
+            allowed = f"a text file{why}"
+            raise option_error("FILE", str(path), allowed)
     with arguments.warnings_alone():
         print_translations(args)
     return 1 if FAILED else 0

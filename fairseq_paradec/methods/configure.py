@@ -153,8 +153,7 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
         raise excludes("--draft-tree", given["draft_tree"], "--min-block")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
-        allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
-        raise option_error("--drafter-path", given.get("drafter_path"), allowed)
+        raise needs("--decoding", decoding, f"--drafter-path with {method.helper.wanted}")
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
         raise needs("--audit", True, f"a --decoding that verifies: {others}; {decoding} does not")
@@ -222,10 +221,11 @@ def check_search(config: DecodingConfig) -> None:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
         raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        allowed = f"1 with --decoding {method.name}, which is greedy"
+        beams = ", ".join(name for name, one in METHODS.items() if one.beam)
+        needed = f"--decoding beam or another that reads it ({beams})"
         if "beam" in method.reads:
-            allowed += ", or a --latency-budget-ms"
-        raise option_error("--beam", config.beam, allowed)
+            needed += ", or --latency-budget-ms"
+        raise needs("--beam", config.beam, f"{needed}; {method.name} is greedy search")
 
 
 #: Options of fairseq's search that print or load something: only its commands do that.
@@ -248,7 +248,7 @@ def check_stock(config: DecodingConfig) -> None:
         raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(config, name) >= 0 and not config.sampling:
-            raise UsageError(f"{flag(name)} needs --sampling")
+            raise needs(flag(name), getattr(config, name), "--sampling")
     groups = config.diverse_beam_groups
     if groups > 0 and config.beam % groups:
         allowed = f"a divisor of --beam ({config.beam})"
@@ -261,9 +261,10 @@ def check_stock(config: DecodingConfig) -> None:
     }
     chosen = [flag(name) for name, on in kinds.items() if on]
     if len(chosen) > 1:
-        raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
+        raise excludes(chosen[0], True, chosen[1])
     if config.is_given("diverse_beam_strength") and groups <= 0:
-        raise UsageError("--diverse-beam-strength needs --diverse-beam-groups")
+        strength = config.diverse_beam_strength
+        raise needs("--diverse-beam-strength", strength, "--diverse-beam-groups")
 
 
 def _check_nbest(config: DecodingConfig) -> None:
