@@ -37,6 +37,7 @@ TRACES = {
     "gad_pp": f"model.pt --decoding gad_pp {EXACTLY} {DATA}/drafter.pt",
     "blockwise": f"model.pt --decoding blockwise {EXACTLY} {DATA}/heads.pt",
     "ibdecoder_sa": "ibdecoder_sa.pt --beam 1",
+    "beam": f"model.pt --decoding assisted --beam 4 {EXACTLY} {DATA}/assistant.pt",
 }
 #: The sentences in the pictures; their drafts are compared, too.
 GRAPHS, RACE = (33, 74), 25
@@ -94,6 +95,14 @@ PICTURES = [
         "model's own tokens from accepted drafts.",
         f"paradec trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
         "--picture {out}methods.svg",
+    ),
+    Picture(
+        "beam",
+        "The tree of a drafted beam",
+        "Beam search with four hypotheses whose next steps a small model drafts. All hypotheses "
+        "are paths of one tree; the number is the pass in which the model read a token. Grey "
+        "tokens were drafted in vain: no hypothesis of the search had them.",
+        f"paradec trace {{traces}}beam.jsonl --sentence {RACE} --tree {{out}}beam.svg",
     ),
     Picture(
         "acceptance",
