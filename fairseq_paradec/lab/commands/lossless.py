@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...cli import arguments
 from ..measure.exactness import UNTRAINED, kinds
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decode all subsets by all variants, and write the table."""
-    from ..measure.lossless import lossless
+    from ..measure.lossless import Settings, lossless
 
     with arguments.quiet():
-        return lossless(args)
+        return lossless(settings(Settings, args, subsets=args.subsets.split(",")))
