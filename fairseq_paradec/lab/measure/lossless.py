@@ -35,6 +35,7 @@ class Settings:
         path: the checkpoint.
         decoding: whose variants are compared; None: those that fit ``drafter_path``.
         drafter_path: a drafter or heads; None: none, or the model has them.
+        beams: n-best lists of these are compared with fairseq's; none: greedy outputs are.
         subsets: of the data.
         batch_sizes: sentences.
         limit: sentences of a subset; None: all.
@@ -46,6 +47,7 @@ class Settings:
     path: str
     decoding: str | None
     drafter_path: str | None
+    beams: Sequence[int]
     subsets: Sequence[str]
     batch_sizes: Sequence[int]
     limit: int | None
