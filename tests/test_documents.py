@@ -286,4 +286,4 @@ def test_wrong_formats_are_named(tmp_path, capsys):
         list(fairseq_paradec.load(DEMO).texts(["a"], "rtf"))
     words = ["translate", "--model", str(DEMO), "--text", "a", "--format", "html"]
     assert paradec([*words, "--out", str(tmp_path / "out")]) == 2
-    assert "allowed: it without --out" in capsys.readouterr().err
+    assert "excludes --out" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ALL, OPTIONS, flag
-from ..errors import option_error
+from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
 from ..output import FAILED
 from ..translator.markup import FORMATS
@@ -96,27 +96,29 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate; return 1 if an audit failed or a report could not be written."""
     if args.text and args.files:
-        raise option_error("--text", args.text[0], "it without FILE")
+        raise excludes("--text", args.text[0], "FILE")
     if args.device is None:
         import torch
 
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.drafts is not None:
         if args.out is not None:
-            raise option_error("--drafts", str(args.drafts), "it without --out")
+            raise excludes("--drafts", str(args.drafts), "--out")
         if not args.drafts.is_file():
-            raise option_error("--drafts", str(args.drafts), "a text file")
+            raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.format is not None and args.out is not None:
-        raise option_error("--format", args.format, "it without --out")
+        raise excludes("--format", args.format, "--out")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
         if getattr(args, name) is not None:
-            raise option_error(flag(name), getattr(args, name), "it with --out")
+            raise needs(flag(name), getattr(args, name), "--out")
     args.files = [*map(Path, args.files)]
     for path in args.files:
         if not path.is_file():
-            raise option_error("FILE", str(path), "a text file")
+            why = ", or a folder with --out" if path.exists() else "; there is none"
+            allowed = f"a text file{why}"
+            raise option_error("FILE", str(path), allowed)
     with arguments.warnings_alone():
         if args.format is None:
             print_translations(args)
@@ -157,7 +159,7 @@ def print_texts(args: argparse.Namespace) -> None:
     drafts = None
     if args.drafts is not None:
         if len(texts) > 1:
-            raise option_error("--drafts", str(args.drafts), "it with one text, with --format")
+            raise option_error("--drafts", str(args.drafts), "one FILE or --text, with --format")
         drafts = ["".join(read([args.drafts], "--drafts"))]
     for found in load(args).texts(texts, args.format, drafts, **given_options(args)):
         print(found.text, end="\n" if args.text else "")
