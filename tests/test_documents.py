@@ -1,6 +1,7 @@
 """Long texts and markup: nothing of it is lost, whatever the translations are."""
 
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -287,3 +288,15 @@ def test_wrong_formats_are_named(tmp_path, capsys):
     words = ["translate", "--model", str(DEMO), "--text", "a", "--format", "html"]
     assert paradec([*words, "--out", str(tmp_path / "out")]) == 2
     assert "excludes --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "unit", [" ", "<a ", "`a ", "[a](", "*a ", "_", "{{ ", "a.", "- ", "&a", "-|"]
+)
+def test_long_texts_take_time_by_their_length(unit):
+    """A regular expression that looks back takes minutes here."""
+    text = unit * 5000 + "x"
+    begin = time.process_time()
+    for format in KEPT:
+        assert translated(text, format, "nothing") == text
+    assert time.process_time() - begin < 10

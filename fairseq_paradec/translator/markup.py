@@ -243,10 +243,10 @@ _MARKS = re.compile(
     r"[ \t]*(?:>[ \t]?)*[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?)*(?:#{1,6}[ \t]+)?"
 )
 _VERBATIM = re.compile(
-    r"[ \t]*(?:>[ \t]?)*[ \t]*(?:"
+    r"[ \t]*+(?:>[ \t]*+)*+(?:"
     r"\[[^\]]+\]:.*"  # where a link leads
-    r"|(?:[-*_][ \t]*){3,}|=+[ \t]*|-+[ \t]*"  # rules, and lines under headings
-    r"|\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*"  # the line under a table's head
+    r"|(?:[-*_][ \t]*+){3,}+|=++[ \t]*+|-++[ \t]*+"  # rules, and lines under headings
+    r"|\|?[ \t]*+:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)*+\|?[ \t]*+"  # under a table
     r")?$"
 )
 _HTML_LINE = re.compile(r"[ \t]{0,3}<(?:!--|[!?]|/?([A-Za-z][^\s<>/]*))")
@@ -260,7 +260,7 @@ _INLINE = re.compile(
     rf"|(?P<tag>{_TAG})"
     r"|(?P<entity>&(?:\w+|\#\d+|\#[xX][0-9a-fA-F]+);)"
     rf"|(?P<thing>{_THINGS.pattern})"
-    r"|(?P<hard>(?:[ ]{2,}|\\)\n)"
+    r"|(?P<hard>(?:(?<![ ])[ ]{2,}+|\\)\n)"
     r"|(?P<emphasis>\*+|_+|~~)",
     re.DOTALL,
 )
