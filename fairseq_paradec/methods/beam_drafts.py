@@ -49,7 +49,7 @@ class BeamAssistedDecoder(AssistedDecoder):
         for row in rows:
             passes = rounds[row.index]
             some = finished[row.index]
-            hypos.append(results.fill(row, some, len(passes), rules.device))
+            hypos.append(results.fill(row, some, len(passes), rules.device, self.beam_size))
             best = max(some, key=results.rank)
             row.passes = _records(passes, best, self.eos, self.record_tokens)
         return hypos
