@@ -18,19 +18,55 @@ from .moved import keep_old_names
 
 if TYPE_CHECKING:
     from .config import DecodingConfig
+    from .decoding.loop import Drafter, Proposal, Verdict
+    from .engine.scorers import Scorer
+    from .engine.settings import Engine
+    from .errors import UsageError
+    from .methods.base import Decoder, ParallelDecoder
     from .methods.build import build_decoder
     from .methods.configure import configure
+    from .registry import Method
+    from .row import Row
+    from .token_rules import TokenRules
     from .translator.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["DecodingConfig", "Translator", "build_decoder", "configure", "load", "register"]
+__all__ = [
+    "Decoder",
+    "DecodingConfig",
+    "Drafter",
+    "Engine",
+    "Method",
+    "ParallelDecoder",
+    "Proposal",
+    "Row",
+    "Scorer",
+    "TokenRules",
+    "Translator",
+    "UsageError",
+    "Verdict",
+    "build_decoder",
+    "configure",
+    "load",
+    "register",
+]
 
-# Public names, by module: imported when they are asked for.
-_PUBLIC = {
-    "DecodingConfig": "config",
-    "configure": "methods.configure",
-    "build_decoder": "methods.build",
+# Public names by module, imported when they are asked for. These need neither torch nor fairseq;
+# the entry of a method in another package imports nothing else.
+_LIGHT = {"DecodingConfig": "config", "Method": "registry", "UsageError": "errors"}
+_PUBLIC = _LIGHT | {
+    "Decoder": "methods.base",
+    "Drafter": "decoding.loop",
+    "Engine": "engine.settings",
+    "ParallelDecoder": "methods.base",
+    "Proposal": "decoding.loop",
+    "Row": "row",
+    "Scorer": "engine.scorers",
+    "TokenRules": "token_rules",
     "Translator": "translator.translator",
+    "Verdict": "decoding.loop",
+    "build_decoder": "methods.build",
+    "configure": "methods.configure",
 }
 
 
@@ -38,12 +74,20 @@ def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    register()
+    if name not in _LIGHT:
+        register()
     return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
 
 
-def register() -> None:
-    """Apply the fixes, and register tasks, models and criterions with fairseq; idempotent."""
+def register(method: Method | None = None) -> None:
+    """Register tasks, models and criterions with fairseq, with the fixes; idempotent.
+
+    Args:
+        method: a ``--decoding`` of your own, which all commands and checks know from then on.
+
+    Raises:
+        ValueError: a method of this name is there.
+    """
     # fairseq logs a request for tensorboardX while it is imported.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     from .plugin import compat
@@ -53,6 +97,11 @@ def register() -> None:
     from .images import image_transformer, super_resolution  # noqa: F401
     from .plugin import encoders, models, tasks  # noqa: F401
     from .training import criterions  # noqa: F401
+
+    if method is not None:
+        from . import registry
+
+        registry.register(method)
 
 
 def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import UsageError, option_error
+from .errors import excludes, option_error
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -180,7 +180,8 @@ class DecodingConfig:
     )
     audit: bool = _option(
         False,
-        "compare every output with fairseq's own beam-1 search and report where they differ",
+        "compare every output with fairseq's own search, of beam 1 or the decoder's, and report "
+        "where they differ",
         REPORT,
     )
     stats_file: str | None = _option(
@@ -340,18 +341,17 @@ def check_values(given: Mapping[str, Any]) -> None:
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
-        raise UsageError("--lenpen excludes --unnormalized, by which no length divides")
+        others = "--unnormalized, by which no length divides"
+        raise excludes("--lenpen", given["lenpen"], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
-        raise option_error(
-            "--accept-distance", given["accept_distance"], "it without --accept-topk"
-        )
+        raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):
         for name, why in (("audit", "judge"), ("trace_file", "trace")):
             if given.get(name):
-                raise option_error(
+                raise excludes(
                     flag(name),
                     given[name],
-                    f"it without --latency-budget-ms, whose decoders it may not be able to {why}",
+                    f"--latency-budget-ms, whose decoders it may not be able to {why}",
                 )
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
@@ -360,10 +360,10 @@ def check_values(given: Mapping[str, Any]) -> None:
             "prefix with --jacobi-window sliding, which commits tokens after every pass",
         )
     if given.get("deduplicate_ngrams") and "trace_file" in given:
-        raise option_error(
+        raise excludes(
             "--deduplicate-ngrams",
             given["deduplicate_ngrams"],
-            "it without --trace-file, which shows what the model wrote",
+            "--trace-file, which shows what the model wrote",
         )
     for name in ("stats_file", "trace_file", "speed_profile"):
         if name in given:

@@ -21,6 +21,33 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
     return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
 
 
+def needs(flag: str, given: object, needed: str) -> UsageError:
+    """Build the error for a flag without what it needs: ``--audit needs ...``.
+
+    Args:
+        flag: as typed.
+        given: its value; True for a switch.
+        needed: another flag, data, a model, in words.
+    """
+    return UsageError(f"{_as_typed(flag, given)} needs {needed}")
+
+
+def excludes(flag: str, given: object, other: str) -> UsageError:
+    """Build the error for a flag beside what it excludes: ``--draft-tree 8 excludes --min-block``.
+
+    Args:
+        flag: as typed.
+        given: its value; True for a switch.
+        other: another flag, data, a model, in words.
+    """
+    return UsageError(f"{_as_typed(flag, given)} excludes {other}")
+
+
+def _as_typed(flag: str, given: object) -> str:
+    """Return a flag with its value, if it has one."""
+    return flag if given is True else f"{flag} {given}"
+
+
 def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:
     """Build the error for an unknown name, with up to three known ones that are like it."""
     like = difflib.get_close_matches(given, known)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .errors import option_error
+from .errors import excludes, option_error
 
 
 def is_block_nat(models: Sequence[Any]) -> bool:
@@ -99,11 +99,11 @@ def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | N
             f"one, with --decoding {decoding}: heads read its states",
         )
     if has_heads(models) and drafter_path is not None:
-        raise option_error(
+        raise excludes(
             "--drafter-path",
             drafter_path,
-            "nothing with a model of --arch blockwise_transformer or blockwise_image_transformer, "
-            "which has heads; or the base of these heads as --path",
+            "a model with heads of its own (--arch "
+            "blockwise_transformer, blockwise_image_transformer); --path may be the heads' base",
         )
     if not has_heads(models) and drafter_path is None:
         raise option_error(

@@ -76,6 +76,8 @@ class Method:
         summary: one line for ``--help`` and the docs.
         decoder: its class, imported on demand: ``package.module.Class``; with a dot at the
             beginning, of a module of this folder.
+        beams: the class that has fairseq's beam search's output, of a method that is greedy unless
+            ``beam`` is above 1; empty: there is none.
         reads: the options that it reads, ``beam`` and ``sampling`` of fairseq's search among them;
             any other option of methods raises an error that names it.
         defaults: its defaults that differ from the option table's.
@@ -99,19 +101,20 @@ class Method:
     candidates: Callable[[variants.Offer], variants.Settings] | None = None
     audited: bool = True
     by_token: bool = False
+    beams: str = ""
 
     def __post_init__(self) -> None:
         unknown = {*self.reads, *self.defaults} - ALL.keys()
         assert not unknown, f"{self.name}: {unknown} are no options"
 
-    def load(self) -> Any:
-        """Return the decoder's class."""
-        module, name = self.decoder.rsplit(".", 1)
+    def load(self, beam: int = 1) -> Any:
+        """Return the decoder's class for a beam of this size."""
+        module, name = (self.beams if self.beams and beam > 1 else self.decoder).rsplit(".", 1)
         return getattr(import_module(module, f"{__package__}.methods"), name)
 
     def default(self, option: str) -> Any:
         """Return an option's default with this method."""
-        return self.defaults.get(option, OPTIONS[option].default)
+        return self.defaults.get(option, ALL[option].default)
 
     def flags(self, config: DecodingConfig) -> dict[str, Any]:
         """Return the values of the method's own flags, as JSON has them."""
@@ -144,8 +147,9 @@ class Method:
 
     @property
     def beam(self) -> bool:
-        """Whether it is a beam search; other methods are greedy."""
-        return "beam" in self.reads and "latency_budget_ms" not in self.reads
+        """Whether it is always a beam search; other methods are greedy, at least by default."""
+        greedy = self.beams or "latency_budget_ms" in self.reads
+        return "beam" in self.reads and not greedy
 
     @property
     def samples(self) -> bool:
@@ -154,6 +158,8 @@ class Method:
 
     def reads_beam(self, config: DecodingConfig) -> bool:
         """Return whether the method reads ``--beam``: one with a latency budget, only with it."""
+        if self.beams:
+            return config.beam > 1
         return self.beam or ("beam" in self.reads and config.latency_budget_ms is not None)
 
     @property
@@ -172,7 +178,7 @@ class Method:
             beam_size: fairseq's ``--beam``, for a method that reads it.
             left_to_right: whether the models write one word per step, from left to right.
         """
-        as_greedy = not self.beam or (beam_size == 1 and left_to_right)
+        as_greedy = beam_size == 1 and left_to_right if self.beam else beam_size == 1
         return as_greedy and self.exact.holds(config)
 
 
@@ -250,10 +256,11 @@ _ENTRIES = (
         name="assisted",
         summary="a small Transformer drafts token by token, the Transformer of --path verifies",
         decoder=".assisted.AssistedDecoder",
-        reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin", "sampling"),
+        reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin", "sampling", "beam"),
         # Where a draft ends: within 3% of the best for drafters that cost a 50th to a 4th of the
         # verifier, by the counts of results/acceptance-confidence-tiny.md.
-        defaults={"block_size": 6, "accept_topk": 1, "draft_confidence": 0.4},
+        defaults={"block_size": 6, "accept_topk": 1, "draft_confidence": 0.4, "beam": 1},
+        beams=".beam_drafts.BeamAssistedDecoder",
         exact=Exact(
             "without --accept-topk, or with --accept-margin 0; with --sampling, outputs of the "
             "distribution of fairseq's",
@@ -267,8 +274,9 @@ _ENTRIES = (
         name="self_draft",
         summary="the Transformer of --path drafts token by token in int8, and itself verifies",
         decoder=".self_draft.SelfDraftDecoder",
-        reads=("block_size", "adaptive_block", "drafter_dtype"),
-        defaults={"block_size": 20, "drafter_dtype": "int8"},
+        reads=("block_size", "adaptive_block", "drafter_dtype", "beam"),
+        defaults={"block_size": 20, "drafter_dtype": "int8", "beam": 1},
+        beams=".beam_drafts.BeamSelfDraftDecoder",
         verifier=GLOBAL_TRANSFORMER,
         candidates=variants.in_int8,
         by_token=True,
@@ -359,6 +367,8 @@ _register_others()
 
 def readers(option: str) -> list[str]:
     """Return the methods that read an option; all of them for an engine's or report's option."""
+    if option == "audit":
+        return [name for name, method in METHODS.items() if method.audited]
     common = OPTIONS[option].group != METHOD
     return [name for name, method in METHODS.items() if common or option in method.reads]
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .errors import option_error
+from .errors import needs, option_error
 
 
 class SlotBatch(NamedTuple):
@@ -78,27 +78,27 @@ class TargetOrder:
         if type(c) is not int or c < 1:
             raise option_error("--tokens-per-direction", c, "a whole number from 1 up")
         if self.right_to_left and h != 1:
-            raise option_error("--right-to-left", True, f"it with --directions 1, not {h}")
+            raise needs("--right-to-left", True, f"--directions 1, not {h}")
         if self.double_token and h * c != 2:
-            raise option_error(
-                "--double-token", True, f"it with two tokens a step; here a step has {h * c}"
-            )
+            raise needs("--double-token", True, f"two tokens a step; here a step has {h * c}")
         if self.middle_to_side and h != 2:
-            raise option_error("--middle-to-side", True, f"it with --directions 2, not {h}")
+            raise needs("--middle-to-side", True, f"--directions 2, not {h}")
         if self.alternate_ends and (h == 1 or c > 1 or self.double_token):
-            raise option_error(
+            raise needs(
                 "--alternate-ends",
                 True,
-                "it with --directions 2 or more, a token of each, and without --double-token",
+                "--directions 2 or more, a token of each, and no --double-token",
             )
         if self.independent_directions and (h == 1 or self.alternate_ends):
-            allowed = "it with --directions 2 or more, and without --alternate-ends"
-            raise option_error("--independent-directions", True, allowed)
+            needed = "--directions 2 or more, and no --alternate-ends"
+            raise needs("--independent-directions", True, needed)
         if self.vanilla_mask and self.tokens_per_step == 1:
-            raise option_error("--vanilla-mask", True, "it with more than one token a step")
+            raise needs("--vanilla-mask", True, "more than one token a step")
         if self.vanilla_positions and (h == 1 or self.double_token):
-            raise option_error(
-                "--vanilla-positions", True, "it where positions are others: --directions 2 or more"
+            raise needs(
+                "--vanilla-positions",
+                True,
+                "--directions 2 or more, and no --double-token: else positions do not differ",
             )
 
     @property

@@ -58,6 +58,7 @@ SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
+DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
 
 MUTANTS = [
     # corpora in parts
@@ -640,6 +641,39 @@ MUTANTS = [
         "test_audit_reference.py",
         "test_reports.py",
     ),
+    # beams with drafts
+    m(
+        "beams",
+        DRAFTS,
+        "behind.union(*map(self.tree.path, self.nodes))",
+        "behind",
+        *DRAFTED,
+    ),
+    m("beams", DRAFTS, "if parent in behind:", "if False:", *DRAFTED),
+    m(
+        "beams",
+        DRAFTS,
+        "sees[b, i, [slots[n] for n in tree.path(node)]] = True",
+        "sees[b, i, : len(held)] = True",
+        *DRAFTED,
+    ),
+    m(
+        "beams",
+        DRAFTS,
+        "full or beam.written > beam.row.limit or not beam.nodes",
+        "full or beam.written >= beam.row.limit or not beam.nodes",
+        *DRAFTED,
+    ),
+    m(
+        "beams",
+        DRAFTS,
+        "key=self.rank, reverse=True)[: self.beam_size - len(done)]",
+        "key=self.rank, reverse=True)",
+        *DRAFTED,
+    ),
+    m("beams", DRAFTS, "for level in range(self.depth + 1):", "for level in range(2):", *DRAFTED),
+    m("beams", DRAFTS, "self.verifier.roll_back()", "pass", *DRAFTED),
+    m("beams", AUDIT, "if self._same(ours == theirs):", "if self._same(True):", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
 ]
 

@@ -155,11 +155,10 @@ def elsewhere(tmp_path_factory):
     package.mkdir()
     (source / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
     (package / "__init__.py").touch()
-    code = BLOCKS[METHOD].replace("from ..", "from fairseq_paradec.")
-    code = code.replace("from .base", "from fairseq_paradec.methods.base")
+    code = re.sub(r"from \.[\w.]* import", "from fairseq_paradec import", BLOCKS[METHOD])
     (package / "echo.py").write_text(code, encoding="utf-8")
     entry = BLOCKS[REGISTRY].replace('".echo.', '"paradec_echo.echo.')
-    needed = "from fairseq_paradec.registry import Method"
+    needed = "from fairseq_paradec import Method"
     (package / "entry.py").write_text(f"{needed}\n\nMETHOD = {entry}\n", encoding="utf-8")
     pip = "pip install --quiet --no-index --no-build-isolation --no-deps --target"
     run(source, "-m", *pip.split(), home, source)

@@ -376,7 +376,7 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     other = save_drafter(tiny_task(), tiny_drafter(tiny_task()), tmp_path / "other.pt")
     for options, message in (
         ({"drafter_block_size": 25, "max_target_positions": 24}, "--drafter-block-size: .*25.*24"),
-        ({"share_verifier_encoder": True}, "--share-verifier-encoder: .*--encoder-from"),
+        ({"share_verifier_encoder": True}, "--share-verifier-encoder needs --encoder-from"),
         ({"drafter_positions": "rotary"}, "--drafter-positions: .*rotary.*learned, sinusoidal"),
         ({"drafter_positions": "sinusoidal", "decoder_learned_pos": True}, "--decoder-learned-pos"),
         ({"encoder_from": VERIFIER, "encoder_layers": 3}, "--encoder-layers: .*3; .*4, .*model.pt"),

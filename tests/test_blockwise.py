@@ -171,7 +171,7 @@ def test_what_cannot_be_is_named() -> None:
         ((task, [base, base]), beside, ["--path", "2 models", "one"]),
     ):
         refused(its_task, models, "|".join(words), **{"decoding": "blockwise"} | flags)
-    refused(task, [one, two], "--block-size: got|2|blockwise", block_size=2)
+    refused(task, [one, two], "--block-size 2 needs|blockwise", block_size=2)
     for variant in blockwise.ADAPTIVE:  # its projection cannot be shared by heads
         with pytest.raises(UsageError, match="^--adaptive-softmax-cutoff: got .*blockwise_transf"):
             whole(task_for(variant), variant)

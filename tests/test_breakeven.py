@@ -130,7 +130,7 @@ def test_a_mistake_is_named(capsys):
         ([str(DEMO)], "DATA --arch-size"),
         (["--drafter-width", "33"], "--drafter-width 33 32"),
         (["--decoder", "self_draft", "--engines", "native-int8"], "--engines 'native-int8' others"),
-        (["--decoder", "self_draft", "--drafter-shortlist", "9"], "--drafter-shortlist 9 decoders"),
+        (["--decoder", "self_draft", "--drafter-shortlist", "9"], "--drafter-shortlist 9 excludes"),
     ):
         try:
             status = paradec(["breakeven", *TINY, *arguments])

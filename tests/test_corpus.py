@@ -69,7 +69,7 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
     for given, said in (
         ([*words, "--beam", "3"], "--beam: got 3, but --out"),
         ([*words[:-3], str(folder)], "--batch-size: got None, but --out"),
-        ([*words, "--decoding", "auto_fast"], "--decoding: got 'auto_fast'"),
+        ([*words, "--decoding", "auto_fast"], "--decoding auto_fast excludes --out"),
         ([*words, "--cluster", "localhost:1"], "there is none"),
         ([*words, "--cluster", "auto"], "needs ray; install fairseq_paradec[cluster]"),
         (words, "got 'other lines than those that are finished in "),

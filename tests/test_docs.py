@@ -1,15 +1,20 @@
 """`make docs` builds the documentation as a site, strictly; pages need no network."""
 
+import functools
 import html
+import http.server
 import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 from support import commands
+from support.browser import chromium
 from support.commands import ROOT
 
 pytestmark = pytest.mark.slow
@@ -64,6 +69,29 @@ def test_pages_load_nothing_from_elsewhere(site):
         loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?(http[^\s\">]*)", text)
         loaded += re.findall(r"<link[^>]* rel=\"?stylesheet[^>]* href=\"?(http[^\s\">]*)", text)
         assert not loaded
+
+
+def test_a_browser_searches_and_asks_nobody_else(site):
+    """Also on a telephone's width, where nothing but tables and code is wider than the page."""
+    answer = functools.partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), answer) as server, chromium() as browser:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        browser.driver.get("about:blank")
+        browser.requests()  # those of Chromium's own first page are forgotten
+        browser.driver.get(f"{address}?q=self_draft")
+        found = WebDriverWait(browser.driver, 30).until(
+            lambda _: browser.all("a.md-search-result__link")
+        )
+        assert found
+        assert [one for one in browser.requests() if not one.startswith((address, "data:"))] == []
+        browser.driver.set_window_size(500, 900)  # Chromium has no narrower window
+        for page in ("", "docs/your-model/", "docs/api/", "RESULTS/"):
+            browser.driver.get(address + page)
+            script = "return [document.documentElement.scrollWidth, window.innerWidth]"
+            width, room = browser.driver.execute_script(script)
+            assert width <= room, page
+        server.shutdown()
 
 
 def test_a_link_to_nothing_is_refused(site, checkout):

@@ -13,6 +13,7 @@ GROUND = {
     "config",
     "errors",
     "extras",
+    "files",
     "forks",
     "model_checks",
     "output",
@@ -20,7 +21,6 @@ GROUND = {
     "registry",
     "row",
     "target_order",
-    "text_files",
     "token_rules",
     "variants",
 }
@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: What is no room: registration with fairseq, names of earlier versions, ``python -m``.
 DOORS = {
-    "__init__": {"images", "methods", "plugin", "training", "translator", "moved"},
+    "__init__": {*SEARCH, "images", "plugin", "training", "translator", "moved"},
     "moved": set(),
     "__main__": {"cli"},
 }

@@ -102,7 +102,7 @@ def test_outputs_that_differ_are_counted(tmp_path):
     rows = [row | {"lossless": True}, row | {"lossless": False}]
     found = {"some": {"rows": rows}}
     said = summary_page.counts({"lossless": ["some"]}, found)
-    assert said.startswith("90 outputs") and "2 differ, and 1 more by a tie" in said
+    assert said.startswith("90 outputs") and "2 differ beyond ties, 1 by a tie" in said
 
 
 def test_parts_of_other_pages_are_rendered_between_their_marks(tmp_path):

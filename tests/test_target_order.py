@@ -169,5 +169,6 @@ def test_prefixes() -> None:
 )
 def test_contradictions_are_named(options: dict[str, Any], flag: str) -> None:
     value = options[flag.strip("-").replace("-", "_")]
-    with pytest.raises(UsageError, match=rf"^{flag}: got {re.escape(repr(value))}; allowed: ."):
+    said = f"{flag} needs " if value is True else f"{flag}: got {value!r}; allowed: "
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}."):
         TargetOrder(**options)

@@ -169,7 +169,7 @@ def test_wrong_options_of_the_report_are_named(made: Path, capsys: Any, monkeypa
     short.write_text("one line\n")
     for more, message in (
         (["--drafter-path", verifier], "a checkpoint of --arch block_nat; this holds a Transf"),
-        (["--decoding", "gad", "--accept-topk", 2], "--accept-topk: got 2; allowed: it with --dec"),
+        (["--decoding", "gad", "--accept-topk", 2], "--accept-topk 2 needs --dec"),
         (["--block-size", 5000], "--block-size: got 5000; allowed: at most"),
         (["--raw", short], 'short.de with 1 lines"; allowed: a line for each of 13'),
         (["--path", "/none.pt"], "--path: got '/none.pt'; allowed: a fairseq checkpoint"),

@@ -204,12 +204,12 @@ def test_a_spoilt_folder_is_named(kind, tmp_path, capsys):
 #: What is done to the files that are packed, more flags, and the message.
 UNPACKED = {
     "size": (put("dict.en.txt", lambda was: was + b"1more 1\n"), "", "--path: .*7944 .* has 7945"),
-    "torn": (cut("model.pt", 9999), "", "--path: got '{}/out/model.pt', .*trunc"),
+    "torn": (cut("model.pt", 9999), "", "--path: got '{}/data/model.pt', .*trunc"),
     "other": (put("model.pt", (DEMO / "heads.pt").read_bytes()), "", "--path: .*heads"),
-    "codes": (put("codes.bpe", b"\xff"), "", "--bpe: got 'subword_nmt'; allowed"),
+    "codes": (put("codes.bpe", b"\xff"), "", "--bpe subword_nmt needs its file"),
     "lost": (lose("dict.de.txt"), "", "DATA: .* with dict.de.txt"),
     "drafter": (put("drafter.pt", b""), "", "--drafter-path: got .* truncated or no"),
-    "bpe": (lambda folder: None, "--bpe sentencepiece", "--bpe-codes: got .* allowed: it with its"),
+    "bpe": (lambda folder: None, "--bpe sentencepiece", "--bpe-codes .* needs its"),
     "no file": (lambda folder: None, "--bpe-codes no", "--bpe-codes: got 'no'; allowed: a file"),
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ..errors import UsageError, option_error
+from ..errors import UsageError, needs, option_error
 from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, own_decoding
 from . import arguments
 
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
     with arguments.quiet():
         if args.data is None:
+            if not args.model.exists():
+                raise option_error("MODEL", str(args.model), "a checkpoint; there is none")
             if not args.model.is_dir():
-                raise option_error(
-                    "DATA", None, "the data folder of MODEL; or a model folder alone"
-                )
+                raise needs("MODEL", str(args.model), "DATA, the data folder of the checkpoint")
             translator = Translator(args.model, flag="DIR")
             models, task, data = translator.models, translator.task, args.model
             path, own = data / translator.folder.model, translator.folder.drafter

@@ -9,6 +9,8 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
+from ..errors import option_error
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -47,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
     from ..translator.importing import hugging_face, marian, writing
     from ..translator.model_folder import new_folder
 
+    if not args.given.exists():
+        name = "DIR" if args.format == "hugging_face" else "MODEL.npz"
+        raise option_error(name, str(args.given), "what the model was saved as; there is none")
     read = hugging_face.read if args.format == "hugging_face" else marian.read
     with new_folder(args.out) as folder:
         model = read(args.given, args.source, args.target)

@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 
 from ..config import flag
-from ..errors import UsageError, option_error
+from ..errors import UsageError, needs, option_error
 from ..translator.model_folder import ModelFolder, new_folder, write
 from . import arguments
 
@@ -67,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             Translator(made, folder, flag="--path")
         except UsageError as error:
-            raise UsageError(str(error).replace(str(made), str(args.out))) from error
+            said = str(error)
+            for name, path in files.items():
+                said = said.replace(str(made / name), str(path))
+            raise UsageError(said.replace(str(made), str(args.out))) from error
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
     print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
@@ -83,14 +86,15 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     bpe_flags = BPE_FILES.get(args.bpe, ())
     for name in dict.fromkeys(name for names in BPE_FILES.values() for name in names):
         if (getattr(args, name) is None) == (name in bpe_flags):
-            allowed = f"a file with --bpe {args.bpe}" if name in bpe_flags else "it with its --bpe"
-            raise option_error(flag(name), getattr(args, name), allowed)
+            if name in bpe_flags:
+                raise option_error(flag(name), None, f"a file with --bpe {args.bpe}")
+            raise needs(flag(name), getattr(args, name), "its --bpe")
     given = {"path": args.path, "drafter_path": args.drafter_path}
     given |= {name: getattr(args, name) for name in bpe_flags}
     given = {name: path for name, path in given.items() if path is not None}
     for name, path in given.items():
         if not path.is_file():
-            raise option_error(flag(name), str(path), "a file")
+            raise option_error(flag(name), str(path), "a file; there is none")
     in_place = args.out.resolve() == args.data.resolve()
     own = {} if in_place else {"path": "model.pt", "drafter_path": "drafter.pt"}
     names = {name: own.get(name, path.name) for name, path in given.items()}
@@ -124,7 +128,9 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
     from fairseq.data import data_utils
 
     if not args.data.is_dir():
-        raise option_error("DATA", str(args.data), "a folder that fairseq-preprocess made")
+        raise option_error(
+            "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
+        )
     found = data_utils.infer_language_pair(str(args.data))
     pair = args.source_lang or found[0], args.target_lang or found[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):

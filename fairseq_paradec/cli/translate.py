@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ALL, OPTIONS, flag
-from ..errors import option_error
+from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
 from ..output import FAILED
 from . import arguments, machines, translate_corpus
@@ -84,25 +84,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate; return 1 if an audit failed or a report could not be written."""
     if args.text and args.files:
-        raise option_error("--text", args.text[0], "it without FILE")
+        raise excludes("--text", args.text[0], "FILE")
     if args.device is None:
         import torch
 
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.drafts is not None:
         if args.out is not None:
-            raise option_error("--drafts", str(args.drafts), "it without --out")
+            raise excludes("--drafts", str(args.drafts), "--out")
         if not args.drafts.is_file():
-            raise option_error("--drafts", str(args.drafts), "a text file")
+            raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
         if getattr(args, name) is not None:
-            raise option_error(flag(name), getattr(args, name), "it with --out")
+            raise needs(flag(name), getattr(args, name), "--out")
     args.files = [*map(Path, args.files)]
     for path in args.files:
         if not path.is_file():
-            raise option_error("FILE", str(path), "a text file")
+            why = ", or a folder with --out" if path.exists() else "; there is none"
+            allowed = f"a text file{why}"
+            raise option_error("FILE", str(path), allowed)
     with arguments.warnings_alone():
         print_translations(args)
     return 1 if FAILED else 0

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import OPTIONS, REPORT_FLAGS, flag
-from ..errors import option_error
+from ..errors import excludes, needs, option_error
+from ..files import checksum
 from ..translator.corpus import parts
 from ..translator.corpus.crews import Work
 from ..translator.corpus.lines import COLUMN, Corpus
-from ..translator.model_folder import NAME, checksum, read
+from ..translator.model_folder import NAME, read
 from . import machines
 
 #: Lines of a part, which are sorted by length together.
@@ -77,16 +78,16 @@ def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
         UsageError: a flag does not fit ``--out``.
     """
     if not args.files:
-        raise option_error("INPUT", None, "files, patterns or folders, with --out")
+        raise needs("--out", str(args.out), "FILE: files, patterns or folders")
     for given in map(Path, args.files):
         if given.is_dir() and args.out.resolve().is_relative_to(given.resolve()):
             raise option_error("--out", str(args.out), f"a folder that is not in INPUT ({given})")
     if options.get("decoding") == "auto_fast":
-        allowed = "with --out any other: what is fastest differs between machines and runs"
-        raise option_error("--decoding", "auto_fast", allowed)
+        others = "--out: what is fastest differs between machines and runs"
+        raise excludes("--decoding", "auto_fast", others)
     for name in REPORT_FLAGS:
         if name in options and options[name] != OPTIONS[name].default:
-            raise option_error(flag(name), options[name], "it without --out")
+            raise excludes(flag(name), options[name], "--out")
 
 
 def worker(

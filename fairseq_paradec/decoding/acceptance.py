@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import option_error
+from ..errors import needs
 from ..token_rules import Scored
 
 
@@ -159,10 +159,10 @@ def numbers_of(words: Any, limit: int) -> Tensor:
         if fillers[token]:
             continue
         if not words[token].isdecimal():
-            raise option_error(
+            raise needs(
                 "--accept-distance",
                 limit,
-                f"it with a dictionary of whole numbers; {words[token]!r} has no distance",
+                f"a dictionary of whole numbers; {words[token]!r} has no distance",
             )
         values[token] = float(words[token])
     return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact

@@ -1,9 +1,10 @@
-"""``--audit``: every output is compared with fairseq's own beam-1 search."""
+"""``--audit``: every output is compared with fairseq's own search of the same beam."""
 
 from __future__ import annotations
 
 import logging
 import math
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -21,17 +22,20 @@ TIE_GAP = 1e-4
 
 
 class Audit:
-    """Compares outputs with those of fairseq's SequenceGenerator at beam 1, for the same models.
+    """Compares outputs with those of fairseq's SequenceGenerator, for the same models.
+
+    Of a beam above 1 all hypotheses of the n-best list are compared, in their order.
 
     Args:
         models: one model, or an ensemble.
         tgt_dict: the target dictionary.
+        beam: fairseq's ``--beam``.
         kwargs: the other arguments of fairseq's SequenceGenerator (limits, penalties).
     """
 
-    def __init__(self, models: list[Any], tgt_dict: Any, **kwargs: Any) -> None:
-        self.models = models
-        self.judge = SequenceGenerator(models, tgt_dict, **(kwargs | {"beam_size": 1}))
+    def __init__(self, models: list[Any], tgt_dict: Any, beam: int = 1, **kwargs: Any) -> None:
+        self.models, self.beam = models, beam
+        self.judge = SequenceGenerator(models, tgt_dict, **(kwargs | {"beam_size": beam}))
         self.max_len_a, self.max_len_b = self.judge.max_len_a, self.judge.max_len_b
         self.judge.max_len_a = 0  # see compare
         self.sentences = 0
@@ -39,11 +43,12 @@ class Audit:
         self.ties = 0
 
     @classmethod
-    def of(cls, models: list[Any], config: DecodingConfig, context: Any) -> Audit:
+    def of(cls, models: list[Any], config: DecodingConfig, context: Any, beam: int = 1) -> Audit:
         """Return the judge of a decoder: see ``methods/base.py``'s Decoder for the arguments."""
         return cls(
             models,
             context.words,
+            beam,
             max_len_a=config.max_len_a,
             max_len_b=config.max_len_b,
             min_len=config.min_len,
@@ -66,14 +71,16 @@ class Audit:
 
         Args:
             sample: the batch that the method decoded.
-            hypos: the method's B lists of hypotheses; the first of each is compared.
+            hypos: the method's B lists of hypotheses.
             prefix_tokens: the prefixes that the method got, or None.
             bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
             B verdicts: ``identical``; for an output that differs, also the first ``position`` that
             differs, the ``gap`` between the two tokens' log-probabilities there (natural log), and
-            whether it is a ``tie``.
+            whether it is a ``tie``. With a beam these are of the first ``hypothesis`` of the list
+            that differs, from 0; a tie is a search in which two candidates of a decision score
+            closer than ``TIE_GAP``, and the gap is the smallest of a decision.
         """
         # With max_len_a, fairseq's limit for a row depends on the other rows of its batch, so each
         # row is decoded alone, with its own limit.
@@ -82,14 +89,16 @@ class Audit:
         wanted = []
         for group in groups:
             part = select_rows(sample, group, self.judge.pad)
-            width = part["net_input"]["src_tokens"].size(1)
-            own_limit = int(self.max_len_a * width + self.max_len_b)
-            self.judge.max_len_b = max(own_limit, self.judge.min_len)
             prefix = None if prefix_tokens is None else prefix_tokens[group]
-            wanted += self.judge.generate(
-                self.models, part, prefix_tokens=prefix, bos_token=bos_token
-            )
-        return self.compare_with(sample, hypos, wanted, bos_token)
+            wanted += self._search(part, prefix, bos_token)
+        return self.compare_with(sample, hypos, wanted, bos_token, prefix_tokens)
+
+    def _search(self, part: dict[str, Any], prefix: Tensor | None, bos_token: int | None) -> Any:
+        """Decode a part of a batch with fairseq's search."""
+        width = part["net_input"]["src_tokens"].size(1)
+        own_limit = int(self.max_len_a * width + self.max_len_b)
+        self.judge.max_len_b = max(own_limit, self.judge.min_len)
+        return self.judge.generate(self.models, part, prefix_tokens=prefix, bos_token=bos_token)
 
     @torch.no_grad()
     def compare_with(
@@ -98,6 +107,7 @@ class Audit:
         hypos: list[list[dict[str, Any]]],
         wanted: list[list[dict[str, Any]]],
         bos_token: int | None = None,
+        prefix_tokens: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """Compare with given outputs of fairseq's search; see ``compare``.
 
@@ -106,21 +116,78 @@ class Audit:
             hypos: the method's B lists of hypotheses.
             wanted: fairseq's B lists of hypotheses.
             bos_token: the decoder's first input, ``</s>`` by default.
+            prefix_tokens: the prefixes that the method got, or None.
         """
         verdicts = []
         for b, (ours, theirs) in enumerate(zip(hypos, wanted, strict=True)):
-            tokens = ours[0]["tokens"]
             row = select_rows(sample, [b], self.judge.pad)
+            if self.beam > 1:
+                first, second = (
+                    [one["tokens"].tolist() for one in each] for each in (ours, theirs)
+                )
+                prefix = None if prefix_tokens is None else prefix_tokens[[b]]
+                verdicts.append(self._verdict_of_beam(row, first, second, prefix, bos_token))
+                continue
+            tokens = ours[0]["tokens"]
             verdicts.append(self._verdict(row, tokens, theirs[0]["tokens"].to(tokens), bos_token))
         return verdicts
+
+    def _verdict_of_beam(
+        self,
+        sample: dict[str, Any],
+        ours: list[list[int]],
+        theirs: list[list[int]],
+        prefix: Tensor | None,
+        bos_token: int | None,
+    ) -> dict[str, Any]:
+        """Compare one n-best list, and count it."""
+        if self._same(ours == theirs):
+            return {"identical": True}
+        pairs = list(zip_longest(ours, theirs, fillvalue=list[int]()))
+        number = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        both = zip_longest(*pairs[number])
+        position = next(i for i, (a, b) in enumerate(both) if a != b)
+        gap = self._closest(sample, prefix, bos_token)
+        self._tell(sample, f"hypothesis {number + 1}, token {position}", gap)
+        gap_or_none = gap if math.isfinite(gap) else None
+        found = {"identical": False, "hypothesis": number, "position": position}
+        return found | {"gap": gap_or_none, "tie": gap < TIE_GAP}
+
+    def _closest(
+        self, sample: dict[str, Any], prefix: Tensor | None, bos_token: int | None
+    ) -> float:
+        """Search one sentence again; return the smallest gap of a decision of fairseq's search.
+
+        A decision separates two candidates: whether an end counts, which hypotheses go on, and how
+        finished ones are ordered.
+        """
+        gaps, beam, step = [math.inf], self.beam, self.judge.search.step
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            found = step(*args, **kwargs)
+            scores, ends = found[0][0].double(), found[1][0].eq(self.judge.eos)
+            among = scores[:beam][ends[:beam]]
+            goes_on = scores[~ends][beam - 1 : beam + 1]
+            edge = scores[beam - 1 : beam + 1] if bool(ends[beam - 1 : beam + 1].any()) else goes_on
+            for values in (among, goes_on, edge):
+                apart = values[:-1] - values[1:]
+                gaps.extend(apart[apart.isfinite()].tolist())
+            return found
+
+        self.judge.search.step = watched
+        try:
+            (hypos,) = self._search(sample, prefix, bos_token)
+        finally:
+            del self.judge.search.step
+        scores = [float(one["score"]) for one in hypos]
+        gaps += [a - b for a, b in pairwise(scores)]
+        return min(gaps)
 
     def _verdict(
         self, sample: dict[str, Any], ours: Tensor, theirs: Tensor, bos_token: int | None
     ) -> dict[str, Any]:
         """Compare one output, and count it."""
-        self.sentences += 1
-        if torch.equal(ours, theirs):
-            self.identical += 1
+        if self._same(torch.equal(ours, theirs)):
             return {"identical": True}
         common = min(ours.numel(), theirs.numel())
         position = int(ours[:common].eq(theirs[:common]).long().cumprod(0).sum())
@@ -129,18 +196,29 @@ class Audit:
         if position < common:
             log_probs = self._next_log_probs(sample, ours[:position], bos_token)
             gap = float((log_probs[theirs[position]] - log_probs[ours[position]]).abs())
+        self._tell(sample, f"token {position}", gap)
+        gap_or_none = gap if math.isfinite(gap) else None
+        return {"identical": False, "position": position, "gap": gap_or_none, "tie": gap < TIE_GAP}
+
+    def _same(self, same: bool) -> bool:
+        """Count a sentence, and one whose outputs are the same; return whether they are."""
+        self.sentences += 1
+        if same:
+            self.identical += 1
+        return same
+
+    def _tell(self, sample: dict[str, Any], where: str, gap: float) -> None:
+        """Log that an output differs, and count ties."""
         tie = gap < TIE_GAP
         self.ties += tie
-        name = sample["id"].tolist()[0] if "id" in sample else "of unknown number"
         logger.warning(
-            "audit: sentence %s differs from fairseq's --beam 1 from token %d on (gap %.2e, %s)",
-            name,
-            position,
+            "audit: sentence %s differs from fairseq's --beam %d from %s on (gap %.2e, %s)",
+            sample["id"].tolist()[0] if "id" in sample else "of unknown number",
+            self.beam,
+            where,
             gap,
             "a tie" if tie else "NOT a tie",
         )
-        gap_or_none = gap if math.isfinite(gap) else None
-        return {"identical": False, "position": position, "gap": gap_or_none, "tie": tie}
 
     def _next_log_probs(
         self, sample: dict[str, Any], prefix: Tensor, bos_token: int | None
@@ -169,5 +247,6 @@ class Audit:
         """Return the totals as a line of text."""
         return (
             f"audit: {self.identical} of {self.sentences} sentences identical to fairseq's "
-            f"--beam 1, {self.ties} differ by a tie (gap < {TIE_GAP:g}), {self.beyond} beyond ties"
+            f"--beam {self.beam}, {self.ties} differ by a tie (gap < {TIE_GAP:g}), "
+            f"{self.beyond} beyond ties"
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
+from ..engine.native.beam import Searched
 from ..engine.scorers import Scorer
 from ..row import Row
 from ..target_order import TargetOrder
@@ -169,14 +170,7 @@ class BeamSearch:
         (start,) = self.order.start(self.bos, rules.start)
         assert isinstance(self.scorer, ChunkScorer)
         found = self.scorer.search(rules.at(rows), start, self.beam_size, self.count)
-        finished = [
-            [
-                Written(total, words[:-1], scores, [])
-                for total, words, scores in zip(one.totals, one.words, one.scores, strict=True)
-            ]
-            for one in found
-        ]
-        return finished, [one.passes for one in found]
+        return list(map(hypotheses_of, found)), [one.passes for one in found]
 
     def _mask(self, written: int, device: torch.device) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
@@ -199,6 +193,12 @@ class BeamSearch:
             others[..., 0] = np.where(first == words, second, first)
             others[..., 1] = np.where(first == words, values[1], values[0])
         return Step(words, scores, others, totals, parents, np.arange(len(words)))
+
+
+def hypotheses_of(found: Searched) -> list[Written]:
+    """Return what the native library has found for a sentence."""
+    each = zip(found.totals, found.words, found.scores, strict=True)
+    return [Written(total, words[:-1], scores, []) for total, words, scores in each]
 
 
 def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Written]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ class Written:
         words: n words, without ``</s>``.
         word_scores: n + 1 log-probabilities; the last is that of ``</s>``.
         runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
+        ranks: n + 1, of each word how many score higher; empty: not known.
     """
 
     score: float
     words: list[int]
     word_scores: list[float]
     runners_up: list[tuple[int, float]]
+    ranks: list[int] = field(default_factory=list)
 
 
 @functools.lru_cache(maxsize=1024)

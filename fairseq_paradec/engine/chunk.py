@@ -22,7 +22,7 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import Searched, native_search
+from .native.beam import NativeModel, Searched, native_search, native_search_drafts
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed
 from .native.passes import NativeCache, native_pass, native_write
@@ -280,6 +280,36 @@ class ChunkScorer:
         """
         linear = self.projection.linear
         return native_search(self.weights, self.cache, linear, at, start, beam, count)
+
+    def search_drafts(
+        self,
+        drafter: ChunkScorer,
+        projection: Projection,
+        at: Positions,
+        start: int,
+        beam: int,
+        count: int,
+        depth: int,
+    ) -> tuple[list[Searched], list[list[list[int]]]]:
+        """Search as ``search`` does, with drafts by another scorer, in one call.
+
+        ``writes`` of both says whether they can.
+
+        Args:
+            drafter: its encoder has run, or it has joined this scorer.
+            projection: the drafter's, of all tokens or of a shortlist.
+            at: as for ``search``, like what is not named here.
+            start: see there.
+            beam: see there.
+            count: see there.
+            depth: steps of a draft, at most.
+
+        Returns:
+            See ``native_search_drafts``.
+        """
+        own = NativeModel(self.weights, self.cache, self.projection.linear)
+        other = NativeModel(drafter.weights, drafter.cache, projection.linear)
+        return native_search_drafts(own, other, at, start, beam, count, depth)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""

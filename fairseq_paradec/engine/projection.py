@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import option_error
+from ..errors import excludes, option_error
 from ..token_rules import Best, Positions, Scored, TokenRules
 from .native.passes import native_choose
 from .native.stack import NativeMap
@@ -186,10 +186,10 @@ class DraftProjection:
         if size is None:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
-            raise option_error(
+            raise excludes(
                 "--drafter-shortlist",
                 size,
-                "nothing with an adaptive softmax, which has its own parts",
+                "an adaptive softmax, which has its own parts",
             )
         if not words.nspecial < size <= len(words):
             raise option_error(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import images
 from ..config import DecodingConfig, flag
-from ..errors import UsageError, option_error
+from ..errors import UsageError, excludes, option_error
 from ..plugin.tasks import loading
 from ..plugin.tasks.flags import ParallelTranslationConfig, set_options
 from ..plugin.tasks.translation import ParallelDecodingMixin
@@ -204,7 +204,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
                     "other tokens",
                 )
         if getattr(args, "match_source_len", False):
-            raise option_error("--match-source-len", True, "nothing: outputs are larger images")
+            raise excludes("--match-source-len", True, "images, whose outputs are larger")
         return limits
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:

@@ -24,7 +24,7 @@ from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import DRAFTS, Engine
-from ..errors import UsageError, nan_error, option_error
+from ..errors import UsageError, excludes, nan_error, option_error
 from ..forks import Lock, computes
 from ..records import Record
 from ..registry import METHODS
@@ -95,13 +95,13 @@ class Decoder(abc.ABC):
             config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
-        self.audit = Audit.of(self.models, config, context) if config.audit else None
+        self.audit = None
+        if config.audit:
+            self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._lock = Lock()
         self._check_min_len()
         if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
-            raise option_error(
-                "--draft-tree", config.draft_tree, "nothing with a model whose attention is local"
-            )
+            raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
         self.reports = Reports(config, self.words, self.sources, self.audit, sampled)
         self.stats = self.reports.stats

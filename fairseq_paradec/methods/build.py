@@ -45,5 +45,5 @@ def build_decoder(
         raise option_error("--drafter-path", config.drafter_path, allowed)
     helper = context.drafter if method.drafter is not None else None
     drafts = helper if helper is not None else getattr(models[0], "block_heads", models[0])
-    decoder: Decoder = method.load()(models, as_trained(config, drafts), context)
+    decoder: Decoder = method.load(config.beam)(models, as_trained(config, drafts), context)
     return decoder

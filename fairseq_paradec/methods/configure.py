@@ -16,12 +16,24 @@ from ..config import (
     check_values,
     flag,
 )
-from ..errors import UsageError, name_error, option_error
+from ..errors import UsageError, excludes, name_error, needs, option_error
 from ..records import is_report
 from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
+
+#: With a beam ``block_size`` is how many of its steps a draft has, and this is its default.
+BEAM_DEPTH = 8
+#: Options of a method that has a beam if ``beam`` is above 1, which it then does not read.
+NOT_OF_BEAM = (
+    "adaptive_block",
+    "draft_tree",
+    "draft_confidence",
+    "accept_topk",
+    "accept_margin",
+    "sampling",
+)
 
 
 def configure(*sources: Any, **options: Any) -> DecodingConfig:
@@ -69,6 +81,9 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     _check_needs(decoding, given)
     method = METHODS[decoding]
     usual = dict(method.defaults)
+    if method.beams and given.get("beam", 1) > 1:
+        usual["block_size"] = BEAM_DEPTH
+        _check_of_beam(decoding, given)
     if "draft_confidence" in method.reads and "draft_tree" in given:
         usual["draft_confidence"] = 0.0  # what a tree holds besides the best is unlikely
     return DecodingConfig(**{**usual, **given}, given=frozenset(given))
@@ -118,29 +133,30 @@ def _check_belong_to(decoding: str, given: Mapping[str, Any]) -> None:
             )
 
 
+def _check_of_beam(decoding: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a method does not read if it has a beam."""
+    for name in NOT_OF_BEAM:
+        if given.get(name) not in (None, False):
+            allowed = f"nothing with --decoding {decoding} --beam {given['beam']}; or --beam 1"
+            raise option_error(flag(name), given[name], allowed)
+
+
 def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     """Refuse missing options that a method needs, and options that need others."""
     method = METHODS[decoding]
     has_window = "jacobi_window" in method.reads
     if "adaptive_block" in given and has_window and given.get("jacobi_window") != "sliding":
-        raise option_error(
-            "--adaptive-block", True, f"it with --decoding {decoding} --jacobi-window sliding"
-        )
+        raise needs("--adaptive-block", True, f"--decoding {decoding} --jacobi-window sliding")
     loosens = "accept_margin" in given and method.default("accept_topk") == 1
     if loosens and given.get("accept_topk", 1) == 1:
-        raise option_error(
-            "--accept-margin", given["accept_margin"], "it with --accept-topk, from 2 up"
-        )
+        raise needs("--accept-margin", given["accept_margin"], "--accept-topk, from 2 up")
     if given.get("min_block", 1) > 1 and "draft_tree" in given:
-        raise option_error("--draft-tree", given["draft_tree"], "it without --min-block")
+        raise excludes("--draft-tree", given["draft_tree"], "--min-block")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
-        allowed = f"{method.helper.wanted}, which --decoding {decoding} needs"
-        raise option_error("--drafter-path", given.get("drafter_path"), allowed)
+        raise needs("--decoding", decoding, f"--drafter-path with {method.helper.wanted}")
     if given.get("audit") and not method.audited:
         others = ", ".join(name for name, one in METHODS.items() if one.audited)
-        raise option_error(
-            "--audit", True, f"it with a --decoding that verifies: {others}; {decoding} does not"
-        )
+        raise needs("--audit", True, f"a --decoding that verifies: {others}; {decoding} does not")
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
@@ -154,11 +170,11 @@ def check_auto(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         if value not in (None, False):
-            raise option_error(
+            raise needs(
                 flag(name),
                 value,
-                "nothing with --decoding auto and this model, which fairseq's own search decodes; "
-                "or a method that reads it: " + ", ".join(readers(name)),
+                f"a --decoding that reads it ({', '.join(readers(name))}); with auto fairseq's own "
+                "search decodes this model",
             )
 
 
@@ -192,22 +208,24 @@ def check_search(config: DecodingConfig) -> None:
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
-        if (name == "nbest" and method.beam) or (name == "sampling" and method.samples):
+        can = {"nbest": method.reads_beam(config), "sampling": method.samples}
+        if can.get(name, False):
             continue
         if not off and value != idle:
             raise cannot_honour(config, name, value, allowed)
-    if method.beam:
+    if method.reads_beam(config):
         _check_nbest(config)
     if config.sampling:
         _check_sampling(config)
     elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
-        raise option_error(flag(name), getattr(config, name), "it with --sampling")
+        raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        allowed = f"1 with --decoding {method.name}, which is greedy"
+        beams = ", ".join(name for name, one in METHODS.items() if one.beam)
+        needed = f"--decoding beam or another that reads it ({beams})"
         if "beam" in method.reads:
-            allowed += ", or a --latency-budget-ms"
-        raise option_error("--beam", config.beam, allowed)
+            needed += ", or --latency-budget-ms"
+        raise needs("--beam", config.beam, f"{needed}; {method.name} is greedy search")
 
 
 #: Options of fairseq's search that print or load something: only its commands do that.
@@ -230,7 +248,7 @@ def check_stock(config: DecodingConfig) -> None:
         raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(config, name) >= 0 and not config.sampling:
-            raise UsageError(f"{flag(name)} needs --sampling")
+            raise needs(flag(name), getattr(config, name), "--sampling")
     groups = config.diverse_beam_groups
     if groups > 0 and config.beam % groups:
         allowed = f"a divisor of --beam ({config.beam})"
@@ -243,9 +261,10 @@ def check_stock(config: DecodingConfig) -> None:
     }
     chosen = [flag(name) for name, on in kinds.items() if on]
     if len(chosen) > 1:
-        raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
+        raise excludes(chosen[0], True, chosen[1])
     if config.is_given("diverse_beam_strength") and groups <= 0:
-        raise UsageError("--diverse-beam-strength needs --diverse-beam-groups")
+        strength = config.diverse_beam_strength
+        raise needs("--diverse-beam-strength", strength, "--diverse-beam-groups")
 
 
 def _check_nbest(config: DecodingConfig) -> None:
@@ -272,4 +291,4 @@ def _check_sampling(config: DecodingConfig) -> None:
     ):
         given = getattr(config, name)
         if given != idle:
-            raise option_error(flag(name), given, f"it without --sampling, {why}")
+            raise excludes(flag(name), given, f"--sampling, {why}")

@@ -74,8 +74,8 @@ def _row(method: Method) -> str:
         if name == "drafter_path":
             shown = f" ({drafters.get(method.drafter or '', 'either of these')})"
         flags.append(f"`{flag(name)}`{shown}")
-    if method.beam:
-        flags.insert(0, "`--beam`")
+    if method.beam or method.beams:
+        flags.insert(0, "`--beam`" if method.beam else "`--beam` (1)")
     if method.samples:
         flags.insert(0, "`--sampling`")
     cells = (f"`{method.name}`", method.summary, method.exact.words, method.verifier.words)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..files import replacing
 
 if TYPE_CHECKING:  # takes seconds to load
     import torch
@@ -153,9 +154,8 @@ def repair(folder: Path) -> int:
         return 0
     newest = max(found, key=lambda path: found[path])
     if found.get(last, -1) < found[newest]:
-        partial = folder / "checkpoint_last.partial"
-        shutil.copyfile(newest, partial)
-        partial.replace(last)
+        with replacing(last) as partial:
+            shutil.copyfile(newest, partial)
         print(f"paradec train: going on from {newest}", file=sys.stderr)
     return found[newest]
 
@@ -169,8 +169,7 @@ def write_average(folder: Path, count: int, out: Path) -> None:
     import torch
 
     states = last_checkpoints(folder, count)
-    partial = out.with_name(out.name + ".partial")
-    torch.save(average(states), partial)
-    partial.replace(out)
+    with replacing(out) as partial:
+        torch.save(average(states), partial)
     updates = ", ".join(str(count_updates(state)) for state in states)
     print(f"{len(states)} averaged, of updates {updates}", file=sys.stderr)

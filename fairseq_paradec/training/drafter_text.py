@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..cli.translate import read
 from ..errors import option_error
+from ..files import checksum, replacing
 from ..translator.corpus import crews, parts
-from ..translator.model_folder import ModelFolder, checksum
+from ..translator.model_folder import ModelFolder
 from .distill import merge, plan
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -69,9 +70,8 @@ def write_sources(data: Path, texts: Sequence[Path], translator: Translator, rec
     for language in (folder.source, folder.target):
         shutil.copyfile(translator.path / f"dict.{language}.txt", data / f"dict.{language}.txt")
     _write_subsets(data, different(read(texts, "--text")), translator, count)
-    partial = data / (RECORD + ".partial")
-    partial.write_text(json.dumps(record), "utf-8")
-    partial.replace(data / RECORD)
+    with replacing(data / RECORD) as partial:
+        partial.write_text(json.dumps(record), "utf-8")
 
 
 def _write_subsets(data: Path, lines: Iterable[str], translator: Translator, count: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import option_error
+from ..files import replacing
 from . import schedule
 from .checkpoints import average, last_checkpoints, repair
 from .commands.shrink import alone, plain_config, shrink
@@ -132,9 +133,8 @@ class Training(NamedTuple):
                     self._train(data, pair, updates, words(flags))
         state = average(last_checkpoints(folder, LAST))
         state["cfg"] = plain_config(state["cfg"])
-        partial = folder / "drafter.pt.partial"
-        torch.save(shrink(alone(state, folder)), partial)
-        partial.replace(folder / "drafter.pt")
+        with replacing(folder / "drafter.pt") as partial:
+            torch.save(shrink(alone(state, folder)), partial)
         for path in folder.glob("checkpoint*.pt"):
             path.unlink()
 

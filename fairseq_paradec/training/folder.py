@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import UsageError, option_error
+from ..files import checksum, replacing
 
 #: A line of settings.txt, in words.
 Line = tuple[str, ...]
@@ -61,20 +61,11 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[int]:
         yield stream.fileno()
 
 
-def checksum(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of a file's SHA-256."""
-    with path.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(1 << 20):
-            digest.update(block)
-        return digest.hexdigest()[:16]
-
-
 def data_lines(data: Path) -> list[Line]:
     """Return checksums of all that a training reads of a data folder, wherever it lies."""
     patterns = ("dict.*.txt", "sizes*.json", "train*.bin", "train*.idx", "valid*.bin", "valid*.idx")
     names = [path.name for pattern in patterns for path in sorted(data.glob(pattern))]
-    return [(DATA, name, checksum(data / name)) for name in names]
+    return [(DATA, name, checksum(data / name)[:16]) for name in names]
 
 
 def settle(folder: Path, data: Path, lines: Sequence[Line], chosen: Collection[str]) -> list[Line]:
@@ -96,9 +87,8 @@ def settle(folder: Path, data: Path, lines: Sequence[Line], chosen: Collection[s
     now = [*data_lines(data), *lines]
     if not any(folder.glob("checkpoint*.pt")) and not (folder / "model.pt").exists():
         # Nothing is lost by other settings.
-        partial = folder / "settings.new"
-        partial.write_text("".join(f"{_written(line)}\n" for line in now), "utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text("".join(f"{_written(line)}\n" for line in now), "utf-8")
         return now
     if not path.is_file():
         raise UsageError(

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..files import replacing
+
 _LINE = re.compile(r"\| INFO \| (\w+) \| (\{.*\})\s*$")
 
 #: What is drawn beside the loss, if it is logged.
@@ -121,7 +123,6 @@ def draw(log: Path, out: Path) -> bool:
     left.set_xlabel("updates")
     left.set_ylabel("loss")
     figure.legend(loc="outside upper center", ncols=len(curves))
-    partial = out.with_name(out.name + ".partial")
-    figure.savefig(partial, format="png", dpi=120)
-    partial.replace(out)
+    with replacing(out) as partial:
+        figure.savefig(partial, format="png", dpi=120)
     return True

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import UsageError, option_error
+from ..errors import UsageError, needs, option_error
+from ..files import checksum
 from . import schedule
-from .folder import AVERAGE, CHECKPOINTS, PRESET, Line, checksum
+from .folder import AVERAGE, CHECKPOINTS, PRESET, Line
 from .settings import Flags, Settings, data, settings, start_of, words
 
 #: Sentences and images are at most so long, in tokens, unless a flag says otherwise (fairseq's).
@@ -131,7 +132,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     if more:
         made.add(*more)
     if start:
-        made.add(CHECKPOINTS[start_flag], checksum(start))
+        made.add(CHECKPOINTS[start_flag], checksum(start)[:16])
     return made
 
 
@@ -217,8 +218,8 @@ def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | Non
         return named[0], Path(getattr(given, named[0][2:].replace("-", "_")))
     flag = start_of(request.arch)
     if flag is None:
-        allowed = "it with a drafter, heads or a decoder that writes in another order (--arch)"
-        raise option_error("--start-from", str(request.start_from), allowed)
+        needed = "a drafter, heads or a decoder that writes in another order (--arch)"
+        raise needs("--start-from", request.start_from, needed)
     if named:
         raise UsageError(f"--start-from and {named[0]} after --: only one of them")
     return f"--{flag}", request.start_from
@@ -240,8 +241,8 @@ def _check(
             f"--start-from is missing: the {found.started_by} whose encoder {request.arch} shares"
         )
     if "image_transformer" in request.arch and not image:
-        allowed = f"it with images, which DATA ({request.data}) does not hold (no sizes.json)"
-        raise option_error("--arch", request.arch, allowed)
+        needed = f"images, which DATA ({request.data}) does not hold (no sizes.json)"
+        raise needs("--arch", request.arch, needed)
     if gpus and request.processes > gpus:
         allowed = f"at most {gpus}, the number of CUDA devices"
         raise option_error("--processes", request.processes, allowed)
@@ -310,7 +311,7 @@ def _autocast(
         UsageError: it is asked for, and cannot be.
     """
     if request.autocast == "on" and gpus:
-        raise option_error("--autocast", "on", "it on a CPU (CUDA_VISIBLE_DEVICES= keeps it there)")
+        raise needs("--autocast", "on", "a CPU (CUDA_VISIBLE_DEVICES= keeps training there)")
     if gpus or given.autocast or request.autocast == "off":
         return False
     if request.autocast == "on":

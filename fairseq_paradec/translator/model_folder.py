@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import option_error
+from ..files import checksum, replacing
 
 #: The file that names the others, and the version of its keys.
 NAME, FORMAT = "paradec.json", 1
@@ -116,9 +116,9 @@ def write(path: Path, folder: ModelFolder) -> None:
         "sha256": {name: checksum(path / name) for name in folder.files},
     }
     _parse(str(path / NAME), content)
-    partial = path / (NAME + ".partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path / NAME)
+    with replacing(path / NAME) as partial:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        partial.write_text(text + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -181,12 +181,6 @@ def _remove_dead(goal: Path) -> None:
                 shutil.rmtree(path)
             finally:
                 os.close(found)
-
-
-def checksum(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:

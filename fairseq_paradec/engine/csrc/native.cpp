@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "search.h"
+#include "search_drafts.h"
 #include "write.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -42,7 +42,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 3;
+constexpr int32_t VERSION = 4;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -77,7 +77,8 @@ std::string layout() {
            AT(Extended, word_scores) +
            SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) + AT(Search, start) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
-           AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores);
+           AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
+           SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds);
 }
 
 }  // namespace
@@ -231,6 +232,17 @@ API int paradec_extend(const Step* step, const Extended* ended, const Extended* 
 API int paradec_search(const Stack* stack, const Linear* projection, const Rules* rules, const Search* to,
                        const Store* source, int threads) try {
     return search(*stack, *projection, *rules, *to, *source, working(threads)) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Search a batch with drafts by a second model, or by other weights of the first (`joined`); `draft_source`: the
+// drafter's. Returns 2 as paradec_search does.
+API int paradec_search_drafts(const Stack* stack, const Linear* projection, const Store* source, const Stack* draft_stack,
+                              const Linear* draft_projection, const Store* draft_source, const Rules* rules,
+                              const Search* to, const Drafting* how, int threads) try {
+    const Searcher verifier{stack, projection, source}, drafter{draft_stack, draft_projection, draft_source};
+    return DraftedSearch(verifier, drafter, *rules, *to, *how, working(threads)).run() ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions
-from .library import Extended, Search, Step, library
+from .library import Drafting, Extended, Search, Step, library
 from .passes import NativeCache, NativeWeights, array_of, bits_of, check_pass, rules_of
 from .stack import NativeMap, address_of, check
 
@@ -33,6 +33,60 @@ class Searched(NamedTuple):
     scores: list[list[float]]
 
 
+class _Tables:
+    """What the library reads and writes of a search; the arguments are those of ``native_search``.
+
+    Attributes:
+        search: the structure, which points to the tables.
+        most: words of the longest hypothesis, with ``</s>``.
+    """
+
+    def __init__(self, at: Positions, start: int, beam: int, count: int) -> None:
+        self._limits, sentences = array_of([row.limit for row in at.rows]), len(at.rows)
+        self.most = most = max(self._limits) + 1  # </s> follows the last word
+        where = at.limits(most)
+        self._bits, self._forced = bits_of(where), where.forced
+        self.passes, self.counts = torch.empty(2, sentences, dtype=torch.int32)
+        self.lengths = torch.empty(sentences, beam, dtype=torch.int32)
+        self.totals = torch.empty(sentences, beam)
+        self.words = torch.empty(sentences, beam, most, dtype=torch.long)
+        self.scores = torch.empty(sentences, beam, most)
+        self.search = Search(
+            sentences=sentences,
+            beam=beam,
+            candidates=count,
+            start=start,
+            limits=ctypes.addressof(self._limits),
+            most=most,
+            bits=address_of(self._bits),
+            forced=address_of(self._forced),
+            passes=self.passes.data_ptr(),
+            counts=self.counts.data_ptr(),
+            lengths=self.lengths.data_ptr(),
+            totals=self.totals.data_ptr(),
+            words=self.words.data_ptr(),
+            scores=self.scores.data_ptr(),
+        )
+
+    def found(self) -> list[Searched]:
+        """Return what was found."""
+        found = []
+        for s, (taken, number) in enumerate(
+            zip(self.passes.tolist(), self.counts.tolist(), strict=True)
+        ):
+            ends = self.lengths[s, :number].tolist()
+            texts, values = self.words[s, :number], self.scores[s, :number]
+            found.append(
+                Searched(
+                    taken,
+                    self.totals[s, :number].tolist(),
+                    [text[:n].tolist() for text, n in zip(texts, ends, strict=True)],
+                    [value[:n].tolist() for value, n in zip(values, ends, strict=True)],
+                )
+            )
+        return found
+
+
 def native_search(
     weights: NativeWeights,
     cache: NativeCache,
@@ -43,53 +97,71 @@ def native_search(
     count: int,
 ) -> list[Searched]:
     """Search a batch, a word a step; see ``ChunkScorer.search``."""
-    limits, sentences = array_of([row.limit for row in at.rows]), len(at.rows)
-    most = max(limits) + 1  # </s> follows the last word
-    where = at.limits(most)
-    bits, forced = bits_of(where), where.forced
-    passes, counts = torch.empty(2, sentences, dtype=torch.int32)
-    lengths = torch.empty(sentences, beam, dtype=torch.int32)
-    totals, scores = torch.empty(sentences, beam), torch.empty(sentences, beam, most)
-    words = torch.empty(sentences, beam, most, dtype=torch.long)
-    to = Search(
-        sentences=sentences,
-        beam=beam,
-        candidates=count,
-        start=start,
-        limits=ctypes.addressof(limits),
-        most=most,
-        bits=address_of(bits),
-        forced=address_of(forced),
-        passes=passes.data_ptr(),
-        counts=counts.data_ptr(),
-        lengths=lengths.data_ptr(),
-        totals=totals.data_ptr(),
-        words=words.data_ptr(),
-        scores=scores.data_ptr(),
-    )
+    tables = _Tables(at, start, beam, count)
     check_pass(
         library().paradec_search(
             weights.stack.address,
             linear.address,
             ctypes.byref(rules_of(at.rules)),
-            ctypes.byref(to),
+            ctypes.byref(tables.search),
             ctypes.byref(cache.source_store),
             torch.get_num_threads(),
         )
     )
-    found = []
-    for s, (taken, number) in enumerate(zip(passes.tolist(), counts.tolist(), strict=True)):
-        ends = lengths[s, :number].tolist()
-        texts, values = words[s, :number], scores[s, :number]
-        found.append(
-            Searched(
-                taken,
-                totals[s, :number].tolist(),
-                [text[:n].tolist() for text, n in zip(texts, ends, strict=True)],
-                [value[:n].tolist() for value, n in zip(values, ends, strict=True)],
-            )
+    return tables.found()
+
+
+class NativeModel(NamedTuple):
+    """A model of a search, whose encoder has run."""
+
+    weights: NativeWeights
+    cache: NativeCache
+    linear: NativeMap
+
+
+def native_search_drafts(
+    verifier: NativeModel,
+    drafter: NativeModel,
+    at: Positions,
+    start: int,
+    beam: int,
+    count: int,
+    depth: int,
+) -> tuple[list[Searched], list[list[list[int]]]]:
+    """Search a batch with drafts; see ``ChunkScorer.search`` and decoding/beam_drafts.py.
+
+    Args:
+        verifier: the model.
+        drafter: the model that drafts; with the verifier's cache it is the same model.
+        at: the first position of each row.
+        start: the decoder's first input.
+        beam: how many hypotheses a sentence has.
+        count: with how many words a hypothesis may go on.
+        depth: steps of a draft, at most.
+
+    Returns:
+        What was found; and of each sentence and pass: the steps before it, those that were drafted,
+        those that were taken, and how many nodes it read.
+    """
+    tables = _Tables(at, start, beam, count)
+    rounds = torch.empty(len(at.rows), tables.most, 4, dtype=torch.int32)
+    how = Drafting(depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr())
+    models = [
+        (one.weights.stack.address, one.linear.address, ctypes.byref(one.cache.source_store))
+        for one in (verifier, drafter)
+    ]
+    check_pass(
+        library().paradec_search_drafts(
+            *models[0],
+            *models[1],
+            ctypes.byref(rules_of(at.rules)),
+            ctypes.byref(tables.search),
+            ctypes.byref(how),
+            torch.get_num_threads(),
         )
-    return found
+    )
+    found = tables.found()
+    return found, [rows[: one.passes].tolist() for rows, one in zip(rounds, found, strict=True)]
 
 
 def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:

@@ -219,9 +219,15 @@ class Search(ctypes.Structure):
     ]
 
 
+class Drafting(ctypes.Structure):
+    """How a beam search is drafted; see ``Drafting`` in csrc/search_drafts.h."""
+
+    _fields_ = [("depth", c_int), ("joined", c_int), ("rounds", c_void_p)]
+
+
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
-STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search)
-VERSION = 3
+STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
+VERSION = 4
 
 
 class MapOf(enum.IntEnum):
@@ -272,6 +278,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_extend": (c_int, [c_void_p] * 3),
     "paradec_search": (c_int, [c_void_p] * 5 + [c_int]),
+    "paradec_search_drafts": (c_int, [c_void_p] * 9 + [c_int]),
 }
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...errors import UsageError, option_error
+from ...errors import UsageError, needs, option_error
 from ...images import PEAK, Pixels, Size, image
 from ...output import printable
 from . import fonts
@@ -61,7 +61,7 @@ def maps(
     where = f"{sentence.name} ({sentence.decoding})"
     strange = next((word for word in words if not re.fullmatch("[0-9]{1,3}", word)), None)
     if strange is not None:
-        raise option_error("--image-size", given, f"it with images: {where} has {strange[:20]!r}")
+        raise needs("--image-size", given, f"images: {where} has {strange[:20]!r}")
     if len(words) != size.num_tokens:
         raise option_error("--image-size", given, f"that of the outputs: {where} has {len(words)}")
     try:

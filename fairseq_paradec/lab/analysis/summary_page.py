@@ -113,7 +113,7 @@ def counts(chosen: Mapping[str, Any], documents: Documents) -> str:
     )
     return (
         f"{outputs:,} outputs of lossless decoders in fp32 were compared with fairseq's greedy "
-        f"search: {beyond} differ, and {ties} more by a tie."
+        f"search: {beyond} differ beyond ties, {ties} by a tie."
     )
 
 

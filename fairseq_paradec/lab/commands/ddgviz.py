@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cli import arguments
-from ...errors import UsageError, option_error
+from ...errors import UsageError, needs, option_error
 from ...records import TRACE, is_report, written_by
 from ..analysis import ddg, page, viewer
 from . import pages, trace
@@ -151,8 +151,8 @@ def _check_file(args: argparse.Namespace) -> None:
     """
     for name in DECODING_FLAGS:
         if getattr(args, name) is not None:
-            allowed = f"it with a data folder; {args.given} is none"
-            raise option_error(f"--{name.replace('_', '-')}", getattr(args, name), allowed)
+            needed = f"a data folder; {args.given} is none"
+            raise needs(f"--{name.replace('_', '-')}", getattr(args, name), needed)
 
 
 def _check_data(args: argparse.Namespace) -> None:
@@ -168,7 +168,7 @@ def _check_data(args: argparse.Namespace) -> None:
         given = " and ".join(ways) or "none"
         raise UsageError(f"DATA: got {given}; allowed: one of --text, --input, --ids")
     if args.subset is not None and args.ids is None:
-        raise option_error("--subset", args.subset, "it with --ids")
+        raise needs("--subset", args.subset, "--ids")
     encodings = [
         (f"--{name.replace('_', '-')}", getattr(args, name))
         for name in ("bpe_codes", "sentencepiece_model", "tokenized")
@@ -176,7 +176,7 @@ def _check_data(args: argparse.Namespace) -> None:
     ]
     for flag, value in encodings:
         if args.ids is not None:
-            raise option_error(flag, value, "it with --text or --input")
+            raise needs(flag, value, "--text or --input")
         if len(encodings) > 1:
             names = ", ".join(name for name, _ in encodings)
             raise option_error(flag, value, f"one of {names}")

@@ -23,6 +23,7 @@ from PIL.PngImagePlugin import PngInfo
 from ... import images
 from ...cli import arguments
 from ...errors import UsageError, option_error
+from ...files import replacing
 from ...images import Pixels, Size
 from ..analysis import text_table
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
@@ -263,12 +264,8 @@ def _write(path: Path, pixels: Pixels) -> None:
     mark, whole = PngInfo(), io.BytesIO()
     mark.add_text("Software", MARK)
     Image.fromarray(pixels).save(whole, format="PNG", pnginfo=mark)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path, shared=True) as part:
         part.write_bytes(whole.getvalue())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # ---- the command --------------------------------------------------------------------------------

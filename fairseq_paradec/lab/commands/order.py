@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cli import arguments
-from ...errors import option_error
+from ...errors import excludes, option_error
 from . import text_files
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     order = chosen_order(args)
     if args.rewrite is not None:
         if args.out is not None:
-            raise option_error("--out", str(args.out), "it without --rewrite, which draws nothing")
+            raise excludes("--out", str(args.out), "--rewrite, which draws nothing")
         for line in text_files.sentences("--rewrite", args.rewrite, text_files.REFERENCE):
             print(" ".join(view.written(order, line.split())))
         return 0

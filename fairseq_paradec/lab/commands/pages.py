@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ...errors import UsageError, option_error
+from ...files import replacing
 from ..analysis.page import MARK
 
 #: Endings of pictures.
@@ -89,12 +90,5 @@ def whole_file(path: str) -> Iterator[TextIO]:
     target = os.path.realpath(path)
     if os.path.lexists(target) and not os.path.isfile(target):
         raise UsageError(f"{path}: got a device or a folder; allowed: a file, which is replaced")
-    part = f"{target}.{os.getpid()}.part"
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            yield file
-        os.replace(part, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
+    with replacing(Path(target), shared=True) as part, part.open("w", encoding="utf-8") as file:
+        yield file

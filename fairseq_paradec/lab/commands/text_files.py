@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import records
 from ...errors import UsageError, option_error
-from ...text_files import read
+from ...files import read
 
 # Line types of fairseq-generate by kind of text; the first that is there counts.
 TRANSLATION, REFERENCE, SOURCE = ("D", "H"), ("T",), ("S",)

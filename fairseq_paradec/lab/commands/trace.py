@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ...cli import arguments
-from ...errors import UsageError, option_error
+from ...errors import UsageError, needs, option_error
 from ...images import Size
 from ...output import discard_output, printable
 from ...records import TRACE, Record, lines_of, open_records, parse, read, written_by
@@ -263,7 +263,7 @@ def run(args: argparse.Namespace) -> int:
     picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
     if args.image_size is not None and picture is None:
         given = str(args.image_size).replace("×", "x")
-        raise option_error("--image-size", given, "it with --picture")
+        raise needs("--image-size", given, "--picture")
     with contextlib.ExitStack() as stack:
         html = None
         if args.html is not None:

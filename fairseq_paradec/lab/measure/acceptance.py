@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from ...errors import option_error
+from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
@@ -120,8 +120,8 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
         flag = "--" + name.replace("_", "-")
         users = [one.name for one in METHODS.values() if name in one.reads]
         if any(name in METHODS[d].reads for d in args.decoding):  # the model's own heads draft
-            raise option_error(flag, first, "it with a --path that has no heads of its own")
-        raise option_error(flag, first, f"it with --decoding {' or '.join(users)}")
+            raise needs(flag, first, "a --path that has no heads of its own")
+        raise needs(flag, first, f"--decoding {' or '.join(users)}")
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...errors import option_error
+from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names, tables
@@ -53,12 +53,10 @@ def benchmark(args: argparse.Namespace) -> int:
     rounds.check_device(args.device)
     common = {name: getattr(args, name) for name in COMMON if getattr(args, name) is not None}
     if args.peers and (args.device != "cpu" or set(common) - {"max_len_b", "min_len"}):
-        raise option_error(
-            "--peers", "given", "--device cpu, and no limits but --max-len-b and --min-len"
-        )
+        raise needs("--peers", True, "--device cpu, and no limits but --max-len-b and --min-len")
     check_inputs(args.data, args.path)
     if args.peers and holds_images(args.data):
-        raise option_error("--peers", "given", "it with texts; DATA holds images")
+        raise needs("--peers", True, "texts; DATA holds images")
     # Before anything is built: generators are built with these threads.
     torch.set_num_threads(args.threads[0])
     documents.check_out(args.out)

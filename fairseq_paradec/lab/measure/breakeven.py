@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from fairseq.data import LanguagePairDataset
 
-from ...errors import option_error
+from ...errors import excludes, needs, option_error
 from ...plugin.tasks.loading import decoder as build
 from ...registry import METHODS
 from ...variants import Offer
@@ -288,7 +288,7 @@ def breakeven(args: argparse.Namespace) -> int:
     for name, idle in (("width", None), ("layers", 1)):
         given = getattr(args, f"drafter_{name}")
         if given != idle and args.arch_size is None:
-            raise option_error(f"--drafter-{name}", given, "it with --arch-size")
+            raise needs(f"--drafter-{name}", given, "--arch-size")
     if args.out is not None:
         documents.check_out(args.out)
     torch.set_num_threads(args.threads)
@@ -301,7 +301,7 @@ def breakeven(args: argparse.Namespace) -> int:
         pair = load_pair(args.data, args.path, args.drafter_path)
     drafters = find_drafters(pair, args)
     if args.drafter_shortlist and all(SHORTLIST not in METHODS[one].reads for one in drafters):
-        raise option_error("--drafter-shortlist", args.drafter_shortlist, "it with other decoders")
+        raise excludes("--drafter-shortlist", args.drafter_shortlist, "self_draft and blockwise")
     for mark in args.mark:
         there = list(product(drafters, args.block_sizes))
         if mark.curve not in there:

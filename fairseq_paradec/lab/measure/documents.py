@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
+from ...files import replacing
 from ..analysis import benchmark_tables, pass_costs
 from ..analysis.promises import EARLIER, PROVENANCE
 
@@ -51,9 +52,8 @@ def check_out(path: Path) -> None:
 
 def write(path: Path, text: str) -> None:
     """Write a file by an atomic replacement."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(text.encode())
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(text.encode())
 
 
 def compact(document: dict[str, Any]) -> str:

@@ -18,11 +18,12 @@ from typing import Any
 from tqdm import tqdm
 
 from ...errors import UsageError, option_error
+from ...files import checksum
 from ...images import TASK, holds_images
 from ...plugin.tasks.loading import check_inputs
 from ..analysis.quality import Quality
 from . import documents
-from .journal import checksum, origin, subset_files
+from .journal import origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
 from .text import plain_text, quality_of, text_language
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import images
 from ...errors import UsageError, option_error
+from ...files import checksum
 from . import machine
 
 
@@ -86,12 +87,6 @@ def _refuse_other(path: Path, there: Any, here: dict[str, Any], what: str = "") 
                 f"--out: {path} holds an unfinished run with other {what}{name}: got {value!r}; "
                 f"allowed: {old!r}, as there; or delete that file"
             )
-
-
-def checksum(path: Path) -> str:
-    """Return a file's SHA-256."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def subset_files(data: str, subset: str) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ...errors import option_error
+from ...errors import needs
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.promises import PROVENANCE
@@ -79,9 +79,9 @@ def lossless(args: argparse.Namespace) -> int:
     kind = args.decoding or (UNTRAINED if args.drafter_path is None else "gad")
     if kind == UNTRAINED and args.drafter_path is not None:
         drafted = " or ".join(name for name in kinds() if name != UNTRAINED)
-        raise option_error("--drafter-path", args.drafter_path, f"it with {drafted}")
+        raise needs("--drafter-path", args.drafter_path, drafted)
     if kind != UNTRAINED and args.drafter_path is None and METHODS[kind].needs_drafter:
-        raise option_error("--decoding", kind, "it with --drafter-path")
+        raise needs("--decoding", kind, "--drafter-path")
     subsets = args.subsets.split(",")
     first = Models(args.data, subsets[0], "fp32", "cpu")
     of = {one: first.on(one) for one in subsets}

@@ -20,6 +20,7 @@ import torch
 
 from ...decoding.provenance import processor
 from ...errors import option_error
+from ...files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +121,9 @@ class SpeedProfile:
             for where, measured in sorted((_bins(own) | bins).items())
         ]
         document = {"schema": SCHEMA, "version": VERSION, "profiles": entries}
-        part = f"{self.path}.{os.getpid()}.part"
         try:
-            with open(part, "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1, allow_nan=False)
-            os.replace(part, self.path)
+            with replacing(Path(self.path), shared=True) as part:
+                part.write_text(json.dumps(document, indent=1, allow_nan=False), "utf-8")
         except OSError as error:
             logger.warning("%s %s: cannot be written (%s)", FLAG, self.path, error.strerror)
 

@@ -15,7 +15,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
-from ...errors import option_error
+from ...errors import needs, option_error
 from .given import GIVEN
 from .patching import wrap_once
 
@@ -164,7 +164,7 @@ def _set_shard(args: argparse.Namespace) -> None:
     if not hasattr(args, "nbest") or (shards, shard) == (1, 0):
         return
     if hasattr(args, "buffer_size"):
-        raise option_error("--num-shards", shards, "nothing here; fairseq-generate takes shards")
+        raise needs("--num-shards", shards, "fairseq-generate, the one command that takes shards")
     if not 0 <= shard < shards:
         raise option_error("--shard-id", shard, f"from 0 up, below --num-shards ({shards})")
     args.distributed_world_size, args.distributed_rank = shards, shard
@@ -217,10 +217,10 @@ def sample_without_beam(decodings: Collection[str]) -> None:
             if samples and own and "beam" not in GIVEN.get():
                 found.beam = 1
             if samples and found.nbest != found.beam:
-                raise option_error(
+                raise needs(
                     "--sampling",
                     True,
-                    f"it with --beam 1; fairseq's search draws {found.beam} "
+                    f"--beam 1; fairseq's search draws {found.beam} "
                     f"outputs with --beam {found.beam} --nbest {found.beam}",
                 )
             return parsed

@@ -29,7 +29,7 @@ from fairseq.models.transformer.transformer_config import DEFAULT_MAX_TARGET_POS
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor
 
-from ...errors import UsageError, option_error
+from ...errors import UsageError, needs, option_error
 from .block_decoder import MASK, BlockNatDecoder
 from .building import (
     DraftingTransformer,
@@ -325,7 +325,7 @@ def _check_options(args: Any) -> None:
     if args.drafter_positions not in POSITIONS:
         raise option_error("--drafter-positions", args.drafter_positions, ", ".join(POSITIONS))
     if args.drafter_positions == "sinusoidal" and args.decoder_learned_pos:
-        raise option_error("--decoder-learned-pos", True, "--drafter-positions learned with it")
+        raise needs("--decoder-learned-pos", True, "--drafter-positions learned")
     positions = getattr(args, "max_target_positions", None) or DEFAULT_MAX_TARGET_POSITIONS
     size = args.drafter_block_size
     if not 1 <= size <= positions:
@@ -335,11 +335,11 @@ def _check_options(args: Any) -> None:
             f"a whole number from 1 up to the decoder's positions ({positions})",
         )
     if args.share_verifier_encoder and not args.encoder_from:
-        raise option_error("--share-verifier-encoder", True, "it together with --encoder-from")
+        raise needs("--share-verifier-encoder", True, "--encoder-from")
     if args.decoder_from_verifier and not args.encoder_from:
-        raise option_error("--decoder-from-verifier", True, "it together with --encoder-from")
+        raise needs("--decoder-from-verifier", True, "--encoder-from")
     if args.soft_copy and args.encoder_embed_dim != args.decoder_embed_dim:
-        raise option_error("--soft-copy", True, "it with equal encoder and decoder embeddings")
+        raise needs("--soft-copy", True, "equal encoder and decoder embeddings")
     for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention"):
         given = getattr(args, flag[2:].replace("-", "_"), None)
         if given:

@@ -26,7 +26,7 @@ from fairseq.modules import LearnedPositionalEmbedding
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ...errors import option_error
+from ...errors import excludes, needs, option_error
 from ...target_order import TargetOrder
 from .building import (
     SIZES,
@@ -339,11 +339,11 @@ def _check_start(args: Any, model: ReorderedTransformer) -> None:
     """Refuse options of the start that contradict each other."""
     start_from = getattr(args, "start_from", None)
     if getattr(args, "freeze_encoder", False) and not (start_from or args.encoder_from):
-        raise option_error("--freeze-encoder", True, "it with --start-from or --encoder-from")
+        raise needs("--freeze-encoder", True, "--start-from or --encoder-from")
     if not start_from:
         return
     if args.encoder_from:
-        raise option_error("--start-from", start_from, "it without --encoder-from")
+        raise excludes("--start-from", start_from, "--encoder-from")
     if getattr(args, "start_rows", "tokens") == "tokens" and starts_alike(model.target_order):
         allowed = "zero or learned with --start-from, whose decoder knows one kind of start"
         raise option_error("--start-rows", "tokens", allowed)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...decoding.hypotheses import empty_hypothesis
 from ...decoding.samples import select_rows
-from ...errors import nan_error, option_error
+from ...errors import nan_error, needs, option_error
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
 from .first_token import drafts_from_first, forced_prefix
@@ -177,8 +177,8 @@ class EverySentence:
         search = getattr(generator, "search", None)
         search = getattr(search, "search", search)
         if getattr(search, "supports_constraints", False) and batch[-1] is None:
-            allowed = "it with fairseq-interactive, which reads constraints behind the sentence"
-            raise option_error("--constraints", True, allowed)
+            needed = "fairseq-interactive, which reads constraints behind the sentence"
+            raise needs("--constraints", True, needed)
         try:
             if isinstance(generator, (Decoder, StockDecoder)):
                 return generator.decode(*batch)

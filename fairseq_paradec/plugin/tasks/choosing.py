@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import DecodingConfig, flag
-from ...errors import UsageError, option_error
+from ...errors import UsageError, excludes, needs, option_error
 from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
 from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
@@ -112,7 +112,7 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
     """
     trained_by, trains = getattr(model, "trained_by", None), getattr(criterion, "trains", None)
     if trains is not None and trains != trained_by:
-        raise option_error("--criterion", trains[1], f"it with --arch {trains[0]}")
+        raise needs("--criterion", trains[1], f"--arch {trains[0]}")
     if trained_by is not None and trains != trained_by:
         given, allowed = type(criterion).__name__, f"{trained_by[1]} with --arch {trained_by[0]}"
         raise option_error("--criterion", given, allowed)
@@ -121,7 +121,7 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
     if isinstance(model, ReorderedTransformer):
         for name in ("left_pad_target", "load_alignments"):
             if getattr(cfg, name):
-                raise option_error(flag(name), True, "reordered targets without")
+                raise excludes(flag(name), True, "reordered targets")
         ignored = getattr(criterion, "ignore_prefix_size", 0)
         if ignored and not model.target_order.keeps_prefix:
             raise option_error(
@@ -132,8 +132,8 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
             criterion.prefixes, criterion.tokens_per_prefix, criterion.after_errors
         )
         if cfg.left_pad_target:
-            raise option_error("--left-pad-target", True, "--arch block_nat without it")
+            raise excludes("--left-pad-target", True, "--arch block_nat")
     if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:
-        raise option_error("--left-pad-target", True, "--arch blockwise_transformer without it")
+        raise excludes("--left-pad-target", True, "--arch blockwise_transformer")
     if hasattr(model, "image_sizes") and cfg.left_pad_target:
-        raise option_error("--left-pad-target", True, "a model of images without it")
+        raise excludes("--left-pad-target", True, "a model of images")

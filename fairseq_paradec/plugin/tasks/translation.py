@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...config import ALL, OPTIONS
-from ...errors import UsageError, option_error
+from ...errors import UsageError, needs, option_error
 from ...methods.configure import configure
 from ...registry import DECODINGS, METHODS
 from ..compat.checkpoints import OVERRIDES
@@ -92,10 +92,10 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         try:
             return super().build_bpe(args)  # type: ignore[misc]
         except Exception as error:  # each kind of BPE raises its own
-            raise option_error(
+            raise needs(
                 "--bpe",
                 getattr(args, "_name", None),
-                f"it with its file, such as --bpe-codes FILE ({_one_line(error)})",
+                f"its file, such as --bpe-codes FILE ({_one_line(error)})",
             ) from error
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:

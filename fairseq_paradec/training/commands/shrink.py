@@ -204,7 +204,7 @@ def run(args: argparse.Namespace) -> int:
     from ...plugin.compat.loading import named
 
     if not args.source.is_file():
-        raise option_error("SOURCE", str(args.source), "a checkpoint")
+        raise option_error("SOURCE", str(args.source), "a checkpoint; there is none")
     if not args.target.absolute().parent.is_dir():
         raise option_error("TARGET", str(args.target), "a file in a folder that exists")
     with named("SOURCE"):

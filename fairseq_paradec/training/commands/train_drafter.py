@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 from ...cli import arguments
 from ...errors import option_error
+from ...files import checksum
 from ...translator.corpus.parts import locked
-from ...translator.model_folder import ModelFolder, checksum, read, write
+from ...translator.model_folder import ModelFolder, read, write
 from ..distill.plan import by_number
 from ..drafter_text import Subset, made_of, write_sources
 from ..drafter_training import KINDS, LAST, SMALL, Training

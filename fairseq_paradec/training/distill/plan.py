@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
+from ...files import checksum
 from ...translator.corpus.crews import Work
 from ...translator.corpus.parts import Part
-from ...translator.model_folder import checksum
 
 #: Sentences that --smoke translates.
 SMOKE_SENTENCES = 64

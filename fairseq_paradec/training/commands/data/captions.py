@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ....cli import arguments
 from ....errors import UsageError, option_error
-from ....text_files import read
+from ....files import read
 
 ENDS = frozenset(
     ", ; : . ! ? and or but while as that who which where with without in into inside on onto at "

@@ -1,0 +1,315 @@
+// Beam search whose next steps are drafted and verified in one pass: decoding/beam_drafts.py, in one call.
+//
+// The hypotheses of a sentence are paths of one tree. Its nodes lie in one row of a model's cache, in any slots.
+#pragma once
+
+#include "search.h"
+
+// How a search is drafted, and what its passes did.
+struct Drafting {
+    int depth;        // steps of a draft, at most
+    int joined;       // whether the drafter writes into the verifier's cache
+    int32_t* rounds;  // sentences x most x 4: steps before a pass, drafted, taken; nodes that it read
+};
+
+// A model with the batch's source.
+struct Searcher {
+    const Stack* stack;
+    const Linear* projection;
+    const Store* source;
+};
+
+// The words that hypotheses may go on with behind nodes.
+struct Behind {
+    std::vector<int64_t> tokens;  // nodes x candidates
+    std::vector<float> scores, ends;
+};
+
+// A sentence's tree. Node 0 is the decoder's first input.
+struct Branching {
+    std::vector<int64_t> tokens;
+    std::vector<int> parents, depths, first, next;  // first: of a node's children; next: of the same parent
+    std::vector<uint8_t> known;                     // whether the model has read a node
+    Behind words;                                   // the model's, of what it has read; else the drafter's
+
+    int add(int parent, int64_t token, int each) {
+        const int node = (int)tokens.size();
+        tokens.push_back(token), parents.push_back(parent), depths.push_back(parent < 0 ? 0 : depths[parent] + 1);
+        first.push_back(-1), next.push_back(-1), known.push_back(0);
+        if (parent >= 0) next[node] = first[parent], first[parent] = node;
+        words.tokens.resize((size_t)(node + 1) * each), words.scores.resize((size_t)(node + 1) * each);
+        words.ends.push_back(0);
+        return node;
+    }
+    int child(int parent, int64_t token, int each) {
+        for (int node = first[parent]; node >= 0; node = next[node]) {
+            if (tokens[node] == token) return node;
+        }
+        return add(parent, token, each);
+    }
+};
+
+// The live hypotheses of a sentence between two steps.
+struct Live {
+    std::vector<int> nodes;
+    std::vector<float> totals;
+    int written = 0, finished = 0;
+    bool ends = false;
+};
+
+// A model's cache: of each sentence, the slot of each node, or -1, and the free slots.
+struct Slots {
+    Store store{};
+    std::vector<std::vector<int32_t>> of, free;
+};
+
+class DraftedSearch {
+   public:
+    DraftedSearch(const Searcher& verifier, const Searcher& drafter, const Rules& rules, const Search& to,
+                  const Drafting& how, Workspace& work)
+        : verifier(verifier), drafter(drafter), rules(rules), to(to), how(how), work(work),
+          trees(to.sentences), live(to.sentences), wanted(to.sentences) {
+        std::fill(to.passes, to.passes + to.sentences, 0);
+        std::fill(to.counts, to.counts + to.sentences, 0);
+        for (int s = 0; s < to.sentences; ++s) {
+            live[s].nodes = {trees[s].add(-1, to.start, to.candidates)};
+            live[s].totals = {0};
+        }
+        for (int m = 0; m < 2; ++m) {
+            slots[m].of.resize(to.sentences), slots[m].free.resize(to.sentences);
+        }
+        const int first = (how.depth + 1) * to.beam + 16;
+        grow(VERIFIER, first);
+        if (!how.joined) grow(DRAFTER, first);
+    }
+
+    // False: a word is outside a vocabulary.
+    bool run() {
+        while (std::any_of(live.begin(), live.end(), [](const Live& one) { return !one.ends; })) {
+            if (!round()) return false;
+        }
+        return true;
+    }
+
+   private:
+    enum Model { VERIFIER, DRAFTER };
+
+    const Searcher &verifier, &drafter;
+    const Rules& rules;
+    const Search& to;
+    const Drafting& how;
+    Workspace& work;
+    std::vector<Branching> trees;
+    std::vector<Live> live;
+    std::vector<std::vector<int>> wanted;  // nodes that a pass reads
+    Slots slots[2];
+    Room keys[2], values[2];
+    std::vector<std::pair<int, int>> read;  // sentence and node
+    std::vector<int32_t> paths;
+    std::vector<int64_t> best, ends, forced, parents, next;
+    std::vector<float> scores, end_scores, reached, next_scores;
+    std::vector<uint8_t> bits, needed;
+
+    const Searcher& model(Model m) const { return m == VERIFIER ? verifier : drafter; }
+
+    // Let each row of a cache have so many slots.
+    void grow(Model m, int count) {
+        const Stack& stack = *model(m).stack;
+        const Store before = slots[m].store;
+        const size_t room = stack.layers.size() * to.sentences * stack.heads * stack.head_size * count;
+        Room old_keys, old_values;
+        std::swap(keys[m], old_keys), std::swap(values[m], old_values);
+        slots[m].store = {keys[m].of(room), values[m].of(room), (int)stack.layers.size(), to.sentences, count, nullptr};
+        if (before.slots > 0) copy_store(stack, slots[m].store, before);
+        for (auto& free : slots[m].free) {
+            for (int slot = count; slot-- > before.slots;) free.insert(free.begin(), slot);
+        }
+    }
+
+    int32_t take(Model m, int s) {
+        if (slots[m].free[s].empty()) grow(m, 2 * slots[m].store.slots);
+        const int32_t slot = slots[m].free[s].back();
+        slots[m].free[s].pop_back();
+        return slot;
+    }
+
+    // Read the wanted nodes, and what a drafter of its own lacks of the paths to them, in one pass.
+    bool read_nodes(Model m) {
+        const Model place = how.joined ? VERIFIER : m;
+        const Stack& stack = *model(m).stack;
+        read.clear();
+        size_t room = 0;
+        for (int s = 0; s < to.sentences; ++s) {
+            const Branching& tree = trees[s];
+            auto& own = slots[place].of[s];
+            own.resize(tree.tokens.size(), -1);
+            const size_t begin = read.size();
+            for (int node : wanted[s]) {
+                for (int n = node; n >= 0 && (n == node || own[n] < 0); n = tree.parents[n]) {
+                    read.emplace_back(s, n);
+                    if (own[n] < 0) own[n] = take(place, s);
+                }
+            }
+            // A parent, which has the smaller number, comes before its children, and each node once.
+            std::sort(read.begin() + begin, read.end());
+            read.erase(std::unique(read.begin() + begin, read.end()), read.end());
+            for (size_t i = begin; i < read.size(); ++i) room += tree.depths[read[i].second] + 1;
+        }
+        if (read.empty()) return true;
+        paths.resize(room);
+        int32_t* path = paths.data();
+        work.tokens.clear();
+        for (const auto& [s, node] : read) {
+            const Branching& tree = trees[s];
+            const int depth = tree.depths[node];
+            const auto& own = slots[place].of[s];
+            for (int n = node; n >= 0; n = tree.parents[n]) path[tree.depths[n]] = own[n];
+            const int64_t word = tree.tokens[node];
+            if (word < 0 || word >= stack.vocabulary) return false;
+            work.tokens.push_back({word, s, s, own[node], depth, {0, nullptr, path, depth + 1}, work.tokens.size()});
+            path += depth + 1;
+        }
+        const int rows = (int)read.size(), K = to.candidates, stride = padded(stack.dim);
+        float* x = grown(work.states, (size_t)rows * stride);
+        embed(stack, work.tokens, x);
+        ::run(stack, slots[place].store, model(m).source, x, work);
+        choose_words(m, x, stride, rows, K);
+        return true;
+    }
+
+    // The best words behind the nodes that were read.
+    void choose_words(Model m, const float* x, int stride, int rows, int K) {
+        best.resize((size_t)rows * K), scores.resize((size_t)rows * K), end_scores.resize(rows);
+        ends.assign(rows, rules.end), bits.assign(rows, 0), forced.assign(rows, rules.pad);
+        for (int i = 0; i < rows; ++i) {
+            const auto [s, node] = read[i];
+            const size_t at = (size_t)s * to.most + trees[s].depths[node];
+            if (to.bits != nullptr) bits[i] = to.bits[at];
+            if (to.forced != nullptr) forced[i] = to.forced[at];
+        }
+        Choices choices{};
+        choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
+        choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
+        choices.normalised = 1, choices.count = K;
+        choose(*model(m).projection, rules, choices, x, stride, rows, work);
+        for (int i = 0; i < rows; ++i) {
+            const auto [s, node] = read[i];
+            Branching& tree = trees[s];
+            if (m == DRAFTER && tree.known[node]) continue;
+            std::copy_n(best.begin() + (size_t)i * K, K, tree.words.tokens.begin() + (size_t)node * K);
+            std::copy_n(scores.begin() + (size_t)i * K, K, tree.words.scores.begin() + (size_t)node * K);
+            tree.words.ends[node] = end_scores[i];
+            if (m == VERIFIER) tree.known[node] = 1;
+        }
+    }
+
+    // Extend a sentence's hypotheses by a step; `real`: those that end are finished.
+    void step(int s, Live& one, bool real) {
+        Branching& tree = trees[s];
+        const int K = to.candidates, B = to.beam, W = (int)one.nodes.size();
+        best.resize((size_t)W * K), scores.resize((size_t)W * K), end_scores.resize(W);
+        for (int w = 0; w < W; ++w) {
+            const size_t at = (size_t)one.nodes[w] * K;
+            std::copy_n(tree.words.tokens.begin() + at, K, best.begin() + (size_t)w * K);
+            std::copy_n(tree.words.scores.begin() + at, K, scores.begin() + (size_t)w * K);
+            end_scores[w] = tree.words.ends[one.nodes[w]];
+        }
+        const int kept = std::min(B, W * std::min(B, K)), most = B + kept;
+        parents.resize(most), next.resize(most), reached.resize(most), next_scores.resize(most);
+        const Step given{1, W, 1, K, B, kept, rules.end, one.totals.data(), best.data(), scores.data(), end_scores.data()};
+        const Extended ended{reached.data(), parents.data(), next.data(), next_scores.data()};
+        const Extended alive{reached.data() + B, parents.data() + B, next.data() + B, next_scores.data() + B};
+        extend(given, ended, alive);
+        for (int e = 0; e < B && one.finished < B; ++e) {
+            if (!std::isfinite(reached[e])) continue;
+            ++one.finished;
+            if (real) finish(s, one.nodes[parents[e]], reached[e]);
+        }
+        std::vector<int> nodes;
+        one.totals.clear();
+        for (int a = B; a < most; ++a) {
+            if (!std::isfinite(reached[a])) continue;
+            nodes.push_back(tree.child(one.nodes[parents[a]], next[a], K));
+            one.totals.push_back(reached[a]);
+        }
+        one.nodes.swap(nodes);
+        ++one.written;
+        one.ends = one.finished == B || one.written > to.limits[s] || one.nodes.empty();
+    }
+
+    // Keep the text of a hypothesis that ends behind a node.
+    void finish(int s, int node, float total) {
+        const Branching& tree = trees[s];
+        const size_t at = (size_t)s * to.beam + to.counts[s]++;
+        const int K = to.candidates;
+        to.lengths[at] = tree.depths[node] + 1;
+        to.totals[at] = total;
+        int64_t word = rules.end;
+        for (; node >= 0; word = tree.tokens[node], node = tree.parents[node]) {
+            const size_t where = at * to.most + tree.depths[node];
+            const auto from = tree.words.tokens.begin() + (size_t)node * K;
+            to.words[where] = word;
+            to.scores[where] = word == rules.end ? tree.words.ends[node]
+                                                 : tree.words.scores[(size_t)node * K + (std::find(from, from + K, word) - from)];
+        }
+    }
+
+    // Free the slots of nodes that are neither on the way to a live hypothesis nor behind one.
+    void free_slots(Model m, int s) {
+        const Branching& tree = trees[s];
+        auto& own = slots[m].of[s];
+        own.resize(tree.tokens.size(), -1);
+        needed.assign(tree.tokens.size(), 0);
+        for (int node : live[s].nodes) needed[node] = 1;
+        for (size_t node = 1; node < needed.size(); ++node) needed[node] |= needed[tree.parents[node]];
+        for (int node : live[s].nodes) {
+            for (int n = tree.parents[node]; n >= 0 && !needed[n]; n = tree.parents[n]) needed[n] = 1;
+        }
+        for (size_t node = 0; node < own.size(); ++node) {
+            if (own[node] < 0 || needed[node]) continue;
+            slots[m].free[s].push_back(own[node]);
+            own[node] = -1;
+        }
+    }
+
+    bool round() {
+        std::vector<Live> ahead = live;
+        std::vector<std::vector<int>> unread(to.sentences);
+        // 1. Draft: the nodes of live hypotheses that the model has not read, level by level.
+        for (int level = 0; level <= how.depth; ++level) {
+            bool goes_on = false;
+            for (int s = 0; s < to.sentences; ++s) {
+                wanted[s].clear();
+                if (ahead[s].ends) continue;
+                goes_on = true;
+                for (int node : ahead[s].nodes) {
+                    if (!trees[s].known[node]) wanted[s].push_back(node);
+                }
+                unread[s].insert(unread[s].end(), wanted[s].begin(), wanted[s].end());
+            }
+            if (level == how.depth || !goes_on) break;
+            if (!read_nodes(DRAFTER)) return false;
+            for (int s = 0; s < to.sentences; ++s) {
+                if (!ahead[s].ends) step(s, ahead[s], false);
+            }
+        }
+        // 2. Verify: one pass reads them.
+        wanted = unread;
+        if (!read_nodes(VERIFIER)) return false;
+        // 3. Replay, as long as the model has read all live hypotheses.
+        for (int s = 0; s < to.sentences; ++s) {
+            Live& one = live[s];
+            if (one.ends) continue;
+            const int start = one.written;
+            const auto known = [&](int node) { return trees[s].known[node] != 0; };
+            while (!one.ends && std::all_of(one.nodes.begin(), one.nodes.end(), known)) step(s, one, true);
+            int32_t* fact = how.rounds + ((size_t)s * to.most + to.passes[s]++) * 4;
+            fact[0] = start, fact[1] = ahead[s].written - start, fact[2] = one.written - start;
+            fact[3] = (int32_t)unread[s].size();
+            // 4. Keep.
+            free_slots(VERIFIER, s);
+            if (!how.joined) free_slots(DRAFTER, s);
+        }
+        return true;
+    }
+};

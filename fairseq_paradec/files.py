@@ -1,0 +1,63 @@
+"""Files: text that a user names, whole or not at all, and checksums."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import option_error
+
+
+def read(flag: str, path: str) -> str:
+    """Read a file of UTF-8 text.
+
+    Args:
+        flag: the flag that names it, for errors.
+        path: the file.
+
+    Raises:
+        UsageError: it cannot be read, is empty, or is no UTF-8 text.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise option_error(flag, path, f"a file that can be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise option_error(
+            flag, path, f"a file of UTF-8 text; byte {error.start} is none"
+        ) from error
+    if not text.strip():
+        raise option_error(flag, path, "a file with sentences; this one is empty")
+    return text.replace("\r\n", "\n")
+
+
+def checksum(path: Path) -> str:
+    """Return a file's SHA-256, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
+    """Write a file whole or not at all: yields another name, which becomes the file at the end.
+
+    Args:
+        path: the file; an error of the body leaves it as it was.
+        shared: whether several processes may write it at a time; each has a name of its own then.
+            What a killed process leaves is overwritten by the next only without.
+    """
+    own = f".{os.getpid()}" if shared else ""
+    partial = path.with_name(f"{path.name}{own}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
