@@ -148,8 +148,7 @@ class Method:
     @property
     def beam(self) -> bool:
         """Whether it is always a beam search; other methods are greedy, at least by default."""
-        greedy = self.beams or "latency_budget_ms" in self.reads
-        return "beam" in self.reads and not greedy
+        return "beam" in self.reads and not self.beams
 
     @property
     def samples(self) -> bool:
@@ -157,10 +156,8 @@ class Method:
         return "sampling" in self.reads
 
     def reads_beam(self, config: DecodingConfig) -> bool:
-        """Return whether the method reads ``--beam``: one with a latency budget, only with it."""
-        if self.beams:
-            return config.beam > 1
-        return self.beam or ("beam" in self.reads and config.latency_budget_ms is not None)
+        """Return whether the method reads ``--beam``: one that can be greedy, only above 1."""
+        return self.beam or (bool(self.beams) and config.beam > 1)
 
     @property
     def is_lossless_by_default(self) -> bool:
@@ -327,6 +324,8 @@ _ENTRIES = (
         summary="the fastest of these with greedy's output on this machine, measured on the first "
         "sentences; with a latency budget, the best decoder within it",
         decoder=".auto_fast.AutoFastDecoder",
+        beams=".auto_fast.AutoFastDecoder",
+        defaults={"beam": 1},
         reads=("beam", "drafter_path", "speed_profile", "latency_budget_ms"),
         exact=Exact("without --latency-budget-ms", lambda config: config.latency_budget_ms is None),
         helper=Helper(ANY),

@@ -12,6 +12,7 @@ import torch
 from pytest import approx
 from reference.greedy import stock_greedy
 from support import assisted, builders
+from support.beam_drafts import fairseqs
 from support.builders import DEMO, DEMO_DRAFTER, HEADS_BLOCK_SIZE, batch, built, lend, tiny_drafter
 from support.commands import PLUGIN, fairseq, succeed
 from support.trace_records import read
@@ -344,7 +345,7 @@ def test_what_does_not_fit_is_named(tmp_path, monkeypatch):
         ("--speed-profile: got .*folder", [model], path, {"speed_profile": "none/x"}),
         ("--audit.*--latency-budget-ms", [model], path, budget | {"audit": True}),
         ("--latency-budget-ms: got nan", [model], path, {"latency_budget_ms": math.nan}),
-        ("--beam: got 4; allowed: 1 .*--latency-budget-ms", [model], path, {"beam": 4}),
+        ("--nbest: got 2", [model], path, budget | {"nbest": 2, "beam": 4}),
         ("--path: got 'a model of --arch block_nat'", [tiny_drafter(task)], None, {}),
         ("'auto_fast'.*another order", [reordered], None, {}),
         ("--path: got '2 models'", [model, model], shared, {}),
@@ -367,3 +368,41 @@ def test_fairseq_generate(tmp_path):
     records = read(stats)
     assert len(records) == 100 and any(record["chosen"] for record in records)
     assert profile.is_file()
+
+
+PLAIN = "multiword_beam --beam 3"
+
+
+@pytest.mark.parametrize(
+    ("drafted", "deepest", "chosen"),
+    [(0.5, 0.7, "assisted"), (1.2, 0.9, "assisted"), (1.2, 1.1, PLAIN)],
+)
+def test_a_beam_is_drafted_where_that_is_faster(drafted, deepest, chosen, caplog):
+    """The plain search is the yardstick; n-best lists are fairseq's, whatever decodes."""
+    task, model = built("default")
+    caplog.set_level("INFO")
+    known = {PLAIN: 1.0, "assisted --beam 3 --block-size 12": deepest}
+    flags = {"beam": 3, "nbest": 3, "drafter_path": lend(task, model, model)}
+    generator = build(task, [model], costs_of(drafted, known), **flags)
+    depths = [f"--beam 3 --block-size {depth}" for depth in (4, 8, 12)]
+    others = [f"{name} {more}" for name in ("assisted", "self_draft") for more in depths]
+    assert list(generator.candidates) == [PLAIN, *others]
+    for seed in range(BATCHES + 2):
+        sample = batch(task, (6,), seed=seed)
+        (got,) = task.inference_step(generator, [model], sample)
+        (want,) = fairseqs(task, [model], sample, 3, LIMITS)
+        assert [one["tokens"].tolist() for one in got] == [one["tokens"].tolist() for one in want]
+    (choice,) = generator._choices.values()
+    assert generator.quality[choice] == LOSSLESS
+    times = {label: costs_of(drafted, known)(label, 1) for label in (PLAIN, *others)}
+    assert times[choice] == min(times.values())
+    assert f"auto_fast: batch 1, sources of 1-8 tokens: {choice}" in caplog.text
+    assert not generator.lossless and choice.startswith(chosen.split()[0])
+
+
+def test_without_a_beam_auto_fast_is_greedy():
+    task, model = built("default")
+    for flags in ({}, {"beam": 1}):
+        generator = build(task, [model], **flags)
+        assert generator.base == "greedy" and generator.lossless
+    assert build(task, [model], latency_budget_ms=9.0).config.beam == 5

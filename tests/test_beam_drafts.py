@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ from reference import beam_drafts as paper
 from reference.greedy import Rules
 from support import assisted
 from support.beam_drafts import assert_same, decoder, fairseqs, twin
-from support.builders import Limits, batch, built, source_rows
+from support.builders import DEMO, Limits, batch, built, source_rows
 from support.exact import watched
 from support.multiword import PREFIXES
 
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
+from fairseq_paradec.lab.measure import specs
+from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
 from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)
@@ -260,3 +264,27 @@ def test_one_native_call_is_the_search_on_lists(
         for got, other in zip(runs[0][0], runs[1][0], strict=True):
             assert_same(got, other)
         assert runs[0][1] == runs[1][1], name
+
+
+def test_lossless_counts_n_best_lists(tmp_path: Path) -> None:
+    """By beam, batch and engine; and it refuses a decoder without a beam."""
+    model, out = str(DEMO / "model.pt"), str(tmp_path / "lossless.json")
+    words = ["lossless", str(DEMO), "--path", model, "--beams", "2,3", "--limit", "3"]
+    words += ["--batch-sizes", "3", "--out", out, "--decoding"]
+    assert paradec([*words, "self_draft"]) == 0
+    rows = json.loads(Path(out).read_text(encoding="utf-8"))["rows"]
+    assert [(row["beam"], row["engine"]) for row in rows] == [
+        (beam, engine) for beam in (2, 3) for engine in ("native", "torch")
+    ]
+    assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)
+    assert all(row["passes"] >= 1 and row["block"] == 8 for row in rows)
+    assert paradec([*words, "jacobi"]) == 2
+
+
+def test_what_a_benchmark_calls_a_drafted_beam() -> None:
+    """Its output is that of a beam search, as of the plain one."""
+    models = Models(str(DEMO), "test", "fp32", "cpu")
+    for command in ("self_draft --beam 3", "multiword_beam --beam 3"):
+        assert (
+            FairseqSystem(specs.read(command), models, str(DEMO / "model.pt"), {}).promise == BEAM
+        )

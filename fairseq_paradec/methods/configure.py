@@ -81,9 +81,12 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     _check_needs(decoding, given)
     method = METHODS[decoding]
     usual = dict(method.defaults)
-    if method.beams and given.get("beam", 1) > 1:
-        usual["block_size"] = BEAM_DEPTH
+    if "latency_budget_ms" in given:
+        del usual["beam"]  # then fairseq's search is a candidate
+    elif method.beams and given.get("beam", 1) > 1:
         _check_of_beam(decoding, given)
+        if "block_size" in method.reads:
+            usual["block_size"] = BEAM_DEPTH
     if "draft_confidence" in method.reads and "draft_tree" in given:
         usual["draft_confidence"] = 0.0  # what a tree holds besides the best is unlikely
     return DecodingConfig(**{**usual, **given}, given=frozenset(given))
@@ -208,7 +211,8 @@ def check_search(config: DecodingConfig) -> None:
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
-        can = {"nbest": method.reads_beam(config), "sampling": method.samples}
+        lists = method.reads_beam(config) and config.latency_budget_ms is None
+        can = {"nbest": lists, "sampling": method.samples}
         if can.get(name, False):
             continue
         if not off and value != idle:
@@ -221,10 +225,8 @@ def check_search(config: DecodingConfig) -> None:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
         raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        beams = ", ".join(name for name, one in METHODS.items() if one.beam)
+        beams = ", ".join(name for name, one in METHODS.items() if "beam" in one.reads)
         needed = f"--decoding beam or another that reads it ({beams})"
-        if "beam" in method.reads:
-            needed += ", or --latency-budget-ms"
         raise needs("--beam", config.beam, f"{needed}; {method.name} is greedy search")
 
 

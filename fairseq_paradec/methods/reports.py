@@ -136,9 +136,11 @@ class Reports:
         logger.info(line)
         drafts = "block_size" in METHODS[self.config.decoding].reads
         if drafts and self.stats.tokens < LEAST * self.stats.passes:
+            beam = METHODS[self.config.decoding].reads_beam(self.config)
             logger.warning(
-                "%s: next to no drafts are accepted; --decoding greedy would be faster",
+                "%s: next to no drafts are accepted; --decoding %s would be faster",
                 self.config.decoding,
+                "multiword_beam" if beam else "greedy",
             )
         if self.audit is not None:
             self._conclude(self.audit)

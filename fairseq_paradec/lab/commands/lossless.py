@@ -24,6 +24,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         f"(default: {UNTRAINED}; with --drafter-path, gad)",
     )
     add("--drafter-path", help="drafter or heads, unless the model of --path has them")
+    add(
+        "--beams",
+        type=arguments.whole_numbers,
+        help="of self_draft or assisted: compare n-best lists with fairseq's search of these beams",
+    )
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
@@ -33,6 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode all subsets by all variants, and write the table."""
     from ..measure.lossless import lossless
+    from ..measure.lossless_beams import lossless_beams
 
     with arguments.quiet():
-        return lossless(args)
+        return lossless(args) if args.beams is None else lossless_beams(args)

@@ -181,7 +181,7 @@ class FairseqSystem:
                 return OTHER_MODEL
         found = self.generator
         stock = isinstance(found, StockDecoder)
-        beam = found.plain if stock else METHODS[found.config.decoding].beam
+        beam = found.plain if stock else METHODS[found.config.decoding].reads_beam(found.config)
         if not (self.lossless or beam):
             return RELAXED
         if self.dtype != models.dtype:
@@ -204,7 +204,7 @@ class FairseqSystem:
         Args:
             sentences: their numbers in the test set.
         """
-        sample = self._sample(sentences)
+        sample = self.sample(sentences)
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
         # The collater sorts by length.
@@ -235,7 +235,7 @@ class FairseqSystem:
             theirs: the tokens of fairseq's greedy search.
         """
         dictionary = self.task.target_dictionary
-        sample = self._sample([sentence])
+        sample = self.sample([sentence])
         first, second = (
             [[{"tokens": torch.tensor([*map(dictionary.index, tokens), dictionary.eos()])}]]
             for tokens in (ours, theirs)
@@ -249,7 +249,7 @@ class FairseqSystem:
             (verdict,) = judge.compare_with(sample, first, second)
         return bool(verdict["tie"])
 
-    def _sample(self, sentences: Sequence[int]) -> dict[str, Any]:
+    def sample(self, sentences: Sequence[int]) -> dict[str, Any]:
         """Return a batch on the device."""
         sample = self.dataset.collater([self.dataset[i] for i in sentences])
         return utils.move_to_cuda(sample) if self.device == "cuda" else sample

@@ -11,6 +11,8 @@ from ...registry import METHODS
 from ...variants import Offer
 
 GREEDY = "greedy"
+#: Steps that drafts of a beam have; see ``self_draft`` with ``--beam``.
+DEPTHS = (4, 8, 12)
 
 # Quality, best first.
 BEAM, LOSSLESS, RELAXED = range(3)
@@ -78,4 +80,33 @@ def candidates(
                     found.append(Candidate(label, given, RELAXED))
                 continue
             found.append(Candidate(label, given))
+    return found
+
+
+def beam_candidates(
+    config: DecodingConfig, drafters: Mapping[str, Drafter], model: Any
+) -> list[Candidate]:
+    """List the candidates of auto_fast with ``--beam``: the plain search, which is first, and more.
+
+    Args:
+        config: auto_fast's own options.
+        drafters: the available drafters by kind; see the registry.
+        model: the model, or the first of an ensemble.
+    """
+    limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
+    limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
+    plain = DecodingConfig("multiword_beam", **limits)
+    found = [Candidate(f"multiword_beam --beam {config.beam}", plain)]
+    for name, method in METHODS.items():
+        if method.candidates is None or not method.beams:
+            continue
+        if method.drafter not in (None, *drafters):
+            continue
+        _, path = drafters.get(method.drafter or "", Drafter(0, None))
+        if not method.candidates(Offer(0, 0, config.engine_dtype, model)):
+            continue
+        for depth in DEPTHS:
+            label = f"{name} --beam {config.beam} --block-size {depth}"
+            options: dict[str, Any] = {**method.defaults, **limits, "block_size": depth}
+            found.append(Candidate(label, DecodingConfig(name, drafter_path=path, **options)))
     return found

@@ -45,6 +45,7 @@ def choose(
     quality: Mapping[str, int],
     tokens: Mapping[str, float],
     budget: float | None = None,
+    base: str = GREEDY,
 ) -> Choice:
     """Choose a decoder by its measured times.
 
@@ -59,26 +60,27 @@ def choose(
         tokens: by candidate, the tokens that a pass writes. A pass costs the same however many of
             its guesses are right, so a candidate breaks even at ``tokens`` times its ratio.
         budget: ``--latency-budget-ms``.
+        base: what stands for greedy search: with ``--beam`` the plain beam search.
     """
     by_quality: list[list[str]] = [
         [label for label in ratios if quality[label] == wanted]
         for wanted in (BEAM, LOSSLESS, RELAXED)
     ]
     lossless = by_quality[LOSSLESS]
-    others = [label for label in lossless if label != GREEDY]
-    rival = min(others, key=ratios.__getitem__, default=GREEDY)
-    label = rival if ratios[rival] <= MAX_RATIO else GREEDY
+    others = [label for label in lossless if label != base]
+    rival = min(others, key=ratios.__getitem__, default=base)
+    label = rival if ratios[rival] <= MAX_RATIO else base
     if budget is None:
-        if label == GREEDY and rival != GREEDY:
+        if label == base and rival != base:
             pays_from = tokens[rival] * ratios[rival]
-            reason = f"greedy; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast"
+            reason = f"{base}; the next best, {rival}, is {1 / ratios[rival]:.2f}x as fast"
             if not METHODS[rival.split()[0]].by_token:  # else a pass costs more, the more it drafts
                 reason += (
                     f": its passes write {tokens[rival]:.2f} tokens, and pay from about "
                     f"{pays_from:.2f}"
                 )
             return Choice(label, reason)
-        return Choice(label, f"{label}, {1 / ratios[label]:.2f}x greedy")
+        return Choice(label, f"{label}, {1 / ratios[label]:.2f}x {base}")
     by_quality[LOSSLESS] = [label, *sorted(lossless, key=ms.__getitem__)]
     ranked = [label for labels in by_quality for label in labels]
     within = [label for label in ranked if ms[label] <= budget]
@@ -99,6 +101,7 @@ class Trial:
         greedy: seconds and passes of greedy search, summed over batches.
         written: by candidate, its tokens and passes, summed over sentences.
         seconds: the time of all candidates other than greedy search.
+        base: what stands for greedy search; see ``choose``.
     """
 
     running: list[str]
@@ -108,12 +111,13 @@ class Trial:
     greedy: tuple[float, int] = (0.0, 0)
     written: dict[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
+    base: str = GREEDY
 
     def add(self, seconds: dict[str, float], hypos: Mapping[str, Hypos], passes: int) -> None:
         """Add one batch: each candidate's seconds and outputs, and greedy search's passes."""
-        sentences = len(hypos[GREEDY])
-        self.greedy = (self.greedy[0] + seconds[GREEDY], self.greedy[1] + passes)
-        greedy = max(seconds[GREEDY], 1e-9)
+        sentences = len(hypos[self.base])
+        self.greedy = (self.greedy[0] + seconds[self.base], self.greedy[1] + passes)
+        greedy = max(seconds[self.base], 1e-9)
         for label, taken in seconds.items():
             self.ratios.setdefault(label, []).append(max(taken, 1e-9) / greedy)
             self.ms.setdefault(label, []).append(1000 * max(taken, 1e-9) / sentences)
@@ -121,7 +125,7 @@ class Trial:
             tokens += sum(len(best["tokens"]) for best, *_ in hypos[label])
             self.written[label] = tokens, steps + sum(best["steps"] for best, *_ in hypos[label])
         self.batches += 1
-        self.seconds += sum(seconds.values()) - seconds[GREEDY]
+        self.seconds += sum(seconds.values()) - seconds[self.base]
 
     def median(self, label: str) -> float:
         """Return a candidate's median ratio to greedy."""
@@ -136,7 +140,7 @@ class Trial:
             without: candidates that do not count.
         """
         labels = [label for label in self.ratios if label not in without]
-        left = [label for label in labels if label in {GREEDY, *self.running}]
+        left = [label for label in labels if label in {self.base, *self.running}]
         labels = left if len(left) > 1 else labels
         written = {label: self.written[label] for label in labels}
         return Measured(
@@ -175,7 +179,7 @@ class Trial:
         late = self.seconds > SECONDS and self.batches >= LATER_LIMITS[0][0]
         late = late and all(len(self.ratios.get(one, ())) > 1 for one in self.running)
         alone = len(self.running) <= 1 and self.batches >= LATER_LIMITS[-1][0]
-        return self.batches >= BATCHES or late or alone or self.running == [GREEDY]
+        return self.batches >= BATCHES or late or alone or self.running == [self.base]
 
 
 @dataclass

@@ -11,6 +11,9 @@ With ``--latency-budget-ms`` the candidates are ranked by quality (fairseq's bea
 candidates, gad_pp). The first one whose 90th percentile of milliseconds per sentence is within the
 budget decodes.
 
+With ``--beam`` the plain beam search stands in the place of greedy search, and the candidates are
+drafted beams of several depths (``docs/beam-drafts.md``); the output is fairseq's ``--beam``.
+
 All candidates use the dtype of ``--engine-dtype``, or the model's own.
 """
 
@@ -33,7 +36,7 @@ from ...row import Row
 from ...token_rules import TokenRules
 from ..base import Context
 from ..stock import StockDecoder
-from .candidates import GREEDY, LOSSLESS
+from .candidates import LOSSLESS
 from .choose import Trial, Watch, choose
 from .measuring import MeasuringDecoder, greedy_passes
 from .profile import FLAG, Bin, Measured, SpeedProfile, bin_of, fingerprint, this_machine
@@ -72,7 +75,7 @@ class AutoFastDecoder(MeasuringDecoder):
         if any(row.given for row in rows):  # what they take says nothing about other batches
             if where not in self._choices:
                 self._look_up(where, rules.device)
-            self._chosen = self._choices.get(where, GREEDY)
+            self._chosen = self._choices.get(where, self.base)
             return self._decode_by(self._chosen, net_input, rows, rules)
         if where not in self._choices:
             self._look_up(where, rules.device)
@@ -84,7 +87,7 @@ class AutoFastDecoder(MeasuringDecoder):
             return hypos
         begin = self._now(rules.device)
         hypos = self._decode_by(self._chosen, net_input, rows, rules)
-        if self.quality[self._chosen] == LOSSLESS and self.lossless:
+        if self.quality[self._chosen] == LOSSLESS and self.config.latency_budget_ms is None:
             taken = self._now(rules.device) - begin
             self._keep_watch(where, self._chosen, taken, greedy_passes(rows))
         return hypos
@@ -100,7 +103,7 @@ class AutoFastDecoder(MeasuringDecoder):
         The time of greedy search is estimated as its passes, one per token of the longest output,
         times its seconds per pass in the measurement of the bin.
         """
-        if label == GREEDY or label not in self._warm:
+        if label == self.base or label not in self._warm:
             self._warm.add(label)
             return
         measured, watch = self._measured[where], self._watched.setdefault(where, Watch())
@@ -108,11 +111,12 @@ class AutoFastDecoder(MeasuringDecoder):
         if not watch.greedy_is_faster:
             return
         ratio = measured.ratios[label] = watch.seconds / watch.greedy
-        self._choices[where] = GREEDY
+        self._choices[where] = self.base
         logger.info(
-            "auto_fast: %s: greedy from now on; %s took %.2f times as long as that would have, in "
+            "auto_fast: %s: %s from now on; %s took %.2f times as long as that would have, in "
             "%d batches",
             where,
+            self.base,
             label,
             ratio,
             watch.batches,
@@ -123,7 +127,7 @@ class AutoFastDecoder(MeasuringDecoder):
     def provenance(self) -> Record:
         """Return a record's fields of provenance for the last batch, with the chosen candidate."""
         decoded_by = super().provenance() | {"chosen": self._chosen}
-        chosen = self._generator(self._chosen or GREEDY)
+        chosen = self._generator(self._chosen or self.base)
         if isinstance(chosen, StockDecoder):
             dtype = Engine().dtype_of(self.models[0])
             return decoded_by | {"engine": FAIRSEQ, "engine_dtype": dtype}
@@ -136,7 +140,7 @@ class AutoFastDecoder(MeasuringDecoder):
         super()._exclude(label)
         for where, choice in list(self._choices.items()):
             if choice == label:
-                self._choices[where] = GREEDY
+                self._choices[where] = self.base
 
     def _look_up(self, where: Bin, device: torch.device) -> None:
         """Take a bin's choice from the profile, if it is there."""
@@ -177,7 +181,7 @@ class AutoFastDecoder(MeasuringDecoder):
             for figures in (measured.ratios, measured.ms)
         )
         budget = self.config.latency_budget_ms
-        choice = choose(ratios, ms, self.quality, measured.tokens, budget)
+        choice = choose(ratios, ms, self.quality, measured.tokens, budget, self.base)
         if not choice.in_budget:
             logger.warning(
                 "%s %g: no decoder is as fast with %s; the fastest, %s, takes %.2f ms per sentence "

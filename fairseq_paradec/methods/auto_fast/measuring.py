@@ -17,10 +17,10 @@ from ...row import Row
 from ...token_rules import TokenRules
 from ..base import Context, Decoder
 from ..build import build_decoder
-from .candidates import GREEDY, LOSSLESS, Drafter, candidates
+from .candidates import GREEDY, LOSSLESS, Drafter, beam_candidates, candidates
 from .choose import Trial
 from .profile import Bin
-from .ties import gap, tie_gap
+from .ties import gap, score_gap, tie_gap
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ class MeasuringDecoder(Decoder):
     Raises:
         UsageError: a drafter does not fit the models.
     """
+
+    #: What stands for greedy search: with ``--beam`` the plain beam search.
+    base = GREEDY
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
@@ -53,7 +56,11 @@ class MeasuringDecoder(Decoder):
         if self.heads is not None:
             path = None if is_model else config.drafter_path
             drafters[HEADS] = Drafter(self.heads.block_size, path)
-        offered = candidates(config, drafters, len(self.words), config.beam, models[0])
+        if self.beam_size > 1 and config.latency_budget_ms is None:
+            offered = beam_candidates(config, drafters, models[0])
+            self.base = offered[0].label
+        else:
+            offered = candidates(config, drafters, len(self.words), config.beam, models[0])
         self.candidates = {one.label: one for one in offered}
         self.quality = {one.label: one.quality for one in offered}
         self._generators: dict[str, Any] = {}
@@ -63,7 +70,7 @@ class MeasuringDecoder(Decoder):
         self._warm: set[str] = set()
         self._excluded: set[str] = set()  # candidates that failed or were not lossless
         self._trials: dict[Bin, Trial] = {}
-        self._generator(GREEDY)
+        self._generator(self.base)
         for label, one in self.candidates.items():
             method = METHODS.get(one.config.decoding)
             if method is not None and method.drafter is not None:
@@ -95,13 +102,15 @@ class MeasuringDecoder(Decoder):
         """Decode one batch with every running candidate; return greedy search's output."""
         trial = self._trials.get(where)
         if trial is None:
-            trial = self._trials[where] = Trial(self._not_excluded(list(self.candidates)))
-        labels = list(dict.fromkeys((GREEDY, *trial.running)))
+            trial = self._trials[where] = Trial(
+                self._not_excluded(list(self.candidates)), base=self.base
+            )
+        labels = list(dict.fromkeys((self.base, *trial.running)))
         self._warm_up(labels, net_input, rows, rules)
         labels = self._not_excluded(labels)
         labels = trial.in_turn(labels)
         outputs = {
-            label: rows if label == GREEDY else [row.fresh() for row in rows] for label in labels
+            label: rows if label == self.base else [row.fresh() for row in rows] for label in labels
         }
         seconds, hypos = {}, {}
         for label in labels:
@@ -113,7 +122,7 @@ class MeasuringDecoder(Decoder):
             if self.quality[label] == LOSSLESS:
                 self._compare(label, outputs[label], rows)
         self._drop(trial)
-        return hypos[GREEDY]
+        return hypos[self.base]
 
     def _warm_up(
         self,
@@ -129,7 +138,7 @@ class MeasuringDecoder(Decoder):
             try:
                 self._decode_by(label, net_input, [row.fresh() for row in rows], rules)
             except Exception as error:  # a drafter's, for example; greedy search still works
-                if label == GREEDY:
+                if label == self.base:
                     raise
                 logger.warning("auto_fast: %s fails and is out of the run: %s", label, error)
                 self._exclude(label)
@@ -151,12 +160,12 @@ class MeasuringDecoder(Decoder):
         for row, other in zip(ours, greedy, strict=True):
             if row.tokens == other.tokens:
                 continue
-            difference = gap(row, other)
+            difference = gap(row, other) if self.base == GREEDY else score_gap(row, other)
             tie = difference < allowed
             logger.warning(
-                "auto_fast: %s differs from greedy in a sentence (gap of log-probabilities %.2e, "
-                "%s)",
+                "auto_fast: %s differs from %s in a sentence (gap of log-probabilities %.2e, %s)",
                 label,
+                self.base,
                 difference,
                 "a tie, as rounding makes them" if tie else "NOT a tie: no longer a candidate",
             )

@@ -202,10 +202,11 @@ def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the profile is damaged.
     """
-    bins = {}
+    bins, names = {}, entry["flags"]["candidates"]
+    base = "greedy" if "greedy" in names else names[0]
     for one in entry["bins"]:
         ratios, ms, tokens = (_numbers(one[name]) for name in ("ratios", "ms", "tokens"))
-        if "greedy" not in ratios or not ratios.keys() == ms.keys() == tokens.keys():
+        if base not in ratios or not ratios.keys() == ms.keys() == tokens.keys():
             raise ValueError("a bin whose candidates do not agree")
         where = Bin(int(one["sentences"]), int(one["source"]))
         per_pass = _numbers({"": one["pass_seconds"]})[""]

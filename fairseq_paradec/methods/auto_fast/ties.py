@@ -37,3 +37,9 @@ def gap(ours: Row, other: Row) -> float:
     apart = abs(ours.scores[at] - other.scores[at])
     both = math.exp(ours.scores[at]) + math.exp(other.scores[at])
     return apart if both <= 1 + apart else math.inf
+
+
+def score_gap(ours: Row, other: Row) -> float:
+    """Return how far the log-probabilities of two beam searches' outputs are apart, a token."""
+    one, two = (sum(row.scores) / len(row.scores) for row in (ours, other))
+    return abs(one - two)
