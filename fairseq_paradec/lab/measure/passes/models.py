@@ -20,7 +20,15 @@ from ....plugin.tasks.translation import ParallelTranslationTask
 from ....registry import ANY
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
-SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+SIZES = {
+    "tiny": (4, 128, 256, 4),
+    "small": (6, 256, 1024, 4),
+    "base": (6, 512, 2048, 8),
+    "big": (6, 1024, 4096, 16),
+    "nllb-600m": (12, 1024, 4096, 16),
+}
+#: The default of --vocabulary, and those of sizes that have another.
+WORDS, WORDS_OF = 7944, {"nllb-600m": 256206}
 # Of --vocabulary: fairseq's special tokens, and two words.
 LEAST_WORDS = 6
 HEAD_WIDTH = 32  # of a drafter of --drafter-width
@@ -51,6 +59,8 @@ class Pair(NamedTuple):
 def check_model(args: argparse.Namespace) -> None:
     """Refuse flags of a model and engines that do not go together, and files that are not there.
 
+    Sets ``--vocabulary`` to the size's, if it is not given.
+
     Args:
         args: those of ``cli.arguments.declare_sized_model``.
 
@@ -66,6 +76,8 @@ def check_model(args: argparse.Namespace) -> None:
     if args.arch_size is not None and (args.data or args.drafter_path):
         given = args.data or args.drafter_path
         raise option_error("DATA, --drafter-path", given, "none with --arch-size")
+    if args.vocabulary is None:
+        args.vocabulary = WORDS_OF.get(args.arch_size, WORDS)
     if args.arch_size is not None and args.vocabulary < LEAST_WORDS:
         allowed = f"{LEAST_WORDS} or more: 4 tokens are special ones"
         raise option_error("--vocabulary", args.vocabulary, allowed)
