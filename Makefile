@@ -105,6 +105,8 @@ $(STAMP): force
 endif
 endif
 
+# fairseq asks for torchaudio, for speech alone, and what comes is of another release and build than
+# torch: it does not load, and transformers ends where it finds it. So it goes again.
 # The stamp is written last. $(UNFINISHED) lies there in between, because pip takes a package whose
 # copying was cut short for an installed one: after an interruption the environment starts empty.
 $(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/engine/csrc/*)
@@ -127,5 +129,6 @@ $(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/engine/csrc/*)
 	@echo "[4/4] the rest, and this checkout"
 	@$(PIP) --no-build-isolation -r requirements.txt
 	@$(PIP) --no-build-isolation --no-deps --editable .
+	@"$(VPY)" -m pip uninstall --quiet --yes torchaudio
 	@rm -f "$(UNFINISHED)" && touch "$(STAMP)"
 	@echo "set up: $(VENV)"

@@ -4,8 +4,11 @@ import json
 import subprocess
 import sys
 
+import pytest
 from support import commands
-from support.commands import DEMO, ROOT
+from support.commands import DEMO, ROOT, run_python, succeed
+
+from fairseq_paradec.extras import EXTRAS
 
 #: What takes time to load, and translates nothing.
 HEAVY = {
@@ -111,3 +114,19 @@ print(json.dumps([same, told]))"""
         "fairseq_paradec.tasks.flags",
     ]
     assert told[0].split()[2] == "fairseq_paradec.registry"
+
+
+@pytest.mark.slow
+def test_what_the_extras_bring_can_be_imported() -> None:
+    """Also the parts that users of [peers], [import] and [cluster] ask for by name."""
+    names = [name for name, extra in EXTRAS.items() if extra in ("peers", "import", "cluster")]
+    assert {"transformers", "ctranslate2", "sentencepiece", "ray"} <= {*names}
+    lines = [f"import {name}" for name in names]
+    lines += [
+        "from transformers import MarianMTModel, M2M100ForConditionalGeneration",
+        "from transformers import MBartForConditionalGeneration, GenerationConfig",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer",
+        "from pyarrow import parquet",
+        "print('all')",
+    ]
+    assert succeed(run_python("\n".join(lines))).stdout.endswith("all\n")

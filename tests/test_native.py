@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -500,6 +501,29 @@ def test_sanitizers_find_nothing(isa: str, driver: str, tmp_path: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True, timeout=300)
     said = {"native_driver": "finite scores", "products_driver": "products, errors at most"}
     assert done.returncode == 0 and said[driver] in done.stdout, done.stdout + done.stderr
+
+
+#: Debian's g++-aarch64-linux-gnu and qemu-user.
+ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(shutil.which(name) is None for name in ARM), reason=f"needs {' and '.join(ARM)}"
+)
+def test_an_arm_computes_the_same(tmp_path: Path) -> None:
+    """Every entry of the library, and rows of tiny numbers, on an emulated Arm."""
+    headers = ROOT / "fairseq_paradec" / "engine" / "csrc"
+    flags = [flag for flag in native.FLAGS if flag != "-shared"]
+    driver = ROOT / "tests" / "support" / "native_driver.cpp"
+    command = [ARM[0], *flags, "-static", f"-I{headers}", driver, "-o", tmp_path / "driver"]
+    subprocess.run(command, check=True)
+    done = subprocess.run([ARM[1], tmp_path / "driver"], capture_output=True, text=True)
+    assert done.returncode == 0 and "finite scores, 4 lanes" in done.stdout, done.stderr
+    library = tmp_path / "library.so"
+    subprocess.run([ARM[0], *native.FLAGS, headers / "native.cpp", "-o", library], check=True)
+    machine = int.from_bytes(library.read_bytes()[18:20], "little")
+    assert machine == 183  # aarch64, in an ELF file's head
 
 
 @pytest.mark.parametrize("name", ["VERSION", "STRUCTURES"])

@@ -15,7 +15,46 @@ static std::vector<float> numbers(size_t count) {
 
 static int between(int low, int high) { return low + (int)(source() % (unsigned)(high - low + 1)); }
 
+// Rows of weights and of inputs as small as floats are: the sums are finite, and right to the
+// rounding of the form. Returns whether they are.
+static bool small_rows_are_right() {
+    const float sizes[] = {0, 1e-45f, 1e-40f, 1e-38f, 1e-37f, 3e-37f, 1e-36f, 1e-35f, 1e-30f, 1e-10f, 1};
+    const int inputs = 19, outputs = 13;
+    for (int form = 0; form < 3; ++form) {
+        for (float size : sizes) {
+            for (float other : sizes) {
+                auto weight = numbers(outputs * inputs), rows = numbers(2 * inputs);
+                for (int i = 0; i < outputs * inputs; ++i) weight[i] *= i / inputs % 2 ? size : 1;
+                for (int i = 0; i < 2 * inputs; ++i) rows[i] *= i / inputs % 2 ? other : 1;
+                Linear* map = paradec_map_new(weight.data(), nullptr, outputs, inputs, form);
+                std::vector<float> found(2 * padded(outputs));
+                paradec_map(map, rows.data(), inputs, 2, found.data(), padded(outputs), 0, 1);
+                paradec_map_free(map);
+                for (int r = 0; r < 2; ++r) {
+                    for (int o = 0; o < outputs; ++o) {
+                        double right = 0, most = 0;
+                        for (int i = 0; i < inputs; ++i) {
+                            const double term = (double)weight[o * inputs + i] * rows[r * inputs + i];
+                            right += term;
+                            most += std::fabs(term);
+                        }
+                        const float value = found[r * padded(outputs) + o];
+                        // Rows below 1e-35 may count as zeros.
+                        const double bound = most * (form == 0 ? 1e-5 : 0.2) + 1e-34;
+                        if (!(std::fabs(value - right) <= bound)) {
+                            std::fprintf(stderr, "form %d, weights of %g, inputs of %g: %g, not %g\n", form, size, other, value, right);
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return true;
+}
+
 int main() {
+    if (!small_rows_are_right()) return 1;
     double total = 0;
     for (int turn = 0; turn < 24; ++turn) {
         const int form = turn / 2 % 3, heads = between(1, 4), own = between(1, 21), dim = heads * own;

@@ -32,6 +32,8 @@ constexpr int PANEL = 2 * LANES;
 #endif
 constexpr int BLOCK = WIDE_BLOCK ? 10 : 6;
 constexpr int PANEL_ALIGN = 64;  // bytes
+// int8: a row whose numbers are all smaller counts as zeros; 127 over them could be infinite.
+constexpr float SMALLEST_PEAK = 1e-35f;
 
 enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2 };
 enum class Activation : int { none = 0, relu, gelu, gelu_tanh, tanh, silu, relu_squared };
@@ -139,7 +141,7 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
         const float* row = weight + (size_t)o * inputs;
         float peak = 0;
         for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
-        float scale = peak > 0 ? peak / 127 : 1;
+        float scale = peak >= SMALLEST_PEAK ? peak / 127 : 1;
         for (int i = 0; i < inputs; ++i) scale += 0 * row[i];  // NaN, if one weight is
         int32_t total = 0;
         for (int i = 0; i < inputs; ++i) {
@@ -251,7 +253,7 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
                 write_words(row, inputs, step, to, [](vfloat v) { return to_bfloat16(v); });
                 continue;
             }
-            const float peak = peak_of(row, inputs), inverse = peak > 0 ? 127 / peak : 0;
+            const float peak = peak_of(row, inputs), inverse = peak >= SMALLEST_PEAK ? 127 / peak : 0;
             in.scales[first + r] = peak / 127;
             if (INT8_GROUP == 4) {  // 128 more, so that none is negative
                 write_words(row, inputs, step, to, [=](vfloat v) {
