@@ -118,6 +118,8 @@ setup(
         "images": [PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
         "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
+        # sentences of long texts in many languages: paradec translate --format
+        "text": ["sentencex>=1.0.20,<2"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
         # this documentation as a site: make docs
@@ -130,6 +132,8 @@ setup(
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.6",
+            "hypothesis>=6.100,<7",
+            "sentencex>=1.0.20,<2",
             "ruff",
             "mypy",
             # wheels: make wheel

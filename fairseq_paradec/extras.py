@@ -27,6 +27,7 @@ EXTRAS: dict[str, str] = {
     "safetensors": "import",
     "sentencepiece": "import",
     "yaml": "import",
+    "sentencex": "text",
     "ray": "cluster",
     "pyarrow": "cluster",
 }

@@ -35,10 +35,15 @@ def writes_pairs(models: Sequence[Any]) -> bool:
     return order is not None and order.double_token
 
 
+def attends_locally(model: Any) -> bool:
+    """Return whether a model has local attention: a Transformer of images."""
+    return hasattr(model, "image_sizes")
+
+
 def drafts_in_int8(dtype: str | None, model: Any) -> bool:
     """Return whether a model can draft in int8 for passes in a dtype: see ``self_draft``."""
     on_cpu = next(model.parameters()).device.type == "cpu"
-    return dtype != "int8" and on_cpu and not hasattr(model, "image_sizes")
+    return dtype != "int8" and on_cpu and not attends_locally(model)
 
 
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
@@ -51,7 +56,7 @@ def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | N
     Raises:
         UsageError: the first model has it.
     """
-    if hasattr(models[0], "image_sizes"):
+    if attends_locally(models[0]):
         raise option_error(
             "--decoding",
             decoding,

@@ -56,6 +56,8 @@ GUESSES, SAMPLING = "decoding/guesses.py", "decoding/sampling.py"
 GROWN, ASSISTED = "decoding/trees.py", "decoding/assistant.py"
 SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
+DOCUMENTS, MARKUP = "translator/documents.py", "translator/markup.py"
+TEXT = "test_documents.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
@@ -146,6 +148,21 @@ MUTANTS = [
         "True",
         "test_given.py",
     ),
+    # long texts and markup
+    m(
+        "text",
+        DOCUMENTS,
+        "if at == size and not last and atom.kind != CLOSE",
+        "if at == size and not last",
+        TEXT,
+    ),
+    m("text", DOCUMENTS, "if atom.plain != atom.raw", "if False", TEXT),
+    m("text", DOCUMENTS, "if len(found[text]) != count:", "if not found[text]:", TEXT),
+    m("text", DOCUMENTS, "max(gaps[k], gaps[k - 1] + apart[k])", "gaps[k]", TEXT),
+    m("text", DOCUMENTS, "most = gaps[k] - apart[k]", "most = gaps[k]", TEXT),
+    m("text", DOCUMENTS, "end = thing.end if mark.kind == CLOSE else thing.at", "pass", TEXT),
+    m("text", MARKUP, "depth += -1 if found[1] else", "depth += -1 if found[1] or True else", TEXT),
+    m("text", MARKUP, "if can_close and raw in opened:", "if can_close:", TEXT),
     # rollback, rows that leave
     m(
         "rollback",

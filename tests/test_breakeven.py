@@ -2,7 +2,7 @@
 
 import json
 import math
-from argparse import Namespace
+from argparse import ArgumentParser
 
 import pytest
 import torch
@@ -23,10 +23,21 @@ from fairseq_paradec.lab.analysis.break_even import (
     at,
     pays_from,
 )
+from fairseq_paradec.lab.commands import breakeven as command
 from fairseq_paradec.lab.measure import breakeven, told
 from fairseq_paradec.lab.measure.passes.models import random_pair
+from fairseq_paradec.lab.settings import settings
 
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--rounds", "2", "--busy"]
+
+
+def made(*words):
+    """Return the settings of ``paradec breakeven``, on the native engine in fp32."""
+    parser = ArgumentParser()
+    command.declare(parser)
+    args = parser.parse_args(words)
+    own = {"decoders": args.decoder, "marks": args.mark, "engines": ["native"], "argv": []}
+    return settings(breakeven.Settings, args, **own)
 
 
 def test_right_and_wrong_words():
@@ -42,8 +53,8 @@ def test_told_drafts_and_the_drafters_cache(monkeypatch):
     """The verifier as its own drafter drafts greedy's tokens, whatever was rejected before."""
     pair = random_pair("tiny", 50, 1)
     pair = pair._replace(token_drafter=pair.model)
-    args = Namespace(arch_size="tiny", sentences=3, decoder=["assisted"], path=None)
-    args.engines, args.block_sizes, args.rates, args.drafter_shortlist = "native", [4], [0.5], None
+    given = "--arch-size tiny --sentences 3 --decoder assisted --block-sizes 4 --rates 0.5"
+    args = made(*given.split())
     drafters, samples = breakeven.find_drafters(pair, args), breakeven.make_samples(pair, args)
     greedy, way = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
     seen = []

@@ -153,4 +153,4 @@ def test_there_is_a_draft_for_each_line(tmp_path, capsys):
     assert "--drafts: got" in capsys.readouterr().err
     (tmp_path / "some").write_text("a\n")
     assert paradec([*words, str(tmp_path / "some"), "--out", str(tmp_path / "out")]) == 2
-    assert "allowed: it without --out" in capsys.readouterr().err
+    assert "excludes --out" in capsys.readouterr().err

@@ -101,6 +101,17 @@ def test_every_room_is_known() -> None:
     assert rooms == MAY_IMPORT.keys() | DOORS.keys() | GROUND
 
 
+def test_the_lab_takes_typed_settings_below_its_commands() -> None:
+    """An argparse.Namespace is read at the edge, in ``commands`` and ``settings.py``."""
+    for path in files_of("lab"):
+        if path.parent.name == "commands" or path.name == "settings.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                given = ast.unparse(node.args)
+                assert "Namespace" not in given, f"{path}: {node.name}({given})"
+
+
 def test_no_test_imports_another() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -18,7 +18,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import pass_costs
 from fairseq_paradec.lab.measure import documents
 from fairseq_paradec.lab.measure.passes import estimate
-from fairseq_paradec.lab.measure.passes.models import SIZES, check_model
+from fairseq_paradec.lab.measure.passes.models import SIZES, SizedModel, check_model
 from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
 from fairseq_paradec.lab.measure.specs import read
 
@@ -348,12 +348,12 @@ def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
 
 
 def test_a_size_has_its_vocabulary_and_its_name_is_a_choice():
+    for size in SIZES:
+        model = SizedModel(None, None, size, None, None, ["native"])
+        check_model(model)
+        assert model.num_words == (256206 if size == "nllb-600m" else 7944)
     parser = argparse.ArgumentParser()
     declare_sized_model(parser, "native")
-    for size in SIZES:
-        args = parser.parse_args(["--arch-size", size])
-        check_model(args)
-        assert args.vocabulary == (256206 if size == "nllb-600m" else 7944)
     (given,) = [one for one in parser._actions if one.dest == "arch_size"]
     assert set(given.choices) == set(SIZES)
 

@@ -13,6 +13,7 @@ from support.trace_records import one_pass, write
 
 from fairseq_paradec.lab.analysis import report, speed_ups
 from fairseq_paradec.lab.analysis.tally import BEYOND, Tally
+from fairseq_paradec.lab.measure.documents import read_document
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}
@@ -24,7 +25,7 @@ NASTY_SHOWN = NASTY[:-4] + "\\x1b\\ud800\\u202e\\u2028"
 
 
 def benchmark():
-    return json.loads(BENCHMARK.read_text("utf-8"))
+    return read_document(BENCHMARK)
 
 
 def table(title="A table", **changes):

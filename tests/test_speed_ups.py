@@ -14,6 +14,8 @@ from support.trace_records import read, write
 from fairseq_paradec.lab.analysis import acceptance_by_position, speed_ups
 from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
 from fairseq_paradec.lab.analysis.timing import Spread
+from fairseq_paradec.lab.measure import specs
+from fairseq_paradec.lab.measure.documents import options_of
 
 PEER = "CTranslate2 greedy"
 
@@ -41,7 +43,10 @@ def document(sweep: bool = True, systems: Any = None) -> dict[str, Any]:
     # In the order of words, which is not that of the numbers.
     threads, sizes = ([1, 2], ["64", "8"]) if sweep else ([1], [])
     own = [name for name, (_, promise, _) in systems.items() if promise != "peer"]
-    entries = {n: {"command": c, "promise": p} for n, (c, p, _) in systems.items()}
+    entries = {
+        name: {"command": command, "promise": promise, "options": options_of(command)}
+        for name, (command, promise, _) in systems.items()
+    }
     latency = {"1": {name: times for name, (_, _, times) in systems.items()}}
     if sweep:
         latency["2"] = {name: TWO_THREADS.get(name, [[1] * 4] * 2) for name in own}
@@ -187,3 +192,17 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
         (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
     ):
         assert words in refused(capsys, "analyse", *arguments)
+
+
+def test_decoders_of_older_files_get_their_options_from_their_commands():
+    """Those of today as ``--decoder`` reads them; a flag that is no more keeps its text."""
+    for command in (one[0] for name, one in SYSTEMS.items() if name != PEER):
+        spec = specs.read(command)
+        assert options_of(command) == {**spec.options, **({"path": spec.path} if spec.path else {})}
+    assert options_of("gad --adaptive-block --block-size=4 --compile --draft-confidence 0.5") == {
+        "decoding": "gad",
+        "adaptive_block": True,
+        "block_size": 4,
+        "compile": True,
+        "draft_confidence": 0.5,
+    }

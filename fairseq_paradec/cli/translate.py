@@ -4,7 +4,8 @@ The text is that of FILES, of --text, or of standard input. It is tokenised and 
 says, and the output is plain text again, in the order of the input; an empty line stays one. Lines
 are printed as soon as they and those before them are finished, so that Ctrl-C keeps them. With
 --out a corpus is translated in parts by many workers, of this machine or a Ray cluster
-(docs/scale.md); the same command goes on where it was stopped.
+(docs/scale.md); the same command goes on where it was stopped. With --format the input is whole
+texts, whose markup stays.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import ALL, OPTIONS, flag
 from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
 from ..output import FAILED
+from ..translator.markup import FORMATS
 from . import arguments, machines, translate_corpus
+
+if TYPE_CHECKING:  # it takes seconds to load
+    from ..translator.translator import Translator
 
 #: Flags of fairseq's search that this command has.
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
@@ -48,6 +53,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=number,
         help="lines that are read and sorted by length together; 1 answers each line at once "
         "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
+    )
+    add(
+        "--format",
+        choices=FORMATS,
+        help="the input is not lines but whole texts: each file, or --text, is split into "
+        "sentences, and put together as it was; tags, code, links and placeholders stay "
+        "(default: a sentence a line)",
     )
     add(
         "--drafts",
@@ -94,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
             raise excludes("--drafts", str(args.drafts), "--out")
         if not args.drafts.is_file():
             raise option_error("--drafts", str(args.drafts), "a text file; there is none")
+    if args.format is not None and args.out is not None:
+        raise excludes("--format", args.format, "--out")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "processes"):
@@ -106,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
             allowed = f"a text file{why}"
             raise option_error("FILE", str(path), allowed)
     with arguments.warnings_alone():
-        print_translations(args)
+        if args.format is None:
+            print_translations(args)
+        else:
+            print_texts(args)
     return 1 if FAILED else 0
 
 
@@ -121,14 +138,9 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def print_translations(args: argparse.Namespace) -> None:
     """Print a line for each line of the input."""
-    import torch
     from tqdm import tqdm
 
-    from ..translator.translator import Translator
-
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    translator = Translator(args.model, device=args.device)
+    translator = load(args)
     if not (args.text or args.files) and sys.stdin.isatty():
         args.buffer_size = args.buffer_size or 1
     lines = iter(args.text) if args.text else read(args.files)
@@ -138,6 +150,32 @@ def print_translations(args: argparse.Namespace) -> None:
     texts = translator.stream(lines, drafts=drafts, **given_options(args))
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
+
+
+def print_texts(args: argparse.Namespace) -> None:
+    """Print whole texts, and on standard error what is not as in them."""
+    sources = [[path] for path in args.files] or [[]]
+    texts = args.text or ["".join(read(files)) for files in sources]
+    drafts = None
+    if args.drafts is not None:
+        if len(texts) > 1:
+            raise option_error("--drafts", str(args.drafts), "one FILE or --text, with --format")
+        drafts = ["".join(read([args.drafts], "--drafts"))]
+    for found in load(args).texts(texts, args.format, drafts, **given_options(args)):
+        print(found.text, end="\n" if args.text else "")
+        for note in found.notes:
+            print(note, file=sys.stderr)
+
+
+def load(args: argparse.Namespace) -> Translator:
+    """Load the model folder."""
+    import torch
+
+    from ..translator.translator import Translator
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    return Translator(args.model, device=args.device)
 
 
 def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:

@@ -73,25 +73,13 @@ def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     return _chunk(cache, place, mask)
 
 
-def bias_over_slots(cache: Cache, positions: Tensor, keys: Tensor) -> Tensor:
-    """Return the causal bias of tokens at these positions over all slots: R×K -> R×1×K×T.
-
-    Args:
-        cache: defines which slots are masked.
-        positions: R×K.
-        keys: the cache's keys and values, L×B×T×2×H×Dh.
-    """
-    hidden = cache.hidden(positions, keys.size(2))
-    blank = torch.zeros(hidden.shape, dtype=keys.dtype, device=keys.device)
-    return blank.masked_fill(hidden, -math.inf).unsqueeze(1)
-
-
 def _causal(cache: Cache, place: Place) -> Tensor | None:
     """Return the bias of a chunk under causal attention."""
     positions = place.positions
     if isinstance(cache, WindowCache):
         assert isinstance(positions, Tensor)
-        return bias_over_slots(cache, positions, cache.keys)
+        hidden = cache.hidden(positions, cache.capacity)
+        return cache.keys.new_zeros(hidden.shape).masked_fill(hidden, -math.inf).unsqueeze(1)
     if isinstance(positions, slice) and positions.stop == positions.start + 1:
         return None
     table = _table(cache.capacity, cache.keys.dtype, cache.keys.device)

@@ -28,6 +28,11 @@ class Linear(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weight, as it is kept."""
+        return self.weight.dtype
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
         return F.linear(x, self.weight, self.bias)
@@ -49,6 +54,7 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.plain = Linear(weight, bias)
         self.packed: Tensor | None = None
+        self.dtype = weight.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map the last dimension."""
@@ -72,6 +78,8 @@ class Int8Linear:
         weight: O×I.
         bias: O, or None.
     """
+
+    dtype = torch.int8
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         weight = weight.float().contiguous()

@@ -26,6 +26,7 @@ from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import DRAFTS, Engine
 from ..errors import UsageError, excludes, nan_error, option_error
 from ..forks import Lock, computes
+from ..model_checks import attends_locally
 from ..records import Record
 from ..registry import METHODS
 from ..row import Row
@@ -100,7 +101,7 @@ class Decoder(abc.ABC):
             self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._lock = Lock()
         self._check_min_len()
-        if config.draft_tree is not None and hasattr(models[0], "image_sizes"):
+        if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
         self.reports = Reports(config, self.words, self.sources, self.audit, sampled)

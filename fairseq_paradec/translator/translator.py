@@ -23,6 +23,7 @@ from ..plugin.compat.loading import named
 from ..plugin.tasks.translation import ParallelDecodingMixin
 from ..registry import ANY, METHODS, check_models
 from . import model_folder
+from .documents import Document, Text
 from .model_folder import ModelFolder
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
@@ -157,6 +158,38 @@ class Translator:
             first += len(window)
         if earlier is not None and next(earlier, None) is not None:
             raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
+
+    def texts(
+        self,
+        texts: Iterable[str],
+        format: str = "text",
+        drafts: Iterable[str] | None = None,
+        **options: Any,
+    ) -> Iterator[Text]:
+        """Yield the translations of whole texts, put together as the texts are.
+
+        Args:
+            texts: plain text of any length, HTML or Markdown.
+            format: ``text``, ``html`` or ``markdown``; see ``documents.py``.
+            drafts: for each text an earlier translation of it, or of one that is nearly the same.
+            options: see ``results``.
+
+        Raises:
+            UsageError: as in ``results``; there is no such format.
+        """
+        earlier = None if drafts is None else iter(drafts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise option_error("texts()", text, "a list of texts")
+            document = Document(text, format, self.folder.source)
+            known = None
+            if earlier is not None:
+                draft = next(earlier, None)
+                if not isinstance(draft, str):
+                    raise option_error("--drafts", draft, "an earlier translation of each text")
+                known = document.drafts(draft)
+            found = self.results(document.sentences, drafts=known, **options)
+            yield document.join([None if one.problem else one.text for one in found])
 
     def _drafts(self, earlier: Iterator[str], count: int, first: int) -> list[list[int]]:
         """Return the tokens of the next drafts; ``first``: the number of those before.

@@ -11,6 +11,14 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
+#ifdef __GLIBCXX__
+// What a copied vector calls, if it is too long. GCC 11 and later take it from libstdc++, which has it
+// since then: with one of its own the library runs beside older ones, as manylinux_2_28 promises.
+namespace std {
+[[noreturn]] void __throw_bad_array_new_length() { throw bad_alloc(); }
+}  // namespace std
+#endif
+
 namespace {
 
 thread_local Workspace work;

@@ -19,6 +19,9 @@ from .shelf import Shelf
 #: How weights are kept: csrc's ``Form``.
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
 
+#: The dtype of the weights by form.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
 #: csrc's ``Activation`` by fairseq's function.
 ACTIVATIONS = {
     utils.get_activation_fn("linear"): 0,
@@ -60,6 +63,11 @@ class NativeMap:
             room = shelf.room(*weight.shape)
             library().paradec_map_write(self.address, room)
             shelf.keep(room)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weight, as it is kept."""
+        return DTYPES[self.form]
 
     def __call__(self, x: Tensor, out: Tensor | None = None, activation: int = 0) -> Tensor:
         """Map the last dimension, which lies densely; the same is true of ``out``, if given.

@@ -9,7 +9,6 @@ Sources: zhang2020, Figure 2 (batch and beam, against a Transformer with the sam
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,11 +80,11 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
         document: what ``paradec benchmark`` wrote.
         by: one of ``KINDS``.
         against: the baseline's label; for ``beam`` only where fairseq's search of the same beam is
-            missing. For ``batch-beam`` its command is the baseline's, with each system's beam.
+            missing. For ``batch-beam`` its options are the baseline's, with each system's beam.
 
     Returns:
         An empty list if there is nothing to compare: one batch size, one number of threads, or no
-        two systems whose commands differ only in ``--beam``.
+        two systems whose options differ only in ``--beam``.
 
     Raises:
         UsageError: the baseline was not measured in these settings.
@@ -135,25 +134,20 @@ def _threads(document: dict[str, Any]) -> Cells:
 
 # ---- beams --------------------------------------------------------------------------------------
 
-_BEAM_FLAG = re.compile(r"(?<!\S)--beam[ =](\d+)(?!\S)")
+#: A decoder's options without its beam.
+Others = frozenset[tuple[str, Any]]
+STOCK: Others = frozenset({("decoding", "beam")})
 
 
-def _beam_of(command: str) -> tuple[str, int] | None:
-    """Split a command into the part without its beam, and the beam; None if it has no beam."""
-    widths = _BEAM_FLAG.findall(command)
-    if len(widths) != 1:
-        return None
-    return " ".join(_BEAM_FLAG.sub(" ", command).split()), int(widths[0])
-
-
-def _with_beams(document: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """Return the systems by their commands without the beam, with their beams in order."""
-    groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+def _with_beams(document: dict[str, Any]) -> dict[Others, list[tuple[int, dict[str, Any]]]]:
+    """Return the systems by their options without the beam, with their beams in order."""
+    groups: dict[Others, list[tuple[int, dict[str, Any]]]] = {}
     for system in _own(document):
-        split = _beam_of(system["command"])
-        if split is not None:
-            groups.setdefault(split[0], []).append((split[1], system))
-    return {command: sorted(ones, key=lambda one: one[0]) for command, ones in groups.items()}
+        options = dict(system["options"])
+        beam = options.pop("beam", None)
+        if beam is not None:
+            groups.setdefault(frozenset(options.items()), []).append((beam, system))
+    return {others: sorted(ones, key=lambda one: one[0]) for others, ones in groups.items()}
 
 
 def _by_batch_and_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
@@ -178,7 +172,7 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
     """Return the systems that were measured with several beams."""
     times = document["seconds"]["latency"][_main(document)]
     groups = _with_beams(document)
-    stock = {width: system["label"] for width, system in groups.get("beam", [])}
+    stock = {width: system["label"] for width, system in groups.get(STOCK, [])}
     found = []
     for ones in groups.values():
         if len({width for width, _ in ones}) < 2:
@@ -188,7 +182,7 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
             gain, ms = speed_up(times[base], times[name]), milliseconds(times[name])
             found.append(SpeedUp(shown(system), label(system), f"beam {width}", gain, base, ms))
     # Every benchmark has fairseq's own search with two beams.
-    own_search = {shown(system) for _, system in groups.get("beam", [])}
+    own_search = {shown(system) for _, system in groups.get(STOCK, [])}
     return found if {one.name for one in found} - own_search else []
 
 

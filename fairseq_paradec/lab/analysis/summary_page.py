@@ -274,7 +274,7 @@ def _compared(document: Mapping[str, Any]) -> Row:
         exact = [one for one in document["systems"] if one["promise"] == "exact"]
         ours = [one for one in exact if one["label"] != GREEDY]
         rows = [
-            {"decoder": system["command"].split()[0], "batch size": int(size), **one}
+            {"decoder": system["options"]["decoding"], "batch size": int(size), **one}
             for system in ours
             for size, one in system["agreement"].items()
         ]

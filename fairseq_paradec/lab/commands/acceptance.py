@@ -16,6 +16,7 @@ from pathlib import Path
 from ...cli import arguments
 from ...registry import METHODS
 from ..measure import DTYPES, SMOKE_SENTENCES
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -104,12 +105,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure all settings, and write the table."""
-    from ..measure.acceptance import acceptance
+    from ..measure.acceptance import SWEPT, Settings, acceptance
 
-    args.decoding = args.decoding or ["gad", "gad_pp"]
+    swept = {name: getattr(args, name) or [None] for name in SWEPT}
+    decoding = args.decoding or ["gad", "gad_pp"]
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     try:
         with arguments.quiet():
-            return acceptance(args)
+            return acceptance(settings(Settings, args, swept=swept, decoding=decoding))
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -20,6 +20,7 @@ from typing import Any
 from ...output import printable
 from ..analysis.text_table import table
 from ..measure import documents
+from ..settings import Made
 from . import analyse_flops, analyse_speed, analyse_texts
 
 
@@ -54,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
         title = args.title[0].upper() + args.title[1:]
-        documents.save_made(args, "analyse", notes, rows, title)
+        documents.save_made(Made(args.argv, args.out, title), "analyse", notes, rows)
     return 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...cli import arguments
 from ..measure import CTRANSLATE2, DEFAULT_DECODERS, DTYPES, PEERS
+from ..settings import settings
 
 
 def peers(text: str) -> tuple[str, ...]:
@@ -88,7 +89,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and write the three files."""
-    from ..measure.benchmark import benchmark
+    from ..measure.benchmark import Settings, benchmark
+    from ..measure.specs import COMMON, read
 
+    limits = {name: getattr(args, name) for name in COMMON if getattr(args, name) is not None}
+    decoders = [*map(read, args.decoder or DEFAULT_DECODERS)]
     with arguments.quiet():
-        return benchmark(args)
+        return benchmark(settings(Settings, args, limits=limits, decoders=decoders))

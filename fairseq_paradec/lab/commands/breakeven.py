@@ -13,6 +13,8 @@ import argparse
 
 from ...cli import arguments
 from ..analysis.break_even import Mark
+from ..measure.traits import drafting
+from ..settings import settings
 from .pages import check_picture
 
 
@@ -59,7 +61,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--decoder",
         action="append",
-        choices=("assisted", "gad", "blockwise", "self_draft"),
+        choices=drafting(),
         help="may be repeated (default: those for which there is a drafter)",
     )
     add(
@@ -99,9 +101,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, and write the file and the picture."""
-    if args.plot is not None:
-        args.plot = check_picture("--plot", args.plot)
-    from ..measure.breakeven import breakeven
+    plot = None if args.plot is None else check_picture("--plot", args.plot)
+    from ..measure.breakeven import Settings, breakeven
 
+    made = {"decoders": args.decoder or [], "marks": args.mark, "plot": plot}
     with arguments.quiet():
-        return breakeven(args)
+        return breakeven(settings(Settings, args, engines=args.engines.split(","), **made))

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...cli import arguments
-from ...config import flag
 from ...errors import option_error
+from ...registry import METHODS
+from ..measure.traits import DRAFTERS, drafting
+from ..settings import settings
 
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "data-bin" / "demo-small.en-de"
 
@@ -33,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; return 1 if an exact decoder diverged beyond ties."""
-    from ..measure.demo import demo
+    from ..measure.demo import Settings, demo
 
     if args.data == DEFAULT_DATA and not DEFAULT_DATA.is_dir():
         raise option_error(
@@ -42,12 +44,13 @@ def run(args: argparse.Namespace) -> int:
             "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
             "in a checkout of the source",
         )
-    for name in ("drafter_path", "heads_path", "assistant_path"):
-        given = getattr(args, name)
+    drafters = {kind: getattr(args, f"{name}_path") for kind, name in DRAFTERS.items()}
+    for kind, given in drafters.items():
         if given is not None and not given.is_file():
-            raise option_error(flag(name), str(given), "a checkpoint; there is no such file")
+            allowed = "a checkpoint; there is no such file"
+            raise option_error(f"--{DRAFTERS[kind]}-path", str(given), allowed)
     with arguments.quiet():
-        status = demo(args)
+        status = demo(settings(Settings, args, drafters=drafters))
         if args.text:
             print("\n" + translated(args.data, args.text))
     return status
@@ -63,13 +66,9 @@ def translated(data: Path, text: str) -> str:
 
     translator = Translator(data, flag="--data")
     lines = [f"source       {text}"]
-    for decoding, drafter in (
-        ("greedy", None),
-        ("self_draft", None),
-        ("gad", "drafter"),
-        ("assisted", "assistant"),
-    ):
-        path = None if drafter is None else data / f"{drafter}.pt"
+    for decoding in ("greedy", *drafting()):
+        kind = METHODS[decoding].drafter
+        path = None if kind is None else data / f"{DRAFTERS[kind]}.pt"
         if path is None or path.is_file():
             more: dict[str, Any] = {} if path is None else {"drafter_path": str(path)}
             (found,) = translator.results([text], decoding=decoding, **more)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...cli import arguments
 from ...registry import METHODS
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate all edits by all decoders, and write the table."""
     from ..measure import documents
-    from ..measure.drafts import drafts
+    from ..measure.drafts import Settings, drafts
 
     documents.check_out(args.out)
     with arguments.quiet():
-        return drafts(args)
+        return drafts(settings(Settings, args))

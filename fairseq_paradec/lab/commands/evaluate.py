@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from ...cli import arguments
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score and write."""
-    from ..measure.evaluate import evaluate
+    from ..measure.evaluate import Settings, evaluate
 
-    args.beam = args.beam or [None]
-    return evaluate(args)
+    raw, beam = args.raw or [], args.beam or [None]
+    return evaluate(settings(Settings, args, raw=raw, beam=beam))

@@ -26,17 +26,18 @@ from ...records import Record, read
 ROOT = Path(__file__).resolve().parents[3]
 
 DATA = "data-bin/demo.en-de"
-GENERATE = f"fairseq-generate {DATA} --user-dir fairseq_paradec --path {DATA}/"
-EXACTLY = "--drafter-dtype fp32 --drafter-path"  # drafts in int8 may differ between CPUs
+TRACE = ".jsonl"
+EXACTLY = ("--drafter-dtype", "fp32", "--drafter-path")  # drafts in int8 may differ between CPUs
 #: The model and the flags of fairseq-generate, by trace.
-TRACES = {
-    "greedy": "model.pt --decoding greedy",
-    "pj": "model.pt --decoding pj --jacobi-length oracle",
-    "hgj": "model.pt --decoding hgj",
-    "gad": f"model.pt --decoding gad {EXACTLY} {DATA}/drafter.pt",
-    "gad_pp": f"model.pt --decoding gad_pp {EXACTLY} {DATA}/drafter.pt",
-    "blockwise": f"model.pt --decoding blockwise {EXACTLY} {DATA}/heads.pt",
-    "ibdecoder_sa": "ibdecoder_sa.pt --beam 1",
+TRACES: dict[str, tuple[str, ...]] = {
+    "greedy": ("model.pt", "--decoding", "greedy"),
+    "pj": ("model.pt", "--decoding", "pj", "--jacobi-length", "oracle"),
+    "hgj": ("model.pt", "--decoding", "hgj"),
+    "gad": ("model.pt", "--decoding", "gad", *EXACTLY, f"{DATA}/drafter.pt"),
+    "gad_pp": ("model.pt", "--decoding", "gad_pp", *EXACTLY, f"{DATA}/drafter.pt"),
+    "blockwise": ("model.pt", "--decoding", "blockwise", *EXACTLY, f"{DATA}/heads.pt"),
+    "ibdecoder_sa": ("ibdecoder_sa.pt", "--beam", "1"),
+    "beam": ("model.pt", "--decoding", "assisted", "--beam", "4", *EXACTLY, f"{DATA}/assistant.pt"),
 }
 #: The sentences in the pictures; their drafts are compared, too.
 GRAPHS, RACE = (33, 74), 25
@@ -55,13 +56,20 @@ class Picture:
         name: of its file, without ``.svg``.
         title: above it.
         text: how to read it.
-        command: makes it; ``{traces}`` and ``{out}`` stand for the folders.
+        command: the words after ``paradec`` that make it, but for the picture's own flag.
+        flag: names the picture.
     """
 
     name: str
     title: str
     text: str
-    command: str
+    command: tuple[str, ...]
+    flag: str = "--plot"
+
+    def words(self, traces: str, out: str) -> list[str]:
+        """Return the words after ``paradec``; both folders end in ``/``, or are empty."""
+        named = [traces + word if word.endswith(TRACE) else word for word in self.command]
+        return [*named, self.flag, f"{out}{self.name}.svg"]
 
 
 PICTURES = [
@@ -70,7 +78,8 @@ PICTURES = [
             f"ddg-{number}",
             title,
             text,
-            f"paradec ddgviz {{traces}}pj.jsonl --sentence {number} --out {{out}}ddg-{number}.svg",
+            ("ddgviz", f"pj{TRACE}", "--sentence", str(number)),
+            "--out",
         )
         for number, title, text in zip(
             GRAPHS,
@@ -92,8 +101,17 @@ PICTURES = [
         "One sentence, six methods",
         "Each strip is a method, each row a pass, each column a token. The colour tells the "
         "model's own tokens from accepted drafts.",
-        f"paradec trace {' '.join(f'{{traces}}{name}.jsonl' for name in RACERS)} --sentence {RACE} "
-        "--picture {out}methods.svg",
+        ("trace", *(f"{name}{TRACE}" for name in RACERS), "--sentence", str(RACE)),
+        "--picture",
+    ),
+    Picture(
+        "beam",
+        "The tree of a drafted beam",
+        "Beam search with four hypotheses whose next steps a small model drafts. All hypotheses "
+        "are paths of one tree; the number is the pass in which the model read a token. Grey "
+        "tokens were drafted in vain: no hypothesis of the search had them.",
+        ("trace", f"beam{TRACE}", "--sentence", str(RACE)),
+        "--tree",
     ),
     Picture(
         "acceptance",
@@ -102,28 +120,28 @@ PICTURES = [
         "with all before them accepted; a flat line means that drafts could be longer. A hollow "
         "mark stands for fewer than ten drafts. GAD's drafter sees the whole source, blockwise "
         "heads one state of the decoder; Jacobi decoding has no drafter.",
-        f"paradec analyse acceptance {' '.join(f'{{traces}}{name}.jsonl' for name in DRAFTING)} "
-        "--plot {out}acceptance.svg",
+        ("analyse", "acceptance", *(f"{name}{TRACE}" for name in DRAFTING)),
     ),
     Picture(
         "order",
         "Two words from each end per step",
         "The target order of `ibdecoder_sa`: the step of each word, its inputs, and which input "
         "sees which (Zhang et al. 2020, Figure 1).",
-        "paradec order --arch ibdecoder_sa --length 9 --out {out}order.svg",
+        ("order", "--arch", "ibdecoder_sa", "--length", "9"),
+        "--out",
     ),
     Picture(
         "histogram",
         "Speed-up of single sentences",
         "The number of sentences by speed-up against fairseq's beam 5 (Xia et al. 2022, Figure 4).",
-        f"paradec analyse histogram {BENCHMARK} --plot {{out}}histogram.svg",
+        ("analyse", "histogram", BENCHMARK),
     ),
     *(
         Picture(
             f"speed-up-{by}",
             f"Speed-up by {what}",
             text,
-            f"paradec analyse speed-up {BENCHMARK} --by {by} --plot {{out}}speed-up-{by}.svg",
+            ("analyse", "speed-up", BENCHMARK, "--by", by),
         )
         for by, what, text in (
             (
@@ -152,6 +170,13 @@ each picture has its command. The traces are of the demo's 100 test sentences:
 """
 
 
+def generates(name: str, trace: str) -> list[str]:
+    """Return the words after ``fairseq-generate`` that make a trace: a key of TRACES, a file."""
+    model, *flags = TRACES[name]
+    words = [DATA, "--user-dir", "fairseq_paradec", "--path", f"{DATA}/{model}", *flags]
+    return [*words, "--batch-size", "1", "--trace-file", trace]
+
+
 def page(out: Path) -> str:
     """Return the gallery's text.
 
@@ -159,13 +184,12 @@ def page(out: Path) -> str:
         out: folder of the pictures, beside the page.
     """
     traces = "\n".join(
-        f"{GENERATE}{flags} --batch-size 1 --trace-file {name}.jsonl"
-        for name, flags in TRACES.items()
+        shlex.join(["fairseq-generate", *generates(name, f"{name}{TRACE}")]) for name in TRACES
     )
     shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
     parts = [f"{HEAD}{traces}\n```"]
     for one in PICTURES:
-        command = one.command.format(traces="", out=f"{shown.as_posix()}/")
+        command = shlex.join(["paradec", *one.words("", f"{shown.as_posix()}/")])
         parts += [
             f"## {one.title}",
             f"![{one.title}]({out.name}/{one.name}.svg)",
@@ -180,16 +204,18 @@ def page(out: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def execute(command: str) -> None:
-    """Run a command as the page names it, in the checkout.
+def execute(module: str, words: Sequence[str]) -> None:
+    """Run a command that the page names, in a process of its own, in the checkout.
+
+    Args:
+        module: of the command.
+        words: after its name.
 
     Raises:
         UsageError: it fails.
     """
-    name, *args = shlex.split(command)
-    module = {"fairseq-generate": "fairseq_cli.generate", "paradec": "fairseq_paradec"}[name]
     result = subprocess.run(
-        [sys.executable, "-m", module, *args],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -197,7 +223,7 @@ def execute(command: str) -> None:
     )
     if result.returncode != 0:
         print(result.stderr[-4000:], file=sys.stderr)
-        raise UsageError(f"status {result.returncode} of: {command}")
+        raise UsageError(f"status {result.returncode} of: {shlex.join([module, *words])}")
 
 
 def decode(name: str, folder: Path) -> dict[str, Any]:
@@ -207,8 +233,8 @@ def decode(name: str, folder: Path) -> dict[str, Any]:
         name: a key of ``TRACES``.
         folder: for the trace.
     """
-    path = folder / f"{name}.jsonl"
-    execute(f"{GENERATE}{TRACES[name]} --batch-size 1 --trace-file {shlex.quote(str(path))}")
+    path = folder / f"{name}{TRACE}"
+    execute("fairseq_cli.generate", generates(name, str(path)))
     records = [record for _, record in read(str(path))]
     records.sort(key=lambda record: record["id"] or 0)
     return {
@@ -250,9 +276,7 @@ def make(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         brief = {name: decode(name, Path(folder)) for name in TRACES}
         for one in PICTURES:
-            execute(
-                one.command.format(traces=shlex.quote(f"{folder}/"), out=shlex.quote(f"{out}/"))
-            )
+            execute("fairseq_paradec", one.words(f"{folder}/", f"{out}/"))
     (out / "traces.json").write_text(json.dumps(brief, indent=1) + "\n", "utf-8")
     text.write_text(page(out), "utf-8")
 

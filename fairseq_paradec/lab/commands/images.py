@@ -28,6 +28,7 @@ from ...images import Pixels, Size
 from ..analysis import text_table
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..measure import documents
+from ..settings import Made
 from . import pages
 from .image_files import Pair, Passes, read_outputs, read_pairs, read_report
 
@@ -114,8 +115,8 @@ def compare(args: argparse.Namespace) -> int:
     print(f"{text_table.table(rows)}\n\n" + "\n".join(notes))
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
-        title = "Super-resolution: quality of outputs"
-        documents.save_made(args, "images", notes, rows, title, out=args.json)
+        made = Made(args.argv, args.json, "Super-resolution: quality of outputs")
+        documents.save_made(made, "images", notes, rows)
     return 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...cli import arguments
 from ..measure.exactness import UNTRAINED, kinds
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decode all subsets by all variants, and write the table."""
-    from ..measure.lossless import lossless
+    from ..measure.lossless import Settings, lossless
     from ..measure.lossless_beams import lossless_beams
 
+    work = lossless if args.beams is None else lossless_beams
+    given = {"subsets": args.subsets.split(","), "beams": args.beams or []}
     with arguments.quiet():
-        return lossless(args) if args.beams is None else lossless_beams(args)
+        return work(settings(Settings, args, **given))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 
 from ...cli import arguments
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Profile all decoders, and write the table."""
-    from ..measure.modules import modules
+    from ..measure.modules import Settings, modules
+    from ..measure.specs import read
 
-    return modules(args)
+    return modules(settings(Settings, args, decoders=[*map(read, args.decoder)]))

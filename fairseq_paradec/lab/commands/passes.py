@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from ...cli import arguments
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables and write the file."""
-    from ..measure.passes.table import passes
+    from ..measure.passes.table import Settings, passes
 
     with arguments.quiet():
-        return passes(args)
+        return passes(settings(Settings, args, engines=args.engines.split(",")))

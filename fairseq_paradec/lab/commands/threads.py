@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from ...cli import arguments
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and write the table."""
-    from ..measure.threads import threads
+    from ..measure.specs import read
+    from ..measure.threads import Settings, threads
 
-    return threads(args)
+    return threads(settings(Settings, args, decoders=[*map(read, args.decoder or ())]))

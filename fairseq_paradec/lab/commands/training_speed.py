@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 
 from ...cli import arguments
+from ..settings import settings
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +42,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train all in turns, and write the table."""
-    if args.before:
-        from ..measure.update_speed import update_speed
+    from ..measure.training_speed import Settings, training_speed
+    from ..measure.update_speed import update_speed
 
-        return update_speed(args)
-    from ..measure.training_speed import training_speed
-
-    return training_speed(args)
+    work = update_speed if args.before else training_speed
+    return work(settings(Settings, args))

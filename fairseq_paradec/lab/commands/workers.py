@@ -21,6 +21,10 @@ import numpy as np
 from ...cli import arguments
 from ...cli.translate_corpus import PART
 from ...errors import UsageError, option_error
+from ..settings import Made
+
+#: Stands for a new folder in the flags of a way.
+PARTS = "PARTS"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -51,26 +55,29 @@ def run(args: argparse.Namespace) -> int:
     documents.check_out(args.out)
     if not args.input.is_file():
         raise option_error("FILE", str(args.input), "a text file")
-    ways = {"1 process, text to text": f"--threads 1 --decoding greedy --buffer-size {PART}"}
+    single = ["--threads", "1", "--decoding", "greedy", "--buffer-size", str(PART)]
+    ways = {"1 process, text to text": single}
     for n in args.processes:
-        ways[f"{n} workers, in parts"] = f"--out PARTS --processes {n}"
+        ways[f"{n} workers, in parts"] = ["--out", PARTS, "--processes", str(n)]
     for n in args.processes if args.cluster else ():
-        cluster = f"--cluster {shlex.quote(args.cluster)}"
-        ways[f"{n} workers of Ray, in parts"] = f"--out PARTS --processes {n} {cluster}"
+        flags = ["--out", PARTS, "--processes", str(n), "--cluster", args.cluster]
+        ways[f"{n} workers of Ray, in parts"] = flags
     content = args.input.read_bytes().splitlines(keepends=True)
     times = np.empty((args.rounds, len(ways), 2))
     with tempfile.TemporaryDirectory() as folder:
         one = Path(folder) / "one"
         one.write_bytes(b"".join(content[:1]))
         for turn, place in itertools.product(*map(range, times.shape[:2])):
-            flags = shlex.split([*ways.values()][place])
-            times[turn, place] = [_measure(args, path, flags) for path in (one, args.input)]
+            flags = [*ways.values()][place]
+            times[turn, place] = [
+                _seconds(args.model, path, flags, args.busy) for path in (one, args.input)
+            ]
     start, whole = times[..., 0], times[..., 1]
     after = whole - start
     rows: list[dict[str, Any]] = [
         {
             "by": way,
-            "flags": ways[way],
+            "flags": shlex.join(ways[way]),
             "seconds": round(np.median(whole[:, i]), 1),
             "lowest round": round(whole[:, i].min(), 1),
             "highest round": round(whole[:, i].max(), 1),
@@ -86,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         "rounds, in turns, also of the ratios; a thread each.",
         "Start: the same command for the first line alone.",
     ]
-    documents.save_made(args, "workers", notes, rows)
+    documents.save_made(Made(args.argv, args.out, args.title), "workers", notes, rows)
     return 0
 
 
-def _measure(args: argparse.Namespace, path: Path, flags: list[str]) -> float:
+def _seconds(model: str, path: Path, flags: list[str], busy: bool) -> float:
     """Return the seconds of a command for a file; PARTS stands for a new folder.
 
     Raises:
@@ -98,12 +105,12 @@ def _measure(args: argparse.Namespace, path: Path, flags: list[str]) -> float:
     """
     from ..measure import machine
 
-    if not args.busy:
+    if not busy:
         machine.wait_until_idle()
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder) / "parts"
-        words = [str(parts) if word == "PARTS" else word for word in flags]
-        command = [sys.executable, "-m", "fairseq_paradec", "translate", "--model", args.model]
+        words = [str(parts) if word == PARTS else word for word in flags]
+        command = [sys.executable, "-m", "fairseq_paradec", "translate", "--model", model]
         begin = time.perf_counter()
         done = subprocess.run(
             [*command, str(path), *words],

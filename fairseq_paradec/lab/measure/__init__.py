@@ -3,10 +3,10 @@
 This file holds the constants that their parsers need; the modules import torch and fairseq.
 """
 
-#: Of ``--dtype``.
 #: The engines that ``--peers`` names.
 CTRANSLATE2, TRANSFORMERS = PEERS = "ctranslate2", "transformers"
 
+#: Of ``--dtype``.
 DTYPES = ("fp32", "fp16", "bf16")
 
 #: The benchmark's decoders besides those that are always there.

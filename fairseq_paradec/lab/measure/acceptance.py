@@ -6,13 +6,13 @@ that it reads. Outputs are compared with those of fairseq's own beam-1 search.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import hashlib
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from ...registry import HEADS, METHODS
 from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.quality import Quality
 from ..analysis.text_table import table
+from ..settings import Made
 from . import SMOKE_SENTENCES, documents
 from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
@@ -63,6 +64,39 @@ OPTIONAL = ("model", "drafter", "confidence", "nodes", "beta", "tau", "epsilon",
 END = "</s>"
 
 Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings(Made):
+    """Of ``paradec acceptance``.
+
+    Attributes:
+        data: fairseq's data folder.
+        path: verifiers, each perhaps an ensemble with ``:`` between its checkpoints.
+        decoding: methods.
+        swept: the values of each of SWEPT; [None]: it is not given.
+        subset: of the data.
+        raw: plain references; None: none.
+        max_len_b: fairseq's; None: its default.
+        batch_size: sentences per batch.
+        sentences: how many; None: all.
+        dtype: of the models.
+        device: ``cpu`` or ``cuda``.
+        smoke: whether only few sentences, and one row of each method, are measured.
+    """
+
+    data: str
+    path: Sequence[str]
+    decoding: Sequence[str]
+    swept: Mapping[str, Sequence[Any]]
+    subset: str
+    raw: Path | None
+    max_len_b: int | None
+    batch_size: int
+    sentences: int | None
+    dtype: str
+    device: str
+    smoke: bool
 
 
 class Test(NamedTuple):
@@ -106,7 +140,7 @@ class Setting(NamedTuple):
     options: Options
 
 
-def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Setting]:
+def combinations(args: Settings, tests: Sequence[Test]) -> list[Setting]:
     """Return the settings: greedy, then every method with all values of the flags it reads.
 
     Raises:
@@ -114,7 +148,7 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
     """
     found = [Setting(test, options) for test in tests for options in _of_one(args, test, tests)]
     for name in SWEPT:
-        first = getattr(args, name)[0]
+        first = args.swept[name][0]
         if first is None or any(name in setting.options for setting in found):
             continue
         flag = "--" + name.replace("_", "-")
@@ -125,7 +159,7 @@ def combinations(args: argparse.Namespace, tests: Sequence[Test]) -> list[Settin
     return found
 
 
-def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list[Options]:
+def _of_one(args: Settings, test: Test, tests: Sequence[Test]) -> list[Options]:
     """Return the settings of one of the tests."""
     found: list[Options] = [{"decoding": SINGLE_TOKENS}]
     has_heads = any(hasattr(model, "block_heads") for model in test.verifier)
@@ -134,10 +168,10 @@ def _of_one(args: argparse.Namespace, test: Test, tests: Sequence[Test]) -> list
         reads = {*method.reads, *(["drafter_path"] if method.drafts_alone else [])}
         if method.drafter == HEADS and has_heads:
             reads.remove("drafter_path")
-        elif method.drafter == HEADS and len(tests) > 1 and args.drafter_path == [None]:
+        elif method.drafter == HEADS and len(tests) > 1 and args.swept["drafter_path"] == [None]:
             continue  # a base, to compare with
         names = [name for name in SWEPT if name in reads]
-        for values in itertools.product(*(getattr(args, name) for name in names)):
+        for values in itertools.product(*(args.swept[name] for name in names)):
             given = {k: v for k, v in zip(names, values, strict=True) if v is not None}
             found.append({"decoding": decoding, **given})
     if args.smoke:
@@ -150,7 +184,7 @@ def _drafts_alone(decoding: str) -> bool:
     return METHODS[decoding].drafts_alone if decoding in METHODS else False
 
 
-def prepare(args: argparse.Namespace) -> list[Setting]:
+def prepare(args: Settings) -> list[Setting]:
     """Load the models and choose the sentences; raise errors about settings before any work.
 
     Raises:
@@ -160,7 +194,7 @@ def prepare(args: argparse.Namespace) -> list[Setting]:
         check_inputs(args.data, path)
     subset_files(args.data, args.subset)
     check_device(args.device)
-    for path in args.drafter_path:
+    for path in args.swept["drafter_path"]:
         alone = next(filter(_drafts_alone, args.decoding), None)
         if path is None and alone is not None:
             allowed = f"a checkpoint of --arch block_nat, with {alone}"
@@ -311,7 +345,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> str:
 # ---- all rows -----------------------------------------------------------------------------------
 
 
-def key(args: argparse.Namespace, test: Test, options: Options) -> str:
+def key(args: Settings, test: Test, options: Options) -> str:
     """Return the key of a setting's result: a checksum of everything that it depends on."""
     drafter = options.get("drafter_path")
     files = [*test.path.split(os.pathsep), *([drafter] if drafter else [])]
@@ -325,7 +359,7 @@ def key(args: argparse.Namespace, test: Test, options: Options) -> str:
 
 
 def measured(
-    args: argparse.Namespace, settings: Sequence[Setting]
+    args: Settings, settings: Sequence[Setting]
 ) -> tuple[dict[str, list[list[str]]], list[dict[str, Any]]]:
     """Return the result of each setting, from an earlier run if available.
 
@@ -359,7 +393,7 @@ def measured(
     return wanted, entries
 
 
-def scored_by(args: argparse.Namespace, test: Test) -> Quality | None:
+def scored_by(args: Settings, test: Test) -> Quality | None:
     """Return the scorer of outputs; None for texts without ``--raw``.
 
     Raises:
@@ -376,14 +410,8 @@ def scored_by(args: argparse.Namespace, test: Test) -> Quality | None:
     return quality_of(args.data, task.cfg.target_lang, references)
 
 
-def acceptance(args: argparse.Namespace) -> int:
-    """Measure all settings and write the table; return the exit status.
-
-    Args:
-        args: of ``paradec acceptance``.
-    """
-    for name in SWEPT:
-        setattr(args, name, getattr(args, name) or [None])
+def acceptance(args: Settings) -> int:
+    """Measure all settings and write the table; return the exit status."""
     documents.check_out(args.out)
     settings = prepare(args)
     first = settings[0].test
@@ -422,7 +450,7 @@ def acceptance(args: argparse.Namespace) -> int:
 
 
 def notes(
-    args: argparse.Namespace, first: Test, several: bool, blocks: bool, quality: Quality | None
+    args: Settings, first: Test, several: bool, blocks: bool, quality: Quality | None
 ) -> list[str]:
     """Return the notes of the table."""
     verifiers = "the models are in the rows" if several else f"verifier {first.path}"

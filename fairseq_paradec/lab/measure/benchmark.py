@@ -6,15 +6,16 @@ to separate the gain of an algorithm from that of the engine.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...config import flag
 from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
@@ -23,13 +24,13 @@ from ..analysis.markdown import markdown
 from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
-from . import CTRANSLATE2, DEFAULT_DECODERS, TRANSFORMERS, documents, machine, rounds
+from . import CTRANSLATE2, TRANSFORMERS, documents, machine, rounds
 from .documents import BENCHMARK, VERSIONS, check
 from .journal import Journal, origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
-from .specs import COMMON, Spec, read
+from .specs import COMMON, Spec
 from .systems import PEER, FairseqSystem, Models, System
 from .text import quality_of
 from .timings import Benchmark, Plan
@@ -42,17 +43,57 @@ ALWAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def benchmark(args: argparse.Namespace) -> int:
-    """Measure, and write the three files; return the exit status.
+@dataclass(frozen=True)
+class Settings:
+    """Of ``paradec benchmark``.
 
-    Args:
-        args: of ``paradec benchmark``.
+    Attributes:
+        data: fairseq's data folder.
+        path: the checkpoint whose greedy output is the yardstick.
+        decoders: besides those of ``ALWAYS``.
+        subset: of the data.
+        reference: plain text; None: that of the data.
+        sentences: how many; None: all.
+        timed: of them, for latency.
+        rounds: so many, interleaved.
+        batch_sizes: of the throughput sweep.
+        threads: of the CPU; the first is for all but latency.
+        dtype: of all decoders.
+        device: ``cpu`` or ``cuda``.
+        limits: those of ``COMMON`` that are given.
+        peers: other engines.
+        busy: also while others use the machine.
+        argv: the words after ``paradec``.
+        out: the JSON file to write; page and picture go beside it.
+        title: of the document; None: made of the checkpoint's name.
     """
+
+    data: str
+    path: str
+    decoders: Sequence[Spec]
+    subset: str
+    reference: Path | None
+    sentences: int | None
+    timed: int
+    rounds: int
+    batch_sizes: Sequence[int]
+    threads: Sequence[int]
+    dtype: str
+    device: str
+    limits: Mapping[str, Any]
+    peers: Sequence[str]
+    busy: bool
+    argv: Sequence[str]
+    out: Path
+    title: str | None
+
+
+def benchmark(args: Settings) -> int:
+    """Measure, and write the three files; return the exit status."""
     if args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
     rounds.check_device(args.device)
-    common = {name: getattr(args, name) for name in COMMON if getattr(args, name) is not None}
-    if args.peers and (args.device != "cpu" or set(common) - {"max_len_b", "min_len"}):
+    if args.peers and (args.device != "cpu" or set(args.limits) - {"max_len_b", "min_len"}):
         raise needs("--peers", True, "--device cpu, and no limits but --max-len-b and --min-len")
     check_inputs(args.data, args.path)
     if args.peers and holds_images(args.data):
@@ -60,7 +101,7 @@ def benchmark(args: argparse.Namespace) -> int:
     # Before anything is built: generators are built with these threads.
     torch.set_num_threads(args.threads[0])
     documents.check_out(args.out)
-    systems, left_out = make_systems(args, common)
+    systems, left_out = make_systems(args)
     task = systems[0].task
     plan = make_plan(systems[0], args)
     texts, source = references(
@@ -89,7 +130,7 @@ def benchmark(args: argparse.Namespace) -> int:
         "dtype": args.dtype,
         "device": args.device,
         "threads": list(plan.threads),
-        "limits": common,
+        "limits": dict(args.limits),
     }
     document = {
         "schema": BENCHMARK,
@@ -108,9 +149,7 @@ def benchmark(args: argparse.Namespace) -> int:
     return 0
 
 
-def make_systems(
-    args: argparse.Namespace, common: dict[str, Any]
-) -> tuple[list[System], list[str]]:
+def make_systems(args: Settings) -> tuple[list[System], list[str]]:
     """Load models and build the decoders.
 
     Returns:
@@ -120,9 +159,9 @@ def make_systems(
         UsageError: a decoder cannot be built, or has the name of another.
     """
     models = Models(args.data, args.subset, args.dtype, args.device)
-    chosen = args.decoder or DEFAULT_DECODERS
+    common = dict(args.limits)
     systems: list[System] = []
-    specs = [*(Spec.of(one, label) for label, one in ALWAYS.items()), *map(read, chosen)]
+    specs = [*(Spec.of(one, label) for label, one in ALWAYS.items()), *args.decoders]
     systems += [FairseqSystem(spec, models, args.path, common) for spec in specs]
     left_out: list[str] = []
     if CTRANSLATE2 in args.peers:
@@ -142,7 +181,7 @@ def make_systems(
     return systems, left_out
 
 
-def make_plan(system: System, args: argparse.Namespace) -> Plan:
+def make_plan(system: System, args: Settings) -> Plan:
     """Choose the sentences and the measurements."""
     sentences = choose(system.task, args.subset, system.models, args.sentences)
     return Plan(
@@ -156,22 +195,22 @@ def make_plan(system: System, args: argparse.Namespace) -> Plan:
     )
 
 
-def fingerprint(args: argparse.Namespace, systems: Sequence[System]) -> dict[str, Any]:
+def fingerprint(args: Settings, systems: Sequence[System]) -> dict[str, Any]:
     """Return the settings that must be equal to continue a run."""
-    ignored = ("out", "busy", "title", "argv")
-    given = {name: value for name, value in sorted(vars(args).items()) if name not in ignored}
+    ignored = ("out", "busy", "title", "argv", "limits", "decoders")
+    given = {name: value for name, value in vars(args).items() if name not in ignored}
+    given |= {name: args.limits.get(name) for name in COMMON}
+    given["decoder"] = [spec.command for spec in args.decoders]
     files = {file for system in systems for file in system.files}
-    files |= {args.reference} if args.reference else set()
+    files |= {str(args.reference)} if args.reference else set()
     return {
         "schema": BENCHMARK,
-        "argument": {"--" + k.replace("_", "-"): str(value) for k, value in given.items()},
+        "argument": {flag(name): str(value) for name, value in sorted(given.items())},
         **origin(args.data, args.subset, files),
     }
 
 
-def notes(
-    setting: dict[str, Any], systems: Sequence[System], args: argparse.Namespace
-) -> list[str]:
+def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) -> list[str]:
     """Return the notes of the benchmark."""
     wanted = args.sentences or len(systems[0].task.dataset(args.subset))
     missing = wanted - setting["sentences"]

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import LanguagePairDataset
 
 from ...errors import excludes, needs, option_error
+from ...model_checks import has_heads
 from ...plugin.tasks.loading import decoder as build
-from ...registry import METHODS
+from ...registry import HEADS, METHODS
 from ...variants import Offer
 from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, Row, at, pays_from
 from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
+from ..settings import Made, Timing
 from . import documents, rounds
 from .loading import choose
-from .passes.models import Pair, check_model, load_pair, parse_engine, random_pair, sizes
+from .passes.models import Pair, SizedModel, check_model, make_pair, parse_engine, sizes
 from .told import tell, with_errors
+from .traits import drafting
 
 GREEDY, SHORTLIST = "greedy", "drafter_shortlist"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
@@ -30,6 +33,41 @@ SHORTEST, LONGEST = 8, 24
 FORCED = {"max_len_a": 1, "max_len_b": -1}
 
 Curve = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Settings(SizedModel, Timing):
+    """Of ``paradec breakeven``.
+
+    Attributes:
+        decoders: those that draft; none: all that have a drafter.
+        block_sizes: of them.
+        rates: how often a drafted token is right.
+        drafter_width: of a random drafter; None: the model's.
+        drafter_layers: of its decoder.
+        drafter_shortlist: so many first tokens to draft from; None: all.
+        marks: where trained pairs stand.
+        subset: of the data.
+        sentences: how many.
+        plot: the picture to write; None: none.
+        argv: the words after ``paradec``.
+        out: the JSON file to write; None: none.
+        title: of the table; None: made of the model's name.
+    """
+
+    decoders: Sequence[str]
+    block_sizes: Sequence[int]
+    rates: Sequence[float]
+    drafter_width: int | None
+    drafter_layers: int
+    drafter_shortlist: int | None
+    marks: Sequence[Mark]
+    subset: str
+    sentences: int
+    plot: Path | None
+    argv: Sequence[str]
+    out: Path | None
+    title: str | None
 
 
 @dataclass
@@ -118,7 +156,7 @@ class Bench:
 
 
 def make_ways(
-    pair: Pair, drafters: dict[str, str | None], args: argparse.Namespace, limits: dict[str, int]
+    pair: Pair, drafters: dict[str, str | None], args: Settings, limits: dict[str, int]
 ) -> list[Way]:
     """Build the generators; those of an engine share its weights.
 
@@ -132,7 +170,7 @@ def make_ways(
         UsageError: no decoder drafts in these engines.
     """
     ways = []
-    for name in dict.fromkeys(args.engines.split(",")):
+    for name in dict.fromkeys(args.engines):
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
         common |= limits
@@ -140,14 +178,14 @@ def make_ways(
         greedy.join(scorers, False)
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
-        drafting = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
+        whole: dict[str, Any] = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
             words = len(pair.task.target_dictionary)
             offer = Offer(block_size, words, engine.dtype, pair.model)
             if method.candidates is None or not method.candidates(offer):
                 continue
-            own = {name: value for name, value in drafting.items() if name in method.reads}
+            own = {name: value for name, value in whole.items() if name in method.reads}
             own |= {"decoding": decoder, "drafter_path": drafters[decoder]}
             own |= {"block_size": block_size}
             built = build(pair.task, [pair.model], **common | own)
@@ -157,37 +195,37 @@ def make_ways(
             for rate in [*own_drafts, *sorted({*args.rates})]:
                 ways.append(Way(name, decoder, block_size, rate, built, told))
     if all(way.decoder == GREEDY for way in ways):
-        raise option_error("--engines", args.engines, "also others than int8, with self_draft")
+        raise option_error(
+            "--engines", ",".join(args.engines), "also others than int8, with self_draft"
+        )
     return ways
 
 
-def find_drafters(pair: Pair, args: argparse.Namespace) -> dict[str, str | None]:
+def find_drafters(pair: Pair, args: Settings) -> dict[str, str | None]:
     """Return ``--drafter-path`` of each decoder to be measured.
 
     Raises:
         UsageError: there is no drafter for one.
     """
-    there = {"assisted": pair.token_drafter, "gad": pair.drafter, "blockwise": pair.heads}
-    there["self_draft"] = pair.model
-    there = {decoder: helper for decoder, helper in there.items() if helper is not None}
-    wanted = list(dict.fromkeys(args.decoder or there))
+    helpers = {decoder: pair.helper(METHODS[decoder].drafter) for decoder in drafting()}
+    there = {decoder: helper for decoder, helper in helpers.items() if helper is not None}
+    wanted = list(dict.fromkeys(args.decoders or there))
     for decoder in wanted:
         if decoder not in there:
             allowed = f"{', '.join(there) or 'none'}, by --path and --drafter-path"
             raise option_error("--decoder", decoder, allowed)
     if args.arch_size is None:
-        own = hasattr(pair.model, "block_heads")
-        none = ("self_draft", "blockwise" if own else "")
-        return {d: None if d in none else args.drafter_path for d in wanted}
+        own = {None, HEADS} if has_heads([pair.model]) else {None}
+        return {d: None if METHODS[d].drafter in own else args.drafter_path for d in wanted}
     drafters: dict[str, str | None] = dict.fromkeys(wanted)
     for decoder in wanted:
-        if decoder != "self_draft":
+        if METHODS[decoder].drafter is not None:
             drafters[decoder] = path = f"random {decoder}"
             pair.task.drafters.lend(path, there[decoder], pair.model)
     return drafters
 
 
-def make_samples(pair: Pair, args: argparse.Namespace) -> list[Any]:
+def make_samples(pair: Pair, args: Settings) -> list[Any]:
     """Return batches of one sentence, from short to long: of DATA, or random ones."""
     if args.arch_size is None:
         pair.task.load_dataset(args.subset)
@@ -278,31 +316,22 @@ def _row(
     }
 
 
-def breakeven(args: argparse.Namespace) -> int:
-    """Measure, print the table, and write the file and the picture; return the exit status.
-
-    Args:
-        args: of ``paradec breakeven``.
-    """
+def breakeven(args: Settings) -> int:
+    """Measure, print the table, and write the file and the picture; return the exit status."""
     check_model(args)
-    for name, idle in (("width", None), ("layers", 1)):
-        given = getattr(args, f"drafter_{name}")
-        if given != idle and args.arch_size is None:
-            raise needs(f"--drafter-{name}", given, "--arch-size")
+    if args.drafter_width is not None and args.arch_size is None:
+        raise needs("--drafter-width", args.drafter_width, "--arch-size")
+    if args.drafter_layers != 1 and args.arch_size is None:
+        raise needs("--drafter-layers", args.drafter_layers, "--arch-size")
     if args.out is not None:
         documents.check_out(args.out)
     torch.set_num_threads(args.threads)
-    if args.arch_size is not None:
-        drafted = max(1, max(args.block_sizes) - 1)  # blockwise counts the verifier's own token
-        pair = random_pair(
-            args.arch_size, args.vocabulary, drafted, args.drafter_width, args.drafter_layers
-        )
-    else:
-        pair = load_pair(args.data, args.path, args.drafter_path)
+    drafted = max(1, max(args.block_sizes) - 1)  # blockwise counts the verifier's own token
+    pair = make_pair(args, drafted, args.drafter_width, args.drafter_layers)
     drafters = find_drafters(pair, args)
     if args.drafter_shortlist and all(SHORTLIST not in METHODS[one].reads for one in drafters):
-        raise excludes("--drafter-shortlist", args.drafter_shortlist, "self_draft and blockwise")
-    for mark in args.mark:
+        raise excludes("--drafter-shortlist", args.drafter_shortlist, " and ".join(drafters))
+    for mark in args.marks:
         there = list(product(drafters, args.block_sizes))
         if mark.curve not in there:
             allowed = ", ".join(f"{decoder}:{size}" for decoder, size in there)
@@ -313,15 +342,14 @@ def breakeven(args: argparse.Namespace) -> int:
         found, used = rounds.all_rounds(
             ways, range(len(bench.samples)), args.rounds, args.busy, bench.time, "sentences"
         )
-    rows = table(ways, list(zip(*found, strict=True)), args.mark)
+    rows = table(ways, list(zip(*found, strict=True)), args.marks)
     notes = _notes(bench, drafters, args) + [
         f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
         f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}.",
     ]
-    name = args.path or f"{args.arch_size}, random weights"
-    title = args.title or f"When drafting pays: {name}"
+    title = args.title or f"When drafting pays: {args.name}"
     if args.out is not None:
-        documents.save_made(args, "breakeven", notes, rows, title)
+        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
     if args.plot is not None:
         from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
 
@@ -330,15 +358,18 @@ def breakeven(args: argparse.Namespace) -> int:
     return 0
 
 
-def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> list[str]:
+def _in_words(pair: Pair, kind: str | None) -> str:
+    """Say what drafts for a method with drafters of a kind."""
+    if kind is None:
+        return "the model in int8"
+    return "heads on the model" if kind == HEADS else sizes(pair.helper(kind))
+
+
+def _notes(bench: Bench, drafters: Iterable[str], args: Settings) -> list[str]:
     """Return what a reader must know to read the numbers right."""
     pair, count = bench.pair, len(bench.samples)
-    helpers = {"gad": pair.drafter, "assisted": pair.token_drafter}
-    drawn = {name: f"`{name}`: {sizes(model)}" for name, model in helpers.items() if model}
-    drawn |= {"blockwise": "`blockwise`: heads on the model"}
-    drawn |= {"self_draft": "`self_draft`: the model in int8"}
+    drawn = {name: f"`{name}`: {_in_words(pair, METHODS[name].drafter)}" for name in drafters}
     random = args.arch_size is not None
-    name = f"{args.arch_size}, random weights" if random else args.path
     sentences = f"{count} sentences of `{args.subset}` of {args.data}, from short to long."
     if random:
         sentences = (
@@ -349,8 +380,8 @@ def _notes(bench: Bench, drafters: Iterable[str], args: argparse.Namespace) -> l
         first = f", from the {args.drafter_shortlist} first tokens"
         drawn |= {one: drawn[one] + first for one in drafters if SHORTLIST in METHODS[one].reads}
     found = [
-        f"{name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. Drafters: "
-        f"{'; '.join(drawn[one] for one in drafters)}.",
+        f"{args.name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. "
+        f"Drafters: {'; '.join(drawn[one] for one in drafters)}.",
         sentences,
         "A drafter's passes run and are timed, and its drafts are replaced by greedy search's own "
         "tokens, each right with the rate, in whole blocks (--draft-confidence 0). Verification is "

@@ -7,9 +7,9 @@ which the decoders alternate sentence by sentence.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from ...errors import option_error
 from ...plugin.tasks.loading import check_inputs
+from ...registry import METHODS
 from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.text_table import aligned
 from ..analysis.timing import speed_up, total
@@ -28,40 +29,53 @@ from .specs import Spec
 from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
 from .text import plain_text, text_language
 from .timings import Benchmark, Plan
+from .traits import DRAFTERS, traits
 
 #: Additional models that a demo folder may hold, by the file's name.
 REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Of ``paradec demo``.
+
+    Attributes:
+        data: fairseq's data folder, with a ``test`` subset.
+        path: the checkpoint; None: ``model.pt`` of the folder.
+        drafters: given checkpoints, by the kind of drafter.
+        sentences: at most so many.
+        rounds: so many, interleaved.
+        block_size: positions per pass.
+        threads: of the CPU.
+    """
+
+    data: Path
+    path: Path | None
+    drafters: Mapping[str, Path | None]
+    sentences: int
+    rounds: int
+    block_size: int
+    threads: int
+
+
 def decoders(
-    block_size: int,
-    drafter: str | None = None,
-    reordered: Mapping[str, str] | None = None,
-    heads: str | None = None,
-    assistant: str | None = None,
+    block_size: int, drafters: Mapping[str, str], reordered: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return the rows of the table, each with its options by name.
 
     Args:
         block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
-        drafter: the drafter's checkpoint for ``gad`` and ``gad_pp``; None: they have no row.
+        drafters: checkpoints by the kind of drafter; a method without one has no row.
         reordered: by label, checkpoints of models that write several words per step.
-        heads: the heads' checkpoint for ``blockwise``; None: it has no row.
-        assistant: the drafter's checkpoint for ``assisted``; None: it has no row.
     """
-    size = {"block_size": block_size}
-    rows: dict[str, dict[str, Any]] = {
-        **ALWAYS,
-        "self_draft": {"decoding": "self_draft"},
-        "pj": {"decoding": "pj"},
-        f"pgj block {block_size}": {"decoding": "pgj", **size},
-        f"hgj block {block_size}": {"decoding": "hgj", **size},
-        f"hgj sliding {block_size}": {"decoding": "hgj", **size, "jacobi_window": "sliding"},
-    }
-    helpers = {"gad": drafter, "gad_pp top-3, 1.0": drafter, "assisted": assistant}
-    for label, path in (helpers | {"blockwise": heads}).items():
-        if path is not None:
-            rows[label] = {"decoding": label.split()[0], "drafter_path": path}
+    rows = dict(ALWAYS)
+    for method in METHODS.values():
+        of_method = traits(method.name).demo
+        if of_method is None or method.drafter not in {None, *drafters}:
+            continue
+        drafter = {} if method.drafter is None else {"drafter_path": drafters[method.drafter]}
+        for label, options in of_method(block_size).items():
+            rows[label] = {"decoding": method.name, **options, **drafter}
     search = {"decoding": "multiword_beam", "beam": 5}
     if reordered:
         rows["own beam 5"] = search
@@ -146,28 +160,23 @@ def given_or_usual(given: Path | None, usual: Path) -> str | None:
     return None if path is None else str(path)
 
 
-def demo(args: argparse.Namespace) -> int:
-    """Run the demo; return 1 if an exact decoder diverged beyond ties, else 0.
-
-    Args:
-        args: of ``paradec demo``.
-    """
+def demo(args: Settings) -> int:
+    """Run the demo; return 1 if an exact decoder diverged beyond ties, else 0."""
     data, path = str(args.data), str(args.path or args.data / "model.pt")
     if args.data.is_dir() and not any(args.data.glob("test.*")):
         raise option_error("--data", data, "a folder with a `test` subset")
     check_inputs(data, path, "--data")
     torch.set_num_threads(args.threads)
     models = Models(data, "test", "fp32", "cpu")
-    drafter = given_or_usual(args.drafter_path, args.data / "drafter.pt")
-    heads = given_or_usual(args.heads_path, args.data / "heads.pt")
-    assistant = given_or_usual(args.assistant_path, args.data / "assistant.pt")
+    drafters = {
+        kind: given_or_usual(args.drafters.get(kind), args.data / f"{name}.pt")
+        for kind, name in DRAFTERS.items()
+    }
     found = {label: args.data / name for label, name in REORDERED.items()}
     rows = decoders(
         args.block_size,
-        drafter,
+        {kind: drafter for kind, drafter in drafters.items() if drafter is not None},
         {label: str(path) for label, path in found.items() if path.is_file()},
-        heads,
-        assistant,
     )
     systems = [FairseqSystem(Spec.of(one, label), models, path, {}) for label, one in rows.items()]
     task = systems[0].task

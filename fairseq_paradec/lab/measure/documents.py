@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...config import ALL
 from ...errors import UsageError, option_error
 from ...files import replacing
 from ..analysis import benchmark_tables, pass_costs
 from ..analysis.promises import EARLIER, PROVENANCE
+from ..settings import Made
 
 # Schemas of the JSON files: a table; BENCHMARK and PASSES hold several tables and raw samples.
 SCHEMA = "fairseq_paradec.table"
@@ -90,33 +92,27 @@ def save(
 
 
 def save_made(
-    args: argparse.Namespace,
-    command: str,
-    notes: Sequence[str],
-    rows: Sequence[dict[str, Any]],
-    title: str | None = None,
-    out: Path | None = None,
+    made: Made, command: str, notes: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> None:
     """Write the table that a command made.
 
     Args:
-        args: its arguments: ``argv``, and ``title`` and ``out`` unless they are given here.
+        made: by which words, with which title, in which file.
         command: the subcommand's name.
         notes: the notes below the table.
         rows: see ``save``.
-        title: the section's title.
-        out: the file to write.
     """
     from .machine import circumstances  # imports torch, which readers do not need
 
-    made_by = circumstances(command, args.argv[1:])
-    save(out or args.out, title or args.title, notes, rows, made_by)
+    made_by = circumstances(command, made.argv[1:])
+    save(made.out, made.title, notes, rows, made_by)
 
 
 def check(document: dict[str, Any], name: str) -> None:
     """Check a document; of a benchmark or passes, also its tables against its raw samples.
 
-    Tables of versions that had other ones are made anew.
+    Tables of versions that had other ones are made anew, and decoders get the options by name that
+    older files lack.
 
     Args:
         document: the JSON; its ``schema`` is one of VERSIONS.
@@ -143,6 +139,30 @@ def check(document: dict[str, Any], name: str) -> None:
         problem = "its tables do not follow from its raw samples"
     if problem is not None:
         raise UsageError(f"{name}: {problem}")
+    for system in document["systems"] if document["schema"] == BENCHMARK else ():
+        if system["promise"] != "peer" and "options" not in system:
+            system["options"] = options_of(system["command"])
+
+
+def options_of(command: str) -> dict[str, Any]:
+    """Return a decoder's options by name, as ``Spec`` has them, with ``path``.
+
+    Files of earlier versions have them as typed only. A flag that there is no more keeps its text.
+
+    Args:
+        command: ``DECODING [flags of fairseq-generate]``.
+    """
+    decoding, *words = shlex.split(command)
+    found: dict[str, Any] = {"decoding": decoding}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            typed, sign, value = word.partition("=")
+            name = typed[2:].replace("-", "_")
+            found[name] = ALL[name].kind(value) if sign and name in ALL else value or True
+        else:
+            found[name] = ALL[name].kind(word) if name in ALL else word
+    return found
 
 
 def passes_contradiction(document: dict[str, Any]) -> str | None:

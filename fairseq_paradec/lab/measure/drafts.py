@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import string
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ...errors import option_error
 from ...translator.translator import Translation, Translator
+from ..settings import Made
 from . import documents
 
 #: The seed of the words that are changed.
 SEED = 1
 #: Each text is decoded by itself, as where someone waits for it.
 ALONE = {"batch_size": 1, "buffer_size": 1}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of ``paradec drafts``.
+
+    Attributes:
+        file: plain text, a sentence a line.
+        model: a model folder.
+        decoding: lossless decoders.
+        limit: lines; None: all.
+        rounds: how often all are timed; 0: never.
+        argv: the words after ``paradec``.
+        out: the JSON file to write.
+    """
+
+    file: Path
+    model: Path
+    decoding: Sequence[str]
+    limit: int | None
+    rounds: int
+    argv: Sequence[str]
+    out: Path
 
 
 class Edit(NamedTuple):
@@ -67,12 +92,8 @@ def same(lines: Sequence[str]) -> Edit:
     return Edit("unchanged", list(lines), list(lines))
 
 
-def drafts(args: argparse.Namespace) -> int:
-    """Translate all edits by all decoders, with drafts and without; write the table.
-
-    Args:
-        args: of ``paradec drafts``.
-    """
+def drafts(args: Settings) -> int:
+    """Translate all edits by all decoders, with drafts and without; write the table."""
     torch.set_num_threads(1)
     translator = Translator(args.model)
     try:
@@ -97,7 +118,8 @@ def drafts(args: argparse.Namespace) -> int:
             f"ms: medians of {args.rounds} rounds over all texts, in turn; 1 thread. Speed-up: "
             "over greedy without drafts."
         )
-    documents.save_made(args, "drafts", notes, rows, "Earlier translations as drafts")
+    made = Made(args.argv, args.out, "Earlier translations as drafts")
+    documents.save_made(made, "drafts", notes, rows)
     return 0
 
 

@@ -5,13 +5,13 @@ Only this command decodes by fairseq's own command, so that it supports all of i
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,34 @@ from ...files import checksum
 from ...images import TASK, holds_images
 from ...plugin.tasks.loading import check_inputs
 from ..analysis.quality import Quality
+from ..settings import Made
 from . import documents
 from .journal import origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
 from .text import plain_text, quality_of, text_language
+
+
+@dataclass(frozen=True)
+class Settings(Made):
+    """Of ``paradec evaluate``.
+
+    Attributes:
+        data: fairseq's data folder.
+        path: checkpoints, each perhaps an ensemble's with ``:`` between them.
+        subset: of the data.
+        raw: plain references, one file for each subset; none for images.
+        beam: sizes of the beam; None: as ``flags`` say.
+        smoke: whether only the first test set, beam and model are scored.
+        flags: of fairseq-generate.
+    """
+
+    data: str
+    path: Sequence[str]
+    subset: Sequence[str]
+    raw: Sequence[Path]
+    beam: Sequence[int | None]
+    smoke: bool
+    flags: Sequence[str]
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:
@@ -62,16 +86,14 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     return [plain_text(found[number].split(), language) for number in sorted(found)]
 
 
-def translated(
-    args: argparse.Namespace, path: str, subset: str, beam: int | None, flags: Sequence[str]
-) -> list[str]:
+def translated(args: Settings, path: str, subset: str, beam: int | None) -> list[str]:
     """Return the translations of one setting, from an earlier run with the same inputs if any.
 
     They are written to the result's folder, with a file that lists their inputs.
     """
     name = f"{args.path.index(path)}.{subset}" + ("" if beam is None else f".beam{beam}")
     out, record = (args.out.with_suffix(f".{name}.{end}") for end in ("txt", "made-of.txt"))
-    flags = [*beam_flags(beam), *flags]
+    flags = [*beam_flags(beam), *args.flags]
     made_of = {"flags": flags, **origin(args.data, subset, path.split(os.pathsep))}
     if out.is_file() and record.is_file():
         if record.read_text() == json.dumps(made_of | {"translations": checksum(out)}):
@@ -83,12 +105,8 @@ def translated(
     return texts
 
 
-def evaluate(args: argparse.Namespace) -> int:
-    """Translate, score and write; return the exit status.
-
-    Args:
-        args: of ``paradec evaluate``; ``flags`` are those of fairseq-generate.
-    """
+def evaluate(args: Settings) -> int:
+    """Translate, score and write; return the exit status."""
     for path in args.path:
         check_inputs(args.data, path)
     for subset in args.subset:
@@ -103,7 +121,7 @@ def evaluate(args: argparse.Namespace) -> int:
     first: dict[tuple[str, int | None], list[str]] = {}
     quality: Quality | None = None
     for subset, beam, path in tqdm(settings, desc="evaluate", unit="run", disable=None):
-        texts = translated(args, path, subset, beam, args.flags)
+        texts = translated(args, path, subset, beam)
         if len(texts) != len(tests[subset]):
             raise UsageError(
                 f"fairseq-generate gave {len(texts)} outputs for {subset} of {args.data}, and "
@@ -128,13 +146,13 @@ def evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_tests(args: argparse.Namespace) -> dict[str, list[str]]:
+def read_tests(args: Settings) -> dict[str, list[str]]:
     """Return the references of each test set: for images the targets of DATA, else ``--raw``.
 
     Raises:
         UsageError: ``--raw`` does not fit.
     """
-    raw = args.raw or []
+    raw = args.raw
     if holds_images(args.data):
         if raw:
             raise option_error("--raw", str(raw[0]), "none: images are scored against DATA's own")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ...errors import needs
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.promises import PROVENANCE
+from ..settings import Made
 from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
@@ -22,6 +24,35 @@ from .systems import FairseqSystem, Models, decode
 
 # Options that have columns of their own, or are the same in all rows.
 OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacobi_init")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of ``paradec lossless``.
+
+    Attributes:
+        data: fairseq's data folder.
+        path: the checkpoint.
+        decoding: whose variants are compared; None: those that fit ``drafter_path``.
+        drafter_path: a drafter or heads; None: none, or the model has them.
+        beams: n-best lists of these are compared with fairseq's; none: greedy outputs are.
+        subsets: of the data.
+        batch_sizes: sentences.
+        limit: sentences of a subset; None: all.
+        argv: the words after ``paradec``.
+        out: the JSON file to write.
+    """
+
+    data: str
+    path: str
+    decoding: str | None
+    drafter_path: str | None
+    beams: Sequence[int]
+    subsets: Sequence[str]
+    batch_sizes: Sequence[int]
+    limit: int | None
+    argv: Sequence[str]
+    out: Path
 
 
 def count(
@@ -68,12 +99,8 @@ def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lossless(args: argparse.Namespace) -> int:
-    """Decode all subsets with all settings, and write the table; return the exit status.
-
-    Args:
-        args: of ``paradec lossless``.
-    """
+def lossless(args: Settings) -> int:
+    """Decode all subsets with all settings, and write the table; return the exit status."""
     torch.set_num_threads(1)
     check_inputs(args.data, args.path)
     kind = args.decoding or (UNTRAINED if args.drafter_path is None else "gad")
@@ -82,7 +109,7 @@ def lossless(args: argparse.Namespace) -> int:
         raise needs("--drafter-path", args.drafter_path, drafted)
     if kind != UNTRAINED and args.drafter_path is None and METHODS[kind].needs_drafter:
         raise needs("--decoding", kind, "--drafter-path")
-    subsets = args.subsets.split(",")
+    subsets = args.subsets
     first = Models(args.data, subsets[0], "fp32", "cpu")
     of = {one: first.on(one) for one in subsets}
     verifier, task = first.load(args.path)
@@ -116,7 +143,7 @@ def lossless(args: argparse.Namespace) -> int:
                 rows.append(row if drafts is None else row | {"drafts": drafts})
                 progress.update()
     notes = [
-        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
+        f"Subsets: {','.join(subsets)}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
         "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
         "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
     ]
@@ -124,5 +151,5 @@ def lossless(args: argparse.Namespace) -> int:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     what = "every decoder without a drafter" if kind == UNTRAINED else kind
     title = f"Lossless: {what} against fairseq greedy"
-    documents.save_made(args, "lossless", notes, rows, title)
+    documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
     return 0

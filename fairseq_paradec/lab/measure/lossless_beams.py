@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,10 @@ from ...errors import needs, option_error
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.promises import PROVENANCE
+from ..settings import Made
 from . import documents
 from .loading import choose
+from .lossless import Settings
 from .specs import Spec
 from .systems import FairseqSystem, Models
 
@@ -23,11 +24,8 @@ from .systems import FairseqSystem, Models
 ENGINES = ("native", "torch")
 
 
-def lossless_beams(args: argparse.Namespace) -> int:
+def lossless_beams(args: Settings) -> int:
     """Decode all subsets by every beam and engine, and write the table; return the exit status.
-
-    Args:
-        args: of ``paradec lossless``.
 
     Raises:
         UsageError: the decoder has no beam.
@@ -39,7 +37,7 @@ def lossless_beams(args: argparse.Namespace) -> int:
         raise option_error("--decoding", args.decoding, f"{', '.join(able)} with --beams")
     if METHODS[args.decoding].needs_drafter and args.drafter_path is None:
         raise needs("--decoding", args.decoding, "--drafter-path")
-    subsets = args.subsets.split(",")
+    subsets = args.subsets
     first = Models(args.data, subsets[0], "fp32", "cpu")
     sentences = {}
     for one in subsets:
@@ -54,13 +52,13 @@ def lossless_beams(args: argparse.Namespace) -> int:
                 options = {"decoding": args.decoding, "beam": beam, "nbest": beam, **drafter}
                 rows += _rows(args.path, first, sentences, size, options, progress.update)
     notes = [
-        f"Subsets: {args.subsets}; fp32. Judge: fairseq's own SequenceGenerator with the same "
+        f"Subsets: {','.join(subsets)}; fp32. Judge: fairseq's own SequenceGenerator with the same "
         "beam. Identical: all hypotheses of the n-best list, in their order.",
         "A tie: a search in which two candidates of a decision score closer than 1e-4.",
         "Passes: mean decoder passes per sentence.",
     ]
     title = f"Lossless: {args.decoding} with a beam against fairseq's beam search"
-    documents.save_made(args, "lossless", notes, rows, title)
+    documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
     return 0
 
 

@@ -5,18 +5,20 @@ Xia et al. 2022, Table 7.
 
 from __future__ import annotations
 
-import argparse
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...errors import option_error
 from ...plugin.tasks.loading import check_inputs
+from ..settings import Made, Timing
 from . import documents, machine, rounds
 from .clock import Clock, Parts
 from .loading import choose
-from .specs import read
+from .specs import Spec
 from .systems import FairseqSystem, Models
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
@@ -28,6 +30,27 @@ PARTS: Parts = {
     "decoder": ("scorer", ("step", "write")),
     "vocabulary": ("scorer", ("choose", "log_probs")),
 }
+
+
+@dataclass(frozen=True)
+class Settings(Made, Timing):
+    """Of ``paradec modules``.
+
+    Attributes:
+        data: fairseq's data folder.
+        path: the verifier's checkpoint.
+        decoders: of this package.
+        subset: of the data.
+        sentences: at most so many.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    data: str
+    path: str
+    decoders: Sequence[Spec]
+    subset: str
+    sentences: int
+    device: str
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
@@ -55,17 +78,13 @@ def row(
     return cells | {"peak MiB": peak}
 
 
-def modules(args: argparse.Namespace) -> int:
-    """Profile all decoders, and write the table; return the exit status.
-
-    Args:
-        args: of ``paradec modules``.
-    """
+def modules(args: Settings) -> int:
+    """Profile all decoders, and write the table; return the exit status."""
     check_inputs(args.data, args.path)
     rounds.check_device(args.device)
     torch.set_num_threads(args.threads)
     models = Models(args.data, args.subset, "fp32", args.device)
-    systems = [FairseqSystem(read(spec), models, args.path, {}) for spec in args.decoder]
+    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoders]
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")

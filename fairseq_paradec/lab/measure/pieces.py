@@ -18,8 +18,6 @@ from ...engine.decoder_pass import embed
 from ...engine.encoder import LeanEncoder
 from ...engine.masks import attention_bias
 from ...engine.native.packing import NativeEncoder
-from ...engine.native.stack import NativeMap
-from ...engine.weights import Int8Linear
 from ...errors import option_error
 from ..analysis import flops
 
@@ -41,7 +39,6 @@ NAMES = {
     torch.int8: "int8",
 }
 
-# Of the forms of native maps, and of torch's int8.
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 Call = Callable[[], object]
@@ -64,16 +61,6 @@ def refuse_unknown(model: Any) -> None:
         problem = " with local attention"
     if problem:
         raise option_error("--path", f"a {type(model).__name__}{problem}", "a plain Transformer")
-
-
-def _dtype(product: Any) -> torch.dtype:
-    """Return the dtype of a linear map's weights, for any form."""
-    if isinstance(product, NativeMap):
-        return DTYPES[product.form]
-    if isinstance(product, Int8Linear):
-        return torch.int8
-    dtype: torch.dtype = getattr(product, "plain", product).weight.dtype
-    return dtype
 
 
 def _sizes(model: Any) -> dict[str, tuple[int, ...]]:
@@ -161,7 +148,7 @@ def decoder_pieces(
         and values), ``flops`` and ``dtype`` (of its products).
     """
     decoder, batch = scorer.decoder, scorer.cache.keys.size(1)
-    kept = _dtype(scorer.projection.linear)
+    kept = scorer.projection.linear.dtype
     dim = decoder.layers[0].embed_dim
     counter, rows = Counter(scorer.cache.keys.dtype), batch * width
     # 1. The embedding, and its projection.
@@ -208,7 +195,7 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
     decoder, encoder = scorer.decoder, scorer.model.encoder
     batch = scorer.cache.keys.size(1)
     counter, shape = Counter(scorer.cache.keys.dtype), flops.read_shape(_sizes(scorer.model))
-    kept = _dtype(scorer.projection.linear)
+    kept = scorer.projection.linear.dtype
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
         vectors = 1 + (encoder.embed_positions is not None)
@@ -240,7 +227,7 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
     """
     batch, count = scorer.cache.keys.size(1), heads.block_size - 1
     counter, projection = Counter(scorer.cache.keys.dtype), scorer.decoder.output_projection
-    kept = _dtype(drafts.linear)
+    kept = drafts.linear.dtype
     own = kept if scorer.native else scorer.cache.keys.dtype
     counter.product("heads", [heads.inner], own)
     counter.numbers("heads", heads.bias.numel())

@@ -189,6 +189,12 @@ class FairseqSystem:
         return EXACT if self.lossless else BEAM
 
     @property
+    def drafts_by(self) -> str | None:
+        """The kind of its drafter: ``Method.drafter``; None: it has none."""
+        method = METHODS.get(self.options["decoding"])
+        return None if method is None else method.drafter
+
+    @property
     def lossless(self) -> bool:
         """Whether the output is guaranteed to be these models' greedy output in fp32."""
         return bool(self.generator.lossless)

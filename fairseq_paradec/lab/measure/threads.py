@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -15,21 +15,52 @@ from typing import Any
 import torch
 
 from ... import register
+from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
+from ..settings import Made
 from . import documents, machine, rounds
 from .loading import choose
-from .specs import Spec, read
+from .specs import Spec
 from .systems import FairseqSystem, Models
+from .traits import drafting
 
 Pair = tuple[float, float]
 #: A decoder's label, what it is measured by, and processes, which wait for their turns.
 Way = tuple[str, str, Sequence[ProcessPoolExecutor]]
 
+
+@dataclass(frozen=True)
+class Settings(Made):
+    """Of ``paradec threads``.
+
+    Attributes:
+        data: fairseq's data folder.
+        path: the checkpoint.
+        drafter_path: a drafter of it; None: none.
+        decoders: what is measured; none: see ``usual``.
+        threads: numbers of threads, and of generators.
+        subset: of the data.
+        sentences: at most so many.
+        rounds: so many, interleaved.
+        busy: also while others use the machine.
+    """
+
+    data: str
+    path: str
+    drafter_path: str | None
+    decoders: Sequence[Spec]
+    threads: Sequence[int]
+    subset: str
+    sentences: int
+    rounds: int
+    busy: bool
+
+
 # In a worker process: decodes all sentences by each generator; see ``_hold``.
 _HELD: list[Callable[[], list[Pair]]] = []
 
 
-def _hold(args: argparse.Namespace, spec: Spec, count: int, threads: int) -> int:
+def _hold(args: Settings, spec: Spec, count: int, threads: int) -> int:
     """In a worker process: build generators on one model; return the number of sentences."""
     logging.disable(logging.WARNING)
     register()
@@ -79,20 +110,26 @@ def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> dict[str, Any
     }
 
 
-def threads(args: argparse.Namespace) -> int:
-    """Measure all decoders in all ways, and write the table; return the exit status."""
-    check_inputs(args.data, args.path)
-    most = max(args.threads)
-    torch.set_num_threads(most)  # as the head of the table says
+def usual(drafter_path: str | None) -> list[Spec]:
+    """Return the decoders without ``--decoder``: greedy, and what decodes with the drafter."""
     decoders: list[dict[str, Any]] = [{"decoding": "greedy"}]
-    if args.drafter_path is not None:
-        decoders.append({"decoding": "gad", "drafter_path": args.drafter_path})
+    if drafter_path is not None:
+        drafted = drafting(BLOCK_NAT)
+        decoders += [{"decoding": name, "drafter_path": drafter_path} for name in drafted]
     forms = {"fp32": {"engine": "native"}, "int8": {"engine": "native", "engine_dtype": "int8"}}
-    specs = [*map(read, args.decoder or ())] or [
+    return [
         Spec.of(options | form, f"{options['decoding']}, {dtype}")
         for options in decoders
         for dtype, form in forms.items()
     ]
+
+
+def threads(args: Settings) -> int:
+    """Measure all decoders in all ways, and write the table; return the exit status."""
+    check_inputs(args.data, args.path)
+    most = max(args.threads)
+    torch.set_num_threads(most)  # as the head of the table says
+    specs = args.decoders or usual(args.drafter_path)
     loading: list[Future[int]] = []
     with contextlib.ExitStack() as stack:
 

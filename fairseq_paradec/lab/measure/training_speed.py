@@ -6,21 +6,42 @@ fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Trai
 
 from __future__ import annotations
 
-import argparse
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from ...training.trainee import Trainee
+from ..settings import Made, Timing
 from . import documents, rounds
 
 
-def training_speed(args: argparse.Namespace) -> int:
-    """Train all architectures in alternation, and write the table; return the exit status.
+@dataclass(frozen=True)
+class Settings(Made, Timing):
+    """Of ``paradec training-speed``.
 
-    Args:
-        args: of ``paradec training-speed``; ``flags`` are those of fairseq-train.
+    Attributes:
+        data: fairseq's data folder.
+        arch: architectures; with ``before``, flags may follow each.
+        flags: of fairseq-train, for all of them.
+        before: an older checkout; None: architectures are compared.
+        max_tokens: of a batch.
+        batches: how many.
+        device: ``cpu`` or ``cuda``.
     """
+
+    data: str
+    arch: Sequence[str]
+    flags: Sequence[str]
+    before: str | None
+    max_tokens: int
+    batches: int
+    device: str
+
+
+def training_speed(args: Settings) -> int:
+    """Train all architectures in alternation, and write the table; return the exit status."""
     rounds.check_device(args.device)
     torch.set_num_threads(args.threads)
     trainees = [Trainee(args.data, arch, args.flags, args.device) for arch in args.arch]

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config import OPTIONS
-from ...registry import METHODS
+from ...model_checks import BLOCK_NAT, TRANSFORMER
+from ...registry import HEADS, METHODS
 from ..analysis import flops
 
 Settings = list[dict[str, Any]]
+Rows = dict[str, dict[str, Any]]
+
+#: Names of drafters' checkpoints in a demo's folder, and of flags, by the kind of drafter.
+DRAFTERS = {BLOCK_NAT: "drafter", HEADS: "heads", TRANSFORMER: "assistant"}
 
 BLOCK_SIZES = (3, 5, 8)
 DRAFTED_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
@@ -32,12 +37,15 @@ class Traits:
         exact: its settings in ``paradec lossless``, without ``decoding`` and ``drafter_path``, for
             whether source and target share a dictionary, and the block size of the drafter's
             training (0 without one); None: none.
+        demo: its rows in ``paradec demo``, by label, for a block size: options without ``decoding``
+            and ``drafter_path``; None: none.
         counts_trees: whether ``flops`` counts drafts of trees.
     """
 
     flops: Callable[..., flops.Count] | None = flops.verifying
     pass_size: Callable[[int], dict[str, int]] | None = None
     exact: Callable[[bool, int], Settings] | None = None
+    demo: Callable[[int], Rows] | None = None
     counts_trees: bool = True
 
 
@@ -46,6 +54,20 @@ def traits(name: str) -> Traits:
     if name in _TRAITS:
         return _TRAITS[name]
     return Traits(exact=_defaults) if METHODS[name].is_lossless_by_default else Traits()
+
+
+def drafting(*kinds: str | None) -> list[str]:
+    """Return the lossless methods for which a model drafts; only those of some kinds, if given.
+
+    Args:
+        kinds: of the drafter: ``Method.drafter``.
+    """
+    return [
+        one.name
+        for one in METHODS.values()
+        if "drafter_dtype" in one.reads and one.is_lossless_by_default
+        if not kinds or one.drafter in kinds
+    ]
 
 
 # ---- settings of `paradec lossless` -------------------------------------------------------------
@@ -107,6 +129,26 @@ def _trained_blocks(joined: bool, block: int) -> Settings:
     return [{"block_size": size} for size in range(1, block + 1)]
 
 
+# ---- rows of `paradec demo` ---------------------------------------------------------------------
+
+
+def _row(label: str) -> Callable[[int], Rows]:
+    """Return the row of a method with its default settings."""
+    return lambda block: {label: {}}
+
+
+def _block_rows(block: int) -> Rows:
+    """Return the row of ``pgj``."""
+    return {f"pgj block {block}": {"block_size": block}}
+
+
+def _window_rows(block: int) -> Rows:
+    """Return the rows of ``hgj``."""
+    size = {"block_size": block}
+    sliding = size | {"jacobi_window": "sliding"}
+    return {f"hgj block {block}": size, f"hgj sliding {block}": sliding}
+
+
 # ---- sizes of passes ----------------------------------------------------------------------------
 
 
@@ -132,15 +174,17 @@ def _steps_and_bonus(block: int) -> dict[str, int]:
 
 _TRAITS = {
     "greedy": Traits(pass_size=_one_token, exact=_defaults),
-    "pj": Traits(exact=_one_block),
-    "pgj": Traits(pass_size=_block, exact=_blocks),
-    "hgj": Traits(pass_size=_block, exact=_windows),
-    "gad": Traits(flops.drafting, _draft_and_bonus, _drafted_blocks),
-    "gad_pp": Traits(flops.drafting, _draft_and_bonus),
-    "assisted": Traits(flops.assisting, _steps_and_bonus, _assisted_blocks, False),
-    "self_draft": Traits(None, exact=_long_blocks),
+    "pj": Traits(exact=_one_block, demo=_row("pj")),
+    "pgj": Traits(pass_size=_block, exact=_blocks, demo=_block_rows),
+    "hgj": Traits(pass_size=_block, exact=_windows, demo=_window_rows),
+    "gad": Traits(flops.drafting, _draft_and_bonus, _drafted_blocks, _row("gad")),
+    "gad_pp": Traits(flops.drafting, _draft_and_bonus, demo=_row("gad_pp top-3, 1.0")),
+    "assisted": Traits(
+        flops.assisting, _steps_and_bonus, _assisted_blocks, _row("assisted"), False
+    ),
+    "self_draft": Traits(None, exact=_long_blocks, demo=_row("self_draft")),
     "nat": Traits(flops.filling),
-    "blockwise": Traits(flops.looking_ahead, exact=_trained_blocks),
+    "blockwise": Traits(flops.looking_ahead, exact=_trained_blocks, demo=_row("blockwise")),
     "multiword_beam": Traits(flops.searching),
     "double_token_beam": Traits(flops.searching),
     "auto_fast": Traits(None),

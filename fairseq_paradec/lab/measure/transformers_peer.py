@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ... import extras
 from ...errors import UsageError, option_error
+from ...model_checks import TRANSFORMER
 from . import TRANSFORMERS
 from .peers import Peer, search_name
 from .systems import FairseqSystem, Models, System
@@ -128,7 +129,7 @@ def transformers_systems(
     ]
     left_out = []
     for system in systems:
-        if not (isinstance(system, FairseqSystem) and system.options["decoding"] == "assisted"):
+        if not (isinstance(system, FairseqSystem) and system.drafts_by == TRANSFORMER):
             continue
         generator = system.generator
         encoder = model.encoder if generator.on_verifiers_encoder else generator.drafter.encoder

@@ -6,7 +6,6 @@ make their updates in alternation.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ...errors import UsageError, option_error
 from . import documents, rounds
+from .training_speed import Settings
 
 PACKAGE = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("updates_worker.py")
@@ -137,17 +137,14 @@ class Side:
         self.close()
 
 
-def update_speed(args: argparse.Namespace) -> int:
+def update_speed(args: Settings) -> int:
     """Let both checkouts make updates in turns, and write the table; return the exit status.
 
-    Args:
-        args: of ``paradec training-speed``, with ``before``, a checkout.
-
     Raises:
-        UsageError: there is no checkout, or an architecture cannot be trained.
+        UsageError: ``before`` is no checkout, or an architecture cannot be trained.
     """
-    before = Path(args.before).resolve()
-    if not (before / "fairseq_paradec").is_dir():
+    before = Path(args.before or "").resolve()
+    if args.before is None or not (before / "fairseq_paradec").is_dir():
         raise option_error("--before", args.before, "a checkout of this project, an older one")
     if args.device != "cpu":
         raise option_error("--device", args.device, "cpu with --before")
@@ -170,9 +167,7 @@ def update_speed(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(
-    args: argparse.Namespace, spec: Spec, before: Path
-) -> tuple[dict[str, Any], list[float | None]]:
+def _compare(args: Settings, spec: Spec, before: Path) -> tuple[dict[str, Any], list[float | None]]:
     """Measure an architecture; return its row, and the cores that others used."""
     data = os.path.abspath(args.data)
     usual = [data, *COMMON, "--max-tokens", str(args.max_tokens), *args.flags, "--arch", spec.arch]

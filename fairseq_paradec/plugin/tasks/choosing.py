@@ -12,6 +12,7 @@ from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
 from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
 from ...methods.stock import StockDecoder
+from ...model_checks import attends_locally
 from ...registry import METHODS, STOCK_DECODINGS, TRANSFORMER, check_models, own_decoding
 from ..compat.given import chosen
 from ..models.block_nat import BlockNatModel
@@ -135,5 +136,5 @@ def check_pair(model: Any, criterion: Any, cfg: Any) -> None:
             raise excludes("--left-pad-target", True, "--arch block_nat")
     if isinstance(model, BlockwiseTransformer) and cfg.left_pad_target:
         raise excludes("--left-pad-target", True, "--arch blockwise_transformer")
-    if hasattr(model, "image_sizes") and cfg.left_pad_target:
+    if attends_locally(model) and cfg.left_pad_target:
         raise excludes("--left-pad-target", True, "a model of images")

@@ -12,7 +12,7 @@ from fairseq.models.transformer import TransformerModelBase
 
 from ...decoding.helper import same_weights
 from ...errors import option_error
-from ...model_checks import has_heads, is_block_nat, one_set_of_heads
+from ...model_checks import attends_locally, has_heads, is_block_nat, one_set_of_heads
 from ...registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from ...target_order import TargetOrder, order_of
 from ..compat.loading import load_beside, named
@@ -154,5 +154,5 @@ def _fits(drafter: Any, kind: str) -> bool:
     if kind == BLOCK_NAT:
         return is_block_nat([drafter])
     other = is_block_nat([drafter]) or has_heads([drafter])
-    plain = order_of(drafter) == TargetOrder() and not hasattr(drafter, "image_sizes")
+    plain = order_of(drafter) == TargetOrder() and not attends_locally(drafter)
     return isinstance(drafter, TransformerModelBase) and plain and not other

@@ -10,7 +10,6 @@ from ....config import ENGINE_FLAGS, flag
 from ....errors import option_error
 from ....registry import METHODS
 from ..documents import BENCHMARK, read_document
-from ..specs import read
 from ..traits import traits
 
 
@@ -38,7 +37,7 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
     for system in document["systems"]:
         if system["promise"] == "peer" or system["passes"] is None:
             continue
-        options = _options(system)
+        options = system["options"]
         if not options.keys().isdisjoint(ENGINE_FLAGS):
             continue  # the same passes as without; the engines are those measured here
         needed = what_passes_need(options, block_size)
@@ -56,14 +55,6 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
         "block_size": block_size,
         "assumed": assumed,
     }
-
-
-def _options(system: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a decoder's options by name, with ``path``; older files have it as typed only."""
-    if "options" in system:
-        return system["options"]
-    spec = read(system["command"])
-    return {**spec.options, **({} if spec.path is None else {"path": spec.path})}
 
 
 def what_passes_need(options: Mapping[str, Any], block_size: int) -> dict[str, Any] | str:

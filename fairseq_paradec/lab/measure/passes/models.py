@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +14,12 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from ....decoding.provenance import NATIVE, TORCH
 from ....engine.settings import Engine
 from ....errors import option_error
-from ....model_checks import is_block_nat
+from ....model_checks import BLOCK_NAT, TRANSFORMER, is_block_nat
 from ....plugin.models.heads import BlockHeads
 from ....plugin.tasks import loading
 from ....plugin.tasks.flags import ParallelTranslationConfig
 from ....plugin.tasks.translation import ParallelTranslationTask
-from ....registry import ANY
+from ....registry import ANY, HEADS
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {
@@ -55,34 +57,79 @@ class Pair(NamedTuple):
     heads: Any
     args: Any = None
 
+    def helper(self, kind: str | None) -> Any:
+        """Return what drafts for a method with drafters of a kind; the model, for None."""
+        return {
+            BLOCK_NAT: self.drafter,
+            TRANSFORMER: self.token_drafter,
+            HEADS: self.heads,
+            None: self.model,
+        }.get(kind)
 
-def check_model(args: argparse.Namespace) -> None:
-    """Refuse flags of a model and engines that do not go together, and files that are not there.
 
-    Sets ``--vocabulary`` to the size's, if it is not given.
+@dataclass(frozen=True)
+class SizedModel:
+    """A checkpoint or random weights, and engines: see ``cli.arguments.declare_sized_model``.
 
-    Args:
-        args: those of ``cli.arguments.declare_sized_model``.
+    Attributes:
+        data: fairseq's data folder, with a ``path``.
+        path: the checkpoint; None: there is an ``arch_size``.
+        arch_size: a key of SIZES; None: there is a ``path``.
+        vocabulary: of random weights; None: the size's own.
+        drafter_path: a drafter of the checkpoint, or heads.
+        engines: some of ENGINES.
+    """
+
+    data: str | None
+    path: str | None
+    arch_size: str | None
+    vocabulary: int | None
+    drafter_path: str | None
+    engines: Sequence[str]
+
+    @property
+    def num_words(self) -> int:
+        """The vocabulary of random weights."""
+        if self.vocabulary is None:
+            return WORDS_OF.get(self.arch_size or "", WORDS)
+        return self.vocabulary
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's path, or the size of random weights."""
+        return self.path or f"{self.arch_size}, random weights"
+
+
+def check_model(args: SizedModel) -> None:
+    """Refuse a model and engines that do not go together, and files that are not there.
 
     Raises:
         UsageError: there are some.
     """
     if (args.path is None) == (args.arch_size is None):
         raise option_error("--path", args.path, "one of --path and --arch-size")
-    if args.path is not None and args.data is None:
-        raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
     if args.path is not None:
+        if args.data is None:
+            raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
         loading.check_inputs(args.data, args.path)
     if args.arch_size is not None and (args.data or args.drafter_path):
         given = args.data or args.drafter_path
         raise option_error("DATA, --drafter-path", given, "none with --arch-size")
-    if args.vocabulary is None:
-        args.vocabulary = WORDS_OF.get(args.arch_size, WORDS)
-    if args.arch_size is not None and args.vocabulary < LEAST_WORDS:
+    if args.arch_size is not None and args.num_words < LEAST_WORDS:
         allowed = f"{LEAST_WORDS} or more: 4 tokens are special ones"
         raise option_error("--vocabulary", args.vocabulary, allowed)
-    for name in args.engines.split(","):
+    for name in args.engines:
         parse_engine(name)
+
+
+def make_pair(
+    args: SizedModel, block_size: int, drafter_width: int | None = None, drafter_layers: int = 1
+) -> Pair:
+    """Load the checkpoint, or make random weights; see ``load_pair`` and ``random_pair``."""
+    if args.path is not None and args.data is not None:
+        return load_pair(args.data, args.path, args.drafter_path)
+    assert args.arch_size is not None  # see check_model
+    return random_pair(args.arch_size, args.num_words, block_size, drafter_width, drafter_layers)
 
 
 def random_pair(
@@ -117,8 +164,7 @@ def random_pair(
         settings |= {f"{side}_ffn_embed_dim": inner, f"{side}_attention_heads": heads}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        args = argparse.Namespace(**settings)
-        model = _build("transformer", args, task)
+        model, args = _build("transformer", settings, task)
         with torch.no_grad():
             model.decoder.embed_tokens.weight[words.eos()] = 0.0
         given = {
@@ -132,8 +178,8 @@ def random_pair(
         narrow = {} if drafter_width is None else _narrow(drafter_width)
         narrow["decoder_layers"] = drafter_layers
         drafters = [
-            _build("block_nat_fast", argparse.Namespace(**given), task),
-            _build("shallow_decoder", argparse.Namespace(**given | narrow), task),
+            _build("block_nat_fast", given, task)[0],
+            _build("shallow_decoder", given | narrow, task)[0],
         ]
         drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
     for drafter in drafters:
@@ -156,12 +202,13 @@ def _narrow(width: int) -> dict[str, int]:
     }
 
 
-def _build(arch: str, args: argparse.Namespace, task: Any) -> Any:
-    """Build a model of an architecture for inference."""
+def _build(arch: str, settings: Mapping[str, Any], task: Any) -> tuple[Any, argparse.Namespace]:
+    """Build a model of an architecture for inference; return it, and all of fairseq's options."""
+    args = argparse.Namespace(**settings)
     ARCH_CONFIG_REGISTRY[arch](args)
     model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
     model.make_generation_fast_()
-    return model
+    return model, args
 
 
 def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:

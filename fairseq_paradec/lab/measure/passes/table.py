@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,16 +13,52 @@ from ....engine.settings import DRAFTS
 from ....errors import option_error
 from ...analysis.markdown import markdown
 from ...analysis.pass_costs import tables
+from ...settings import Timing
 from .. import documents, machine
 from ..documents import PASSES, VERSIONS, check
 from ..peers import converted, converted_model
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
 from .estimate import read_acceptance
-from .models import Pair, check_model, load_pair, random_pair, sizes
+from .models import Pair, SizedModel, check_model, make_pair, sizes
 
 
-def _check(args: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Settings(SizedModel, Timing):
+    """Of ``paradec passes``.
+
+    Attributes:
+        chunks: numbers of tokens in a pass.
+        block_sizes: numbers of masks in a drafter's pass.
+        batch: sentences.
+        source_length: tokens, with ``</s>``.
+        cached: tokens in front of a chunk.
+        repetitions: of a pass in a round.
+        peers: whether CTranslate2 is measured, too.
+        memory_mib: of the large tensor.
+        matrix: rows and columns of the matrices for peaks.
+        acceptance: a benchmark's JSON; None: no sentences are estimated.
+        argv: the words after ``paradec``.
+        out: the JSON file to write; None: none.
+        title: of the document; None: made of the model's name.
+    """
+
+    chunks: Sequence[int]
+    block_sizes: Sequence[int]
+    batch: int
+    source_length: int
+    cached: int
+    repetitions: int
+    peers: bool
+    memory_mib: int
+    matrix: int
+    acceptance: Path | None
+    argv: Sequence[str]
+    out: Path | None
+    title: str | None
+
+
+def _check(args: Settings) -> None:
     """Refuse flags that do not go together, and files that are not there.
 
     Raises:
@@ -34,7 +71,7 @@ def _check(args: argparse.Namespace) -> None:
         raise option_error("--batch", args.batch, "1 with --acceptance: its passes are of batch 1")
 
 
-def _check_positions(args: argparse.Namespace, pair: Pair) -> None:
+def _check_positions(args: Settings, pair: Pair) -> None:
     """Refuse passes beyond a model's positions.
 
     Raises:
@@ -56,12 +93,8 @@ def _check_positions(args: argparse.Namespace, pair: Pair) -> None:
         )
 
 
-def passes(args: argparse.Namespace) -> int:
-    """Measure, print the tables and write the file; return the exit status.
-
-    Args:
-        args: of ``paradec passes``.
-    """
+def passes(args: Settings) -> int:
+    """Measure, print the tables and write the file; return the exit status."""
     _check(args)
     if args.out is not None:
         documents.check_out(args.out)
@@ -69,31 +102,26 @@ def passes(args: argparse.Namespace) -> int:
     if args.acceptance is not None:
         acceptance = read_acceptance(args.acceptance, args.block_sizes[0])
     torch.set_num_threads(args.threads)
-    if args.arch_size is not None:
-        pair = random_pair(args.arch_size, args.vocabulary, args.block_sizes[0])
-    else:
-        pair = load_pair(args.data, args.path, args.drafter_path)
+    pair = make_pair(args, args.block_sizes[0])
     _check_positions(args, pair)
-    lists = (args.chunks, args.block_sizes, args.engines.split(","))
-    chunks, blocks, engines = (list(dict.fromkeys(items)) for items in lists)
+    chunks, blocks = ([*dict.fromkeys(given)] for given in (args.chunks, args.block_sizes))
+    engines = [*dict.fromkeys(args.engines)]
     peer = None
     if args.peers:
-        peer = (
-            converted_model(pair.model, pair.task, pair.args)
-            if pair.args is not None
-            else converted(args.path, args.data)
-        )
+        if args.path is not None and args.data is not None:
+            peer = converted(args.path, args.data)
+        else:
+            peer = converted_model(pair.model, pair.task, pair.args)
     plan = Plan(
         args.batch, args.source_length, args.cached, chunks, blocks, engines, peer, args.threads
     )
     with torch.inference_mode():
         bench = Bench(pair, plan, args.memory_mib, args.matrix)
         busy = bench.run(args.rounds, args.repetitions, args.busy)
-    name = args.path or f"{args.arch_size}, random weights"
     named = args.drafter_path or "as block_nat_fast"
     drafter = "none" if pair.drafter is None else named
     setting = {
-        "model": name,
+        "model": args.name,
         "sizes": sizes(pair.model),
         "vocabulary": len(pair.task.target_dictionary),
         "drafter": drafter,
@@ -114,7 +142,7 @@ def passes(args: argparse.Namespace) -> int:
     document = {
         "schema": PASSES,
         "version": VERSIONS[PASSES][-1],
-        "title": args.title or f"Passes of {name}",
+        "title": args.title or f"Passes of {args.name}",
         "notes": notes(setting, args.busy),
         **machine.circumstances("passes", args.argv[1:]),
         "setting": setting,

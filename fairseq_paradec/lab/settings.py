@@ -1,0 +1,53 @@
+"""Settings of the lab's commands: frozen dataclasses, made once of a command's arguments."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a command makes.
+
+    Attributes:
+        argv: the words after ``paradec``, the subcommand's name first.
+        out: the JSON file to write.
+        title: of the table.
+    """
+
+    argv: Sequence[str]
+    out: Path
+    title: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """How a command times.
+
+    Attributes:
+        rounds: so many, interleaved.
+        threads: of the CPU.
+        busy: also while others use the machine.
+    """
+
+    rounds: int
+    threads: int
+    busy: bool
+
+
+def settings(kind: type[S], args: argparse.Namespace, **made: Any) -> S:
+    """Return a command's settings: each field is the argument of its name.
+
+    Args:
+        kind: a dataclass.
+        args: the command's arguments.
+        made: the fields that are no argument as it was given.
+    """
+    names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: getattr(args, name) for name in names - made.keys()}, **made)

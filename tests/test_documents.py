@@ -1,0 +1,302 @@
+"""Long texts and markup: nothing of it is lost, whatever the translations are."""
+
+import re
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.commands import DEMO
+
+import fairseq_paradec
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.translator import sentences
+from fairseq_paradec.translator.documents import Document, place
+from fairseq_paradec.translator.markup import CLOSE, OPEN
+
+#: Pieces in HTML, each with what must be in the result, in any order.
+HTML = [
+    "<p class='a b'>Hello <b>big <i>old</i></b> world.</p>",
+    '<a href="x?a=1&amp;b=2" title="a > b">This page</a> is <em>new</em>. Read it!',
+    "<ul>\n  <li>One thing\n  <li>Two <b>things\n</ul>",
+    "Unclosed <b>bold and <i>both</b> crossed</i> here",
+    "<p>Use <code>x &lt; 1</code> or <kbd>Ctrl</kbd>+<kbd>C</kbd> now.</p>",
+    "<script>if (a < b) { say('no words'); }</script><p>After it.</p>",
+    "<style>p > a { color: red }</style>Text<br/>and <br>more text",
+    "<!-- a comment --> Text <!-- and one <b> inside --> goes on.",
+    "<pre>\n  keep   this\n</pre>\n\n<h1>A  title</h1>\n",
+    "<p translate='no'>Not this.</p><p>But <span class=\"notranslate x\">Acme Inc.</span> is.</p>",
+    "&lt;b&gt; is a tag &amp; &copy; a sign &#8212; they say.",
+    "Dear {{user.name}}, you have %d new %s. See https://x.org/a?b=c&amp;d=e.",
+    "<p dir='rtl'>שלום <b>עולם</b>. מה <i>שלומך</i>?</p>",
+    "<div dir=rtl>مرحبا <a href='/ar'>بالعالم</a> {0}</div>",
+    "<table><tr><td>Cell <b>one</b><td>Cell two</table>",
+    "a < b and c > d, <3 you",
+    "<img src='a.png' alt='A picture'> A dog <img src=b.png> runs<wbr>fast.",
+    '<p>Cut off <a href="http://x',
+    "<svg><text>No</text></svg> Yes <custom-tag x=1>inside it</custom-tag>.",
+    "<b></b><i> </i><p></p>",
+    "<p>Write to a.b@example.org or go to www.example.org/x_y now.</p>",
+    "<B>Upper</B> <P>Case</P> <BR>",
+    "<p>你好<b>世界</b>。再见！</p>",
+    "<textarea>keep\nthis</textarea><button>Press <u>me</u></button>",
+    "<a><a><b><a>Nested</a></b></a> in itself</a>",
+    "<![CDATA[raw]]><!DOCTYPE html><html lang=en><title>A title</title>",
+]
+MARKDOWN = [
+    "# A title\n\nSome *text* with `code` and **strong _both_ words**.\n",
+    "- one item\n- two [links](http://a.b/c_d 'title') here\n  1. deeper ones\n\n* [ ] a task\n",
+    "```python\nx = *1*\n```\n\nAfter the code.\n",
+    "    indented code\n\nText ![a picture](p.png) and ![one][ref].\n\n[ref]: http://x.y 'T'\n",
+    "> A quote with `x`.\n> Another line.\n\n---\n\nEnd.\n",
+    "| Head one | Head *two* |\n|:---|---:|\n| cell `a\\|b` | [x](y) |\n",
+    "Title\n=====\n\nOther\n-----\n\nHard  \nbreak and\\\nanother.\n",
+    "See <https://x.org> and <b>html</b> &amp; more &lt;tags&gt; here.\n",
+    "A footnote[^1] and snake_case_word and 5 \\* 3 \\_ here.\n\n[^1]: The note.\n",
+    "<div class='x'>\n<p>Some html</p>\n</div>\n\nThen *text*.\n",
+    "---\ntitle: Not this\n---\n\nBody of **it**.\n",
+    "Hello {{name}}, you have {0} of %(count)d. Go to https://x.org/a_b_c!\n",
+    "*unclosed and **both and `ticks\n",
+    "~~old~~ ***all three*** __strong__ words_\n",
+    "[outer *em* ![img](i.png) text](http://a.b/(c)) then [text][id] and [id].\n",
+    "1. One\n2. Two\n\n10) Ten\n\n+ plus\n",
+    "שלום **עולם**, ראה [כאן](http://x.il).\n",
+    "<!-- a comment\n\nover lines -->\n\nText.\n",
+    "~~~\nno *end* of code\n",
+    "Two\nlines *of a\nparagraph* here.\r\nAnd more.\r\n",
+]
+TEXTS = [
+    "One. Two!\n\n  - three\n\t4) four five\n\n\n> quoted words\n",
+    "no end of line and {{ spaced name }} %s",
+    "  * Dr. Smith went to Washington, e.g. on Monday. He came back.\r\n\r\nNew line",
+    "100% of ${HOME} & <b>no tag</b> {x!r:>10}\n",
+]
+
+#: Things that must be as often in the result as in the text.
+KEPT = {
+    "html": re.compile(
+        r"<!--.*?-->|</?[A-Za-z][^<>]*>|\{\{.*?\}\}|%[ds]|\{0\}|https?://[^\s<>\"]+\w"
+    ),
+    "markdown": re.compile(
+        r"`+[^`\n]+`+|\]\([^()\n]*\)|\{\{.*?\}\}|\{0\}|%\(count\)d|<[^<>\n]+>|\*|~~|\[\^\d\]"
+        r"|^ *(?:[-+*]|\d+[.)]) |^#+ |^\|?[-:|]+\|?$",
+        re.M,
+    ),
+    "text": re.compile(r"\{\{.*?\}\}|\$\{\w+\}|%s|^\s*(?:[-*>]|\d\)) ?|\n+", re.M),
+}
+
+#: What a model may do.
+MODELS = {
+    "nothing": lambda text: text,
+    "upper": str.upper,
+    "turns": lambda text: " ".join(reversed(text.split())),
+    "loses": lambda text: "Wort",
+    "longer": lambda text: " ".join(f"{word} Wort" for word in text.split()),
+    "none": lambda text: None,
+    "empty": lambda text: "",
+}
+
+
+def translated(text: str, format: str, model: str) -> str:
+    document = Document(text, format, "en")
+    return document.join([MODELS[model](one) for one in document.sentences]).text
+
+
+def kept(text: str, format: str) -> Counter:
+    return Counter(found[0] for found in KEPT[format].finditer(text))
+
+
+def nothing_is_lost(text: str, format: str) -> None:
+    """Tags and things are all there, and in the same order where the words are."""
+    assert translated(text, format, "nothing").replace("&gt;", ">") == text.replace("&gt;", ">")
+    for model in MODELS:
+        assert not kept(text, format) - kept(translated(text, format, model), format), model
+
+
+PIECES = [("html", one) for one in HTML] + [("markdown", one) for one in MARKDOWN]
+
+
+@pytest.mark.parametrize(("format", "text"), PIECES + [("text", one) for one in TEXTS])
+def test_everything_that_is_no_word_is_kept(format, text):
+    for model in MODELS:
+        found = translated(text, format, model)
+        assert not kept(text, format) - kept(found, format), (model, found)
+
+
+WORDS = st.sampled_from(
+    "A dog runs. The man, who sees it! Is it? 3.5 km Dr. Smith e.g. this".split()
+    + ["שלום", "עולם", "مرحبا", "世界。", "&amp;", "&lt;", "&nbsp;"]
+    + ["{{name}}", "%s", "https://x.org/a?b", "{0}"]
+)
+LINE = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+INLINE = st.sampled_from(["b", "i", "em", "a href='u?v=1'", 'span class="x > y"', "sub", "u"])
+BLOCKS = st.sampled_from(["p", "div id=d", "li", "td", "h2", "blockquote", "section", "x-y"])
+
+
+def wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Elements around text; some are not closed, some cross."""
+    tag = st.one_of(INLINE, BLOCKS)
+    element = st.builds(
+        lambda tag, text, closed: f"<{tag}>{text}" + (f"</{tag.split()[0]}>" if closed else ""),
+        tag,
+        inner,
+        st.sampled_from([True, True, True, False]),
+    )
+    crossed = st.builds(lambda a, b: f"<b>{a} <i>{b}</b> {a}</i>", inner, inner)
+    fixed = st.sampled_from(
+        ["<br>", "<!-- no. Yes -->", "<code>a < b. C</code>", "<img src=x alt='a b'>", "<hr/>"]
+    )
+    return st.one_of(element, crossed, fixed, st.lists(inner, min_size=2, max_size=3).map(" ".join))
+
+
+MARKED = st.one_of(
+    LINE,
+    LINE.map("**{}**".format),
+    LINE.map("*{}*".format),
+    LINE.map("[{}](http://a.b/c)".format),
+    st.just("`x = *y*`"),
+    LINE.map("~~{}~~".format),
+)
+PARAGRAPH = st.lists(MARKED, min_size=1, max_size=4).map(" ".join)
+LINES = st.one_of(
+    PARAGRAPH,
+    PARAGRAPH.map("# {}".format),
+    PARAGRAPH.map("- {}".format),
+    PARAGRAPH.map("  1. {}".format),
+    PARAGRAPH.map("> {}".format),
+    st.sampled_from(["```\nno *words*.\n```", "---", "| a | b |\n|---|---|\n| c d | `e` |", ""]),
+)
+
+GENEROUS = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[*HealthCheck],
+)
+
+
+@GENEROUS
+@given(st.recursive(LINE, wrapped, max_leaves=8))
+def test_html_of_any_shape_keeps_its_tags(text):
+    own = kept(text, "html")
+    for model in MODELS:
+        found = translated(text, "html", model)
+        assert kept(found, "html") == own, (model, found)
+    order = [one[0] for one in KEPT["html"].finditer(text)]
+    assert [one[0] for one in KEPT["html"].finditer(translated(text, "html", "nothing"))] == order
+
+
+@GENEROUS
+@given(st.lists(LINES, min_size=1, max_size=5).map("\n\n".join))
+def test_markdown_of_any_shape_keeps_its_marks(text):
+    assert translated(text, "markdown", "nothing") == text
+    for model in MODELS:
+        found = translated(text, "markdown", model)
+        assert kept(found, "markdown") == kept(text, "markdown"), (model, found)
+        assert found.count("\n") == text.count("\n")
+
+
+@GENEROUS
+@given(st.text(alphabet="<>/!-&;\"'`*_[]()|\\~{}% \nab.#1é", max_size=80))
+def test_any_signs_come_back(text):
+    for format in KEPT:
+        found = translated(text, format, "nothing")
+        assert found == text
+
+
+def test_tags_stand_where_their_words_are():
+    text = "The <b>red ball</b> of <a href=u>Anna</a> is <i>here</i>."
+    document = Document(text, "html", "en")
+    assert document.sentences == ["The red ball of Anna is here."]
+    found = document.join(["Der rote Ball von Anna ist hier."])
+    want = "Der <b>rote Ball</b> von <a href=u>Anna</a> ist <i>hier</i>."
+    assert found.text == want and not found.notes
+
+
+def test_a_mark_keeps_its_share_of_the_words_between_equal_ones():
+    marks = [(4, OPEN), (9, CLOSE)]
+    assert place(marks, "one two x, five", "eins zwei x, fünf") == [5, 11]
+    assert place([(0, OPEN), (3, CLOSE)], "one", "") == [0, 0]
+
+
+def test_a_thing_that_the_translation_lost_is_placed_and_told():
+    document = Document("Hello {{name}}, you have %d files.", "text", "en")
+    assert document.sentences == ["Hello {{name}}, you have %d files.", "Hello , you have files."]
+    good = document.join(["Hallo {{name}}, Sie haben %d Dateien.", "no"])
+    assert good.text == "Hallo {{name}}, Sie haben %d Dateien." and not good.notes
+    lost = document.join(["Hallo, Sie haben %d Dateien.", "Hallo, Sie haben Dateien."])
+    assert sorted(re.findall(r"\{\{name\}\}|%d", lost.text)) == ["%d", "{{name}}"]
+    assert [note.split(" in ")[0] for note in lost.notes] == [
+        "placed by position: {{name}}",
+        "placed by position: %d",
+    ]
+    assert Document("A man.", "text", "en").join([None]) == ("A man.", ["not translated: A man."])
+
+
+def test_words_that_look_like_markup_are_escaped():
+    document = Document("<p>One &lt; two</p>", "html", "en")
+    assert document.join(["Eins < zwei & drei"]).text == "<p>Eins &lt; zwei &amp; drei</p>"
+    assert Document("One", "markdown", "en").join(["*Eins*"]).text == "\\*Eins\\*"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["sentencex", "plain rule"])
+def test_sentences_are_split_and_whole(known, monkeypatch):
+    if not known:
+        monkeypatch.setattr(sentences, "_sentencex", lambda: None)
+    text = "Dr. Smith, e.g. on Monday, paid 3.5 km. He said: Go! Did he? Yes, he did."
+    found = sentences.split(text, "en")
+    assert [one.strip() for one in found][1:] == ["He said: Go!", "Did he?", "Yes, he did."]
+    assert "".join(found) == text
+    long = "word " * 500 + "and, then " + "word " * 500
+    found = sentences.split(long, "en")
+    assert "".join(found) == long and max(len(one.split()) for one in found) <= sentences.MOST_WORDS
+    assert sentences.split("", "en") == []
+
+
+def test_drafts_of_a_text_are_its_sentences_by_their_order():
+    document = Document("One. New one. Two {{x}} things.", "text", "en")
+    found = document.drafts("Eins. Zwei {{x}} Dinge.")
+    assert found == ["Eins.", *["Zwei {{x}} Dinge."] * 3]
+
+
+def test_whole_texts_are_translated(tmp_path, capsys):
+    """From Python and from the command, with an earlier translation too."""
+    page = tmp_path / "page.html"
+    page.write_text("<p>A <b>dog</b> runs. Two men sit.</p>\n<code>A dog</code>\n")
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", "--format"]
+    assert paradec([*words, "html", str(page)]) == 0
+    found = capsys.readouterr().out
+    assert found == "<p>Ein <b>Hund</b> rennt. Zwei Männer sitzen.</p>\n<code>A dog</code>\n"
+    earlier = tmp_path / "earlier.html"
+    earlier.write_text(found)
+    assert paradec([*words, "html", str(page), "--drafts", str(earlier), "--audit"]) == 0
+    assert capsys.readouterr().out == found
+    model = fairseq_paradec.load(DEMO)
+    text = "- A dog runs.\n\n  - A man. {{x}}\n"
+    (one,) = model.texts([text], "markdown", decoding="greedy")
+    assert one.text.startswith("- Ein Hund rennt.\n\n  - Ein Mann") and "{{x}}" in one.text
+    assert paradec([*words, "text", "--text", "A dog runs.", "--text", "  Two men sit."]) == 0
+    assert capsys.readouterr().out == "Ein Hund rennt.\n  Zwei Männer sitzen.\n"
+
+
+def test_wrong_formats_are_named(tmp_path, capsys):
+    with pytest.raises(UsageError, match="--format: got 'rtf'; allowed: text, html, markdown"):
+        list(fairseq_paradec.load(DEMO).texts(["a"], "rtf"))
+    words = ["translate", "--model", str(DEMO), "--text", "a", "--format", "html"]
+    assert paradec([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "excludes --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "unit", [" ", "<a ", "`a ", "[a](", "*a ", "_", "{{ ", "a.", "- ", "&a", "-|"]
+)
+def test_long_texts_take_time_by_their_length(unit):
+    """A regular expression that looks back takes minutes here."""
+    text = unit * 5000 + "x"
+    begin = time.process_time()
+    for format in KEPT:
+        assert translated(text, format, "nothing") == text
+    assert time.process_time() - begin < 10
