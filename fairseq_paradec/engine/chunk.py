@@ -125,9 +125,10 @@ class ChunkScorer:
         """Write the native weights of the engine's dtype to a file; see ``packing.offer``.
 
         Raises:
-            NativeUnavailable: there is no library.
-            ValueError: the model has no native form; the message says why.
+            ValueError: its passes are torch's.
         """
+        if self.packed is None:
+            raise ValueError("its passes are torch's; the log says why")
         form = self.engine.dtype or "fp32"
         save_packed(self.given, form, lambda: self._gather("plain"), path)
 

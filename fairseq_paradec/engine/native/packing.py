@@ -22,7 +22,6 @@ from .passes import NativeWeights, native_encode
 from .shelf import Shelf, open_shelf
 from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
 
-
 log = logging.getLogger(__name__)
 
 
@@ -82,17 +81,10 @@ def offer(model: Any, form: str, path: Path) -> None:
 
 
 def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], path: Path) -> None:
-    """Write a model's packed weights to a file; see ``packed``.
-
-    Raises:
-        NativeUnavailable: there is no library.
-        ValueError: the model has no native form.
-    """
-    reason = _why_not(model)
+    """Write the weights of a model, which ``packed`` packs, to a file."""
     shelf = Shelf(form, FORMS[form])
-    found = reason or _pack_all(model, form, gather(), shelf)
-    if isinstance(found, str):
-        raise ValueError(found)
+    found = _pack_all(model, form, gather(), shelf)
+    assert isinstance(found, Packed)
     shelf.save(path)
 
 
@@ -153,9 +145,7 @@ def _why_not(model: Any) -> str | None:
     return None
 
 
-def _pack(
-    plain: DecoderWeights, projection: Any, form: str, shelf: Shelf | None
-) -> NativeWeights:
+def _pack(plain: DecoderWeights, projection: Any, form: str, shelf: Shelf | None) -> NativeWeights:
     """Pack a decoder."""
     stack = NativeStack(
         plain.layers,

@@ -7,6 +7,8 @@ import json
 import mmap
 from pathlib import Path
 
+import numpy as np
+
 from ...files import replacing
 from .library import library
 
@@ -40,7 +42,7 @@ class Shelf:
         self._next, self._place = 0, start
         self._first = 0
         if content is not None:
-            self._first = ctypes.addressof(ctypes.c_char.from_buffer(content))
+            self._first = np.frombuffer(content, np.uint8).ctypes.data
 
     @property
     def reads(self) -> bool:
@@ -98,8 +100,7 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
         with open(path, "rb") as file:
             line = file.readline(1 << 20)
             head = json.loads(line)
-            # Private pages are shared until they are written to, and nobody writes.
-            content = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         return f"it cannot be read ({error})"
     if not isinstance(head, dict) or head.get("name") != NAME or head.get("format") != FORMAT:

@@ -231,9 +231,7 @@ class NativeStack:
             library().paradec_stack_map_at(*where, self.shelf.place(*weight.shape), *shape)
             return
         weight, bias = _plain(weight), _plain(bias)
-        check(
-            library().paradec_stack_map(*where, weight.data_ptr(), bias.data_ptr(), *shape)
-        )
+        check(library().paradec_stack_map(*where, weight.data_ptr(), bias.data_ptr(), *shape))
         if self.shelf is not None:
             room = self.shelf.room(*weight.shape)
             library().paradec_stack_map_write(*where, room)
