@@ -50,7 +50,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 3;
+constexpr int32_t VERSION = 4;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -95,6 +95,9 @@ API const char* paradec_layout() {
     static const std::string text = layout();
     return text.c_str();
 }
+
+// Whether this process may use the instruction set that the library is built for.
+API int paradec_allowed() { return tiles_allowed(); }
 
 API int paradec_lanes() { return LANES; }
 
