@@ -33,6 +33,7 @@ class Pass(TypedDict, total=False):
     num_accepted: int
     num_committed: int
     num_nodes: int
+    tree: list[list[Any]]
     given: bool
     positions: list[int]
     directions: list[str] | None
@@ -122,6 +123,9 @@ class PassRecord:
         directions: with ``positions``, for a trace: the direction that wrote each of them.
         num_nodes: the number of nodes of a draft tree; the other numbers are of one path. None: the
             draft is no tree.
+        tree: of a beam, if a trace is kept, the nodes that the pass read: token, the number of the
+            node before (in the order of reading, over all passes; -1: none), and whether a live
+            hypothesis of the search had it.
         given: whether the draft is from an earlier output (``--drafts``).
     """
 
@@ -133,6 +137,7 @@ class PassRecord:
     positions: list[int] | None = None
     directions: list[str] | None = None
     num_nodes: int | None = None
+    tree: list[tuple[int, int, bool]] | None = None
     given: bool = False
 
     def note_given(self) -> None:
@@ -150,6 +155,8 @@ class PassRecord:
         }
         if self.num_nodes is not None:
             entry["num_nodes"] = self.num_nodes
+        if self.tree is not None:
+            entry["tree"] = [[word(token), parent, kept] for token, parent, kept in self.tree]
         if self.given:
             entry["given"] = True
         if self.positions is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from reference import beam_drafts as paper
-from reference.greedy import Rules
+from reference.greedy import Rules, rules_for
 from support import assisted
 from support.beam_drafts import assert_same, decoder, fairseqs, twin
 from support.builders import DEMO, Limits, batch, built, source_rows
@@ -18,6 +18,7 @@ from support.multiword import PREFIXES
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis import beam_plot
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.measure import specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
@@ -288,3 +289,41 @@ def test_what_a_benchmark_calls_a_drafted_beam() -> None:
         assert (
             FairseqSystem(specs.read(command), models, str(DEMO / "model.pt"), {}).promise == BEAM
         )
+
+
+@pytest.mark.parametrize("kind", ["itself", "other"])
+def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> None:
+    """Each live hypothesis of the twin's search is a kept node, and no other node is."""
+    path, limits = tmp_path / "trace.jsonl", Limits(max_len_b=11)
+    flags = {"trace_file": str(path), "block_size": 3}
+    found, task, model = decoder("default", kind, torch.float64, 3, limits, **flags)
+    task.inference_step(found, [model], sample := batch(task, RAGGED, seed=2))
+    words = task.target_dictionary
+    for source, (_, record) in zip(source_rows(sample), read(str(path)), strict=True):
+        nodes = beam_plot.read_tree(record, "here")
+        assert [one.number for one in nodes] == [
+            number for number, one in enumerate(record["trace"], 1) for _ in one["tree"]
+        ]
+        texts: list[tuple[int, ...]] = []
+        for one in nodes:
+            before = () if one.parent < 0 else (*texts[one.parent], words.index(one.word))
+            texts.append(before)
+        assert len(set(texts)) == len(texts)
+        rules = rules_for(words, [model], len(source), **limits.reference())
+        search, lived = paper.Search(rules, 3), set()
+        while not search.ends:
+            lived |= {one.tokens for one in search.live}
+            search.advance(paper.asker([model], source, rules))
+        kept = {text for text, one in zip(texts, nodes, strict=True) if one.kept}
+        assert kept == lived
+        assert kind == "other" or len(kept) == len(nodes)
+        best = beam_plot.best_path(nodes, record["output"])
+        assert len(best) == len(record["output"])
+        where = beam_plot.places(nodes, best)
+        assert len(set(where)) == len(where) and {where[n][1] for n in best} == {0}
+    assert paradec(["trace", str(path), "--tree", str(tmp_path / "tree.svg")]) == 0
+    assert (tmp_path / "tree.svg").read_text(encoding="utf-8").count("<path") > len(nodes)
+    greedy = tmp_path / "greedy.jsonl"
+    plain = argparse.Namespace(**limits.flags(), decoding="greedy", trace_file=str(greedy))
+    task.inference_step(task.build_generator([model], plain), [model], sample)
+    assert paradec(["trace", str(greedy), "--tree", str(tmp_path / "no.svg")]) == 2

@@ -1,6 +1,9 @@
 """What `paradec --version` says."""
 
+import re
+
 import pytest
+from support.commands import ROOT
 
 import fairseq_paradec
 from fairseq_paradec.cli import version
@@ -22,3 +25,17 @@ def test_version_says_why_there_is_no_library(monkeypatch: pytest.MonkeyPatch):
     reason = library.NativeUnavailable("no C++ compiler (c++, g++)")
     monkeypatch.setattr(library, "_load", lambda: reason)
     assert version.lines()[1] == f"engine: torch; the native one is unavailable: {reason}"
+
+
+def test_metadata_agree_on_version_and_pythons():
+    setup, makefile = (ROOT / "setup.py").read_text("utf-8"), (ROOT / "Makefile").read_text("utf-8")
+    assert f"\nversion: {fairseq_paradec.__version__}\n" in (ROOT / "CITATION.cff").read_text(
+        "utf-8"
+    )
+    assert f"\n## {fairseq_paradec.__version__} " in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    pythons = re.findall(r"Python :: (3\.\d+)", setup)
+    assert pythons == re.findall(r'"(3\.\d+)"', makefile.split("if version not in", 1)[1])[:2]
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    assert f"python: {pythons}".replace("'", '"') in workflow
+    installation = (ROOT / "docs" / "fairseq.md").read_text("utf-8")
+    assert pythons == re.findall(r"^\| (3\.\d+) \| yes \|", installation, re.MULTILINE)

@@ -58,11 +58,13 @@ class Nodes:
         parents: of each node, a smaller number; -1 of node 0.
         depths: of each node; its token is the output's token of this number.
         known: the words behind each node that the model has read.
+        lived: the nodes that a live hypothesis of the search had.
     """
 
     def __init__(self, start: int) -> None:
         self.tokens, self.parents, self.depths = [start], [-1], [0]
         self.known: dict[int, Words] = {}
+        self.lived = {0}
         self._children: dict[tuple[int, int], int] = {}
 
     def child(self, parent: int, token: int) -> int:
@@ -227,12 +229,14 @@ class Round(NamedTuple):
         depth: how many steps were drafted.
         steps: how many steps were taken, at least 1.
         nodes: how many nodes the pass read.
+        tree: these nodes; see ``PassRecord``. None: not kept.
     """
 
     start: int
     depth: int
     steps: int
     nodes: int
+    tree: list[tuple[int, int, bool]] | None = None
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,8 @@ class DraftedBeamSearch:
         """
         finished: list[list[Written]] = [[] for _ in rows]
         rounds: list[list[Round]] = [[] for _ in rows]
-        beams = [Beam(row, Nodes(self.rules.start), [0], [0.0]) for row in rows]
+        read: list[list[list[int]]] = [[] for _ in rows]
+        beams = all_beams = [Beam(row, Nodes(self.rules.start), [0], [0.0]) for row in rows]
         while beams:
             # 1. Draft: the nodes of each sentence that the model has not read.
             drafts = [replace(beam) for beam in beams]
@@ -285,6 +290,7 @@ class DraftedBeamSearch:
             for beam, draft, new, start in zip(beams, drafts, nodes, starts, strict=True):
                 found = Round(start, draft.written - start, beam.written - start, len(new))
                 rounds[beam.row.index].append(found)
+                read[beam.row.index].append(new)
             # 4. What no live hypothesis needs leaves the cache; finished sentences leave the batch.
             needed = [beam.needed for beam in beams]
             for reader in (self.verifier,) if self.joined else (self.verifier, self.drafter):
@@ -295,6 +301,10 @@ class DraftedBeamSearch:
                 if beams:
                     self.verifier.drop(stay)
                     self.drafter.drop(stay)
+        for beam in all_beams:
+            trees = _trees(beam.tree, read[beam.row.index])
+            both = zip(rounds[beam.row.index], trees, strict=True)
+            rounds[beam.row.index] = [one._replace(tree=tree) for one, tree in both]
         return finished, rounds
 
     def _draft(self, beams: Sequence[Beam]) -> list[list[int]]:
@@ -333,6 +343,7 @@ class DraftedBeamSearch:
         while active := [beam for beam in beams if not beam.ends and beam.read]:
             ended = self._step(active, [beam.tree.known for beam in active])
             for beam, ends in zip(active, ended, strict=True):
+                beam.tree.lived.update(beam.nodes)
                 hypos = [beam.tree.written(*end, self.rules.eos) for end in ends]
                 done = finished[beam.row.index]
                 done += sorted(hypos, key=self.rank, reverse=True)[: self.beam_size - len(done)]
@@ -381,3 +392,15 @@ class DraftedBeamSearch:
             full = beam.num_finished == self.beam_size
             beam.ends = full or beam.written > beam.row.limit or not beam.nodes
         return found
+
+
+def _trees(tree: Nodes, read: Sequence[Sequence[int]]) -> list[list[tuple[int, int, bool]]]:
+    """Return the nodes that each pass read; see ``PassRecord``."""
+    number = {-1: -1}
+    for nodes in read:
+        for node in sorted(nodes):
+            number[node] = len(number) - 1
+    return [
+        [(tree.tokens[n], number[tree.parents[n]], n in tree.lived) for n in sorted(nodes)]
+        for nodes in read
+    ]

@@ -70,7 +70,9 @@ class BeamAssistedDecoder(AssistedDecoder):
             found, rounds = scorer.search_drafts(
                 drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
             )
-            return list(map(hypotheses_of, found)), [[Round(*one) for one in r] for r in rounds]
+            return list(map(hypotheses_of, found)), [
+                [Round(a, b, c, d) for a, b, c, d in each] for each in rounds
+            ]
 
         def best(hidden: Any, at: Positions) -> Best:
             return self.scorer.best(hidden, at, count)
@@ -109,12 +111,13 @@ def _records(rounds: Sequence[Round], best: Written, eos: int, traced: bool) -> 
             the tree are not among them.
     """
     words, records = [*best.words, eos], []
-    for start, depth, steps, nodes in rounds:
+    for start, depth, steps, nodes, tree in rounds:
         begin, end = min(start, len(words)), min(start + steps, len(words))
         kept = max(0, end - begin - 1)
         record = PassRecord(begin, depth, kept, end - begin, num_nodes=nodes)
         records.append(record)
         if traced:
+            record.tree = tree
             here, drafted = slice(begin, end), slice(begin, begin + kept)
             scores, others = best.word_scores, best.runners_up[here]
             possible = [math.isfinite(score) for _, score in others]

@@ -11,6 +11,14 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
+#ifdef __GLIBCXX__
+// What a copied vector calls, if it is too long. GCC 11 and later take it from libstdc++, which has it
+// since then: with one of its own the library runs beside older ones, as manylinux_2_28 promises.
+namespace std {
+[[noreturn]] void __throw_bad_array_new_length() { throw bad_alloc(); }
+}  // namespace std
+#endif
+
 namespace {
 
 thread_local Workspace work;
@@ -42,7 +50,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 3;
+constexpr int32_t VERSION = 4;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -87,6 +95,9 @@ API const char* paradec_layout() {
     static const std::string text = layout();
     return text.c_str();
 }
+
+// Whether this process may use the instruction set that the library is built for.
+API int paradec_allowed() { return tiles_allowed(); }
 
 API int paradec_lanes() { return LANES; }
 

@@ -37,6 +37,7 @@ TRACES: dict[str, tuple[str, ...]] = {
     "gad_pp": ("model.pt", "--decoding", "gad_pp", *EXACTLY, f"{DATA}/drafter.pt"),
     "blockwise": ("model.pt", "--decoding", "blockwise", *EXACTLY, f"{DATA}/heads.pt"),
     "ibdecoder_sa": ("ibdecoder_sa.pt", "--beam", "1"),
+    "beam": ("model.pt", "--decoding", "assisted", "--beam", "4", *EXACTLY, f"{DATA}/assistant.pt"),
 }
 #: The sentences in the pictures; their drafts are compared, too.
 GRAPHS, RACE = (33, 74), 25
@@ -102,6 +103,15 @@ PICTURES = [
         "model's own tokens from accepted drafts.",
         ("trace", *(f"{name}{TRACE}" for name in RACERS), "--sentence", str(RACE)),
         "--picture",
+    ),
+    Picture(
+        "beam",
+        "The tree of a drafted beam",
+        "Beam search with four hypotheses whose next steps a small model drafts. All hypotheses "
+        "are paths of one tree; the number is the pass in which the model read a token. Grey "
+        "tokens were drafted in vain: no hypothesis of the search had them.",
+        ("trace", f"beam{TRACE}", "--sentence", str(RACE)),
+        "--tree",
     ),
     Picture(
         "acceptance",

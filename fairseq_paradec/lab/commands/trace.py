@@ -228,6 +228,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("file", metavar="FILE", nargs="+", help=f"{written_by(TRACE)}; or several, side by side")
     add("--html", metavar="PAGE", help="also write a page that needs no other file")
     add("--picture", metavar="OUT", help="also draw the first sentence, .png or .svg")
+    add("--tree", metavar="OUT", help="draw the first sentence's tree, of a drafted beam's trace")
     add(
         "--image-size",
         type=image_size,
@@ -261,6 +262,7 @@ def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     files = short_names(args.file)
     picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
+    tree = None if args.tree is None else pages.check_picture("--tree", args.tree)
     if args.image_size is not None and picture is None:
         given = str(args.image_size).replace("×", "x")
         raise needs("--image-size", given, "--picture")
@@ -275,6 +277,8 @@ def run(args: argparse.Namespace) -> int:
         for number, group in enumerate(groups(args.file, args.sentence, args.limit)):
             if number == 0 and picture is not None:
                 _draw(group, picture, files, args.image_size)
+            if number == 0 and tree is not None:
+                _draw_tree(group[0], tree)
             text = group_text(group, files, lambda one: _text(one, args.steps, color, width))
             if not show(opening + text) and html is None:
                 break
@@ -344,3 +348,14 @@ def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size |
         trace_plot.draw(found, path, names)
     else:
         raster_plot.draw(found, size, path, names)
+
+
+def _draw_tree(entry: Entry, path: Path) -> None:
+    """Draw the tree of a sentence that a drafted beam decoded."""
+    from ..analysis import beam_plot, fonts  # matplotlib takes a second to load
+
+    nodes = beam_plot.read_tree(entry.record, entry.sentence.name)
+    missing = fonts.choose(beam_plot.texts(entry.record, nodes)).missing
+    if missing:
+        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    beam_plot.draw(entry.record, nodes, path)
