@@ -345,7 +345,7 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "device": (["--device", "cpu"], "cpu"),
 }
 #: Flags of corpora: without --out they are refused, and test_corpus.py has them with it.
-OF_CORPORA = {"column": "text", "cluster": "local", "processes": "2"}
+OF_CORPORA = {"column": "text", "cluster": "local", "give_up": "9.0", "processes": "2"}
 
 
 def test_flags_of_translate_arrive_or_are_refused(

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "translate --model {demo} --text a --column words",
         "translate --model {demo} --text a --processes 2",
         "translate --model {demo} --text a --cluster local",
+        "translate --model {demo} --text a --give-up 9",
         "translate --model {demo} --text a --device gpu",
         "translate --model {demo} --text a --threads 0",
         "translate --model {demo} --text a --batch-size x",
