@@ -135,7 +135,7 @@ MUTANTS = [
     m("given", GIVEN, "[at + n for at, n in zip(", "[at for at, n in zip("),
     m("given", GIVEN, "verdict._replace(own=self.own)", "verdict"),
     m("given", GIVEN, "self.places = [self.places[b] for b in stay]", "pass"),
-    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own"),
+    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own", "test_given.py"),
     m(
         "given",
         SELF_DRAFT,
