@@ -61,6 +61,7 @@ TEXT = "test_documents.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
+DEPTH, DEEP = "decoding/depth.py", ("test_beam_depth.py",)
 
 MUTANTS = [
     # corpora in parts
@@ -134,7 +135,7 @@ MUTANTS = [
     m("given", GIVEN, "[at + n for at, n in zip(", "[at for at, n in zip("),
     m("given", GIVEN, "verdict._replace(own=self.own)", "verdict"),
     m("given", GIVEN, "self.places = [self.places[b] for b in stay]", "pass"),
-    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own"),
+    m("given", LOOP, "[n if own else 0 for n, own", "[n for n, own", "test_given.py"),
     m(
         "given",
         SELF_DRAFT,
@@ -659,6 +660,9 @@ MUTANTS = [
         "test_reports.py",
     ),
     # beams with drafts
+    m("beams", DEPTH, "each[best] <= MAX_RATIO * each[0]", "True", *DEEP),
+    m("beams", DEPTH, "drafted += min(steps, depth)", "drafted += depth", *DEEP),
+    m("beams", DEPTH, "share * (d + 1)", "share * d", *DEEP),
     m(
         "beams",
         DRAFTS,

@@ -167,6 +167,29 @@ def test_a_cluster_reads_as_it_works_and_names_what_fails(two_nodes, tmp_path, m
 
 
 @pytest.mark.slow
+def test_a_cluster_without_machines_is_given_up_and_finished_parts_are_kept(tmp_path):
+    """Its head lives, and has no cores."""
+    small = {"include_dashboard": False, "object_store_memory": 10**8}
+    head = {"num_cpus": 0, **small}
+    nodes = pytest.importorskip("ray.cluster_utils").Cluster(True, head_node_args=head)
+    try:
+        last = nodes.add_node(num_cpus=1, **small)
+        text, out = tmp_path / "text", tmp_path / "out"
+        text.write_text("\n".join(TEXT * 50))
+        more = ("--cluster", nodes.address, "--give-up", 5)
+        run = [sys.executable, "-m", "fairseq_paradec", *command(out, text, *more, size=200)]
+        driver = subprocess.Popen(run, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: len([*out.glob("parts/0*.jsonl")]) >= 2, driver)
+        nodes.remove_node(last, allow_graceful=False)
+        _, said = driver.communicate(timeout=120)
+    finally:
+        nodes.shutdown()
+    assert driver.returncode == 2 and "no machine with 1 CPU was there for 5 s" in said, said
+    assert 2 <= len(made(out)) < 25 and not (out / "report.json").exists()
+    assert "Traceback" not in said and "leaked" not in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["ray", "processes"])
 def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, request):
     text, out, single = tmp_path / "text", tmp_path / "out", tmp_path / "single"
@@ -186,6 +209,7 @@ def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, reque
                 nodes.remove_node(nodes.second, allow_graceful=False)
     driver.send_signal(signal.SIGTERM if nodes else signal.SIGKILL)
     _, said = driver.communicate()
+    assert "leaked" not in said and "Traceback" not in said
     assert driver.returncode == (143 if nodes else -signal.SIGKILL), said
     assert ("finished parts are kept" in said) == bool(nodes)
     assert 9 <= len(before := made(out)) < 25

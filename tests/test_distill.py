@@ -5,8 +5,10 @@ in two pieces (train, train1).
 """
 
 import json
+import os
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from fairseq.data import Dictionary, data_utils, indexed_dataset
 from support.commands import DEMO, fairseq, lines_of, succeed
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.training.distill.merge import loops
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.training.distill import plan
+from fairseq_paradec.training.distill.merge import REPORT, loops
 
 TEACHER = DEMO / "model.pt"
 EMPTY, TOO_LONG, SENTENCES = 3, 7, 72
@@ -143,3 +147,38 @@ def test_another_setting_or_teacher_is_refused_by_name(data, whole, tmp_path, ca
     ):
         assert distill(data, dest, *options) == 2
         assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("other", ["teacher", "data"])
+def test_a_worker_with_another_teacher_or_other_data_is_refused(data, whole, tmp_path, other):
+    """On a cluster a path may hold another file on each machine."""
+    settings = json.loads((whole / "parts" / "settings.json").read_text())
+    here = shutil.copytree(data, tmp_path / "data")
+    path = tmp_path / "teacher.pt"
+    shutil.copy(TEACHER if other == "data" else DEMO / "ibdecoder.pt", path)
+    said = "--path: got .*teacher.pt'; allowed: the same teacher on all machines"
+    if other == "data":
+        said = "DATA: got .*train.en-de.en.bin'; allowed: the same data on all machines"
+        shutil.copy(here / "valid.en-de.en.bin", here / "train.en-de.en.bin")
+    with pytest.raises(UsageError, match=said):
+        plan.teacher(here, str(path), settings, "cpu")
+    assert plan.teacher(data, str(TEACHER), settings, "cpu")
+
+
+def test_what_the_report_speaks_of_is_on_the_disk_before_it(data, whole, tmp_path, monkeypatch):
+    dest = tmp_path / "dest"
+    shutil.copytree(whole / "parts", dest / "parts")
+    synced, opened = [], os.open
+
+    def open_named(path, *more, **others):
+        synced.append(Path(path))
+        return opened(path, *more, **others)
+
+    monkeypatch.setattr(os, "open", open_named)
+    assert distill(data, dest) == 0
+    names = [path.name for path in synced]
+    for path in whole.rglob("*"):
+        if path.is_file() and path.parent.name != "parts" and path.name not in (".lock", REPORT):
+            assert path.name in names, path
+    assert synced.index(dest) < names.index("dest", names.index("dest") + 1)  # the report's
+    assert {dest / "text", dest / "raw"} <= {*synced}

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from types import SimpleNamespace
 
 import pytest
 from reference.greedy import stock_greedy
@@ -11,7 +12,10 @@ from support.exact import watched
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.assistant import AssistantDrafter
+from fairseq_paradec.decoding.drafting import BlockSizes
 from fairseq_paradec.decoding.given import taken_up
+from fairseq_paradec.decoding.loop import Verdict
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.methods.base import refuse_drafts
@@ -64,6 +68,17 @@ def test_the_other_drafter_is_not_asked_where_every_row_has_a_draft():
     generator.make_drafter = watch
     task.inference_step(generator, [model], sample)
     assert not asked
+
+
+def test_a_drafter_keeps_no_drafts_of_its_own_where_an_earlier_output_was_drafted():
+    kept = []
+    scorer = SimpleNamespace(cache=SimpleNamespace(lengths=[5, 5]), keep=kept.append)
+    drafter = AssistantDrafter(scorer, None, None, BlockSizes(9, 2, adaptive=True), 0.0)
+    drafter.read = [2, 2]
+    drafter.observe(Verdict([], [2, 2], [3, 3], None, own=[True, False]))
+    assert kept == [[4, 2]] and drafter.sizes.sizes == [4, 9]
+    drafter.observe(Verdict([], [2, 2], [3, 3], None, own=[False, False]))
+    assert len(kept) == 1  # it was not asked, and has cached nothing
 
 
 def test_the_models_first_token_precedes_a_draft():

@@ -24,6 +24,7 @@ from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.encoder import lean_encoder
 from fairseq_paradec.engine.native import library as native
 from fairseq_paradec.engine.native import packing
+from fairseq_paradec.engine.native import stack as native_stack
 from fairseq_paradec.engine.native.stack import NativeMap
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
@@ -34,6 +35,8 @@ from fairseq_paradec.token_rules import TokenRules
 ENGINES = ("torch", "native")
 NATIVE = Engine(kind="native")
 ISAS = [name for name, _, _ in native.TARGETS]
+#: Matrix tiles by plain loops, which this CPU may have, too: the same code around them.
+EMULATED = "emulated-tiles", (*native.WIDE, *native.DOTS, "-DPARADEC_EMULATED_TILES")
 #: Variants whose embeddings or outputs are projected: torch's.
 OTHERS = ("output_dim", "adaptive_output_dim", "quant_noise")
 
@@ -373,12 +376,17 @@ def test_a_model_in_training_is_torchs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ISAS)
-def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("isa", [*ISAS, EMULATED[0]])
+def test_every_instruction_set_computes_the_same(
+    isa: str, monkeypatch: Any, tmp_path: Path
+) -> None:
     chosen = [one for one in native.usable() if one[0] == isa]
+    if isa == EMULATED[0] and "avx512-bf16-vnni" in dict(native.usable()):
+        chosen = [EMULATED]
     if not chosen:
         pytest.skip("this CPU has no such instructions")
     monkeypatch.setattr(native, "usable", lambda: chosen)
+    monkeypatch.setattr(native, "_cache", lambda: tmp_path)
     native._load.cache_clear()
     try:
         for form in ("fp32", "bf16", "int8"):
@@ -391,21 +399,108 @@ def test_every_instruction_set_computes_the_same(isa: str, monkeypatch: Any) -> 
         native._load.cache_clear()
 
 
+def product_of(library: Any, form: str, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A product by a library that is not the chosen one."""
+    bias, out = torch.randn(len(weight)), torch.empty(len(x), len(weight))
+    address = library.paradec_map_new(
+        weight.data_ptr(), bias.data_ptr(), *weight.shape, native_stack.FORMS[form]
+    )
+    given = x.data_ptr(), x.stride(0), len(x), out.data_ptr(), out.stride(0)
+    assert library.paradec_map(address, *given, 0, 2) == 0
+    library.paradec_map_free(address)
+    return out - bias
+
+
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A library that takes tiles: the CPU's own, or emulated ones."""
+    if "avx512-bf16-vnni" not in dict(native.usable()):
+        pytest.skip("no AVX-512 for what is around the tiles")
+    own = [one for one in native.usable() if one[0] == "avx512-amx"]
+    return native._open(native.build(*(own or [EMULATED])[0], tmp_path_factory.mktemp("tiles")))
+
+
+def test_sums_of_tiles_are_those_of_dot_products(tiles: Any, tmp_path: Path) -> None:
+    """In int8 to the last bit, on both sides of the number of rows where tiles begin."""
+    (plain,) = [one for one in native.usable() if one[0] == "avx512-bf16-vnni"]
+    other = native._open(native.build(*plain, tmp_path))
+    for rows, outputs, inputs in (
+        (1, 33, 7),
+        (3, 70, 64),
+        (4, 32, 65),
+        (19, 96, 130),
+        (64, 40, 256),
+    ):
+        torch.manual_seed(rows)
+        weight, x = torch.randn(outputs, inputs), torch.randn(rows, inputs)
+        found = []
+        for one in (tiles, other):
+            torch.manual_seed(rows)
+            found.append(product_of(one, "int8", weight, x))
+        assert torch.equal(*found)
+
+
+def test_a_row_of_tiles_does_not_depend_on_the_others(tiles: Any) -> None:
+    """In bf16 and int8, among 1 to 67 rows; a NaN stays in its row."""
+    weight, x = torch.randn(70, 130), torch.randn(67, 130)
+    for form in ("bf16", "int8"):
+        torch.manual_seed(1)
+        alone = torch.cat([seeded(tiles, form, weight, x[i : i + 1]) for i in range(len(x))])
+        for rows in (2, 3, 4, 15, 16, 17, 32, 33, 67):
+            assert torch.equal(seeded(tiles, form, weight, x[:rows]), alone[:rows])
+        odd = x.clone()
+        odd[5] = torch.nan
+        found = seeded(tiles, form, weight, odd)
+        assert bool(found[5].isnan().all())
+        assert torch.equal(found[6:], alone[6:]) and torch.equal(found[:5], alone[:5])
+
+
+def seeded(library: Any, form: str, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A product with the same bias each time."""
+    torch.manual_seed(1)
+    return product_of(library, form, weight, x)
+
+
+def test_a_kernel_that_refuses_tiles_gets_the_next_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Here the CPU has none, so its kernel has none to grant."""
+    if "avx512-bf16-vnni" not in dict(native.usable()):
+        pytest.skip("no AVX-512")
+    if "avx512-amx" in dict(native.usable()):
+        pytest.skip("this CPU has tiles")
+    amx = [(name, flags) for name, flags, _ in native.TARGETS if name == "avx512-amx"]
+    best = native.usable()
+    with pytest.raises(OSError, match="kernel does not let this process use matrix tiles"):
+        native._open(native.build(*amx[0], tmp_path))
+    monkeypatch.setattr(native, "usable", lambda: [*amx, *best])
+    monkeypatch.setattr(native, "_cache", lambda: tmp_path)
+    native._load.cache_clear()
+    try:
+        assert Path(native.library()._name).name.startswith(best[0][0])
+    finally:
+        native._load.cache_clear()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(ISAS)), ids=ISAS)
-def test_sanitizers_find_nothing(number: int, tmp_path: Path) -> None:
-    """Odd sizes, all forms, under the address and undefined-behaviour sanitizers."""
-    if number < ISAS.index(native.usable()[0][0]):
+@pytest.mark.parametrize("driver", ["native_driver", "products_driver"])
+@pytest.mark.parametrize("isa", [*ISAS, EMULATED[0]])
+def test_sanitizers_find_nothing(isa: str, driver: str, tmp_path: Path) -> None:
+    """Odd sizes, all forms, and a million products beside float64."""
+    known = dict(native.usable())
+    if isa == EMULATED[0] and "avx512-bf16-vnni" in known:
+        known[isa] = EMULATED[1]
+    if isa not in known:
         pytest.skip("this CPU has no such instructions")
-    flags = native.TARGETS[number][1]
     program = tmp_path / "driver"
     checks = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     headers = ROOT / "fairseq_paradec" / "engine" / "csrc"
-    sources = [f"-I{headers}", ROOT / "tests/support/native_driver.cpp"]
-    command = ["c++", *checks, *flags, "-std=c++17", "-fopenmp", *sources, "-o", program]
+    sources = [f"-I{headers}", ROOT / f"tests/support/{driver}.cpp"]
+    command = ["c++", *checks, *known[isa], "-std=c++17", "-fopenmp", *sources, "-o", program]
     subprocess.run(command, check=True)
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 0 and "finite scores" in done.stdout, done.stderr
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    said = {"native_driver": "finite scores", "products_driver": "products, errors at most"}
+    assert done.returncode == 0 and said[driver] in done.stdout, done.stdout + done.stderr
 
 
 #: Debian's g++-aarch64-linux-gnu and qemu-user.

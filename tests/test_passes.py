@@ -1,5 +1,6 @@
 """``paradec-passes``: what a pass reads and computes is counted right, and what comes of it."""
 
+import argparse
 import copy
 import json
 
@@ -9,6 +10,7 @@ from support.builders import batch, task_for, tiny_model
 from support.commands import DEMO, ROOT
 from support.tables import run
 
+from fairseq_paradec.cli.arguments import declare_sized_model
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
@@ -16,6 +18,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import pass_costs
 from fairseq_paradec.lab.measure import documents
 from fairseq_paradec.lab.measure.passes import estimate
+from fairseq_paradec.lab.measure.passes.models import SIZES, SizedModel, check_model
 from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
 from fairseq_paradec.lab.measure.specs import read
 
@@ -342,6 +345,17 @@ def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
     assert paradec(["passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
     printed = capsys.readouterr().out
     assert "vocabulary 7944" in printed and f"| {measured}" in printed
+
+
+def test_a_size_has_its_vocabulary_and_its_name_is_a_choice():
+    for size in SIZES:
+        model = SizedModel(None, None, size, None, None, ["native"])
+        check_model(model)
+        assert model.num_words == (256206 if size == "nllb-600m" else 7944)
+    parser = argparse.ArgumentParser()
+    declare_sized_model(parser, "native")
+    (given,) = [one for one in parser._actions if one.dest == "arch_size"]
+    assert set(given.choices) == set(SIZES)
 
 
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):

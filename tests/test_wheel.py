@@ -35,6 +35,10 @@ atexit.register(lambda: print("plugin:", sys.modules["fairseq_paradec"].__file__
 """
 
 
+#: What fairseq asks for and `make setup` removes again.
+REMOVED = {"torchaudio"}
+
+
 def run(*command, cwd=None, env=None):
     words, env = [*map(str, command)], commands.environment(env)
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
@@ -122,6 +126,8 @@ def required(given: Distribution) -> dict[str, Distribution]:
             if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 continue
             name = canonicalize_name(requirement.name)
+            if name in REMOVED:
+                continue
             if name not in found or requirement.extras:
                 found[name] = distribution(name)
                 left.append((found[name], frozenset(requirement.extras)))

@@ -73,10 +73,14 @@ def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
     add("--path", help="checkpoint of a Transformer")
     add(
         "--arch-size",
-        choices=("tiny", "small", "base"),
+        choices=("tiny", "small", "base", "big", "nllb-600m"),
         help="instead of --path: random weights of this size",
     )
-    add("--vocabulary", type=whole_number, default=7944, help="with --arch-size (default: 7944)")
+    add(
+        "--vocabulary",
+        type=whole_number,
+        help="with --arch-size (default: 7944; of nllb-600m 256206)",
+    )
     add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
     add(
         "--engines",

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ..translator.corpus.cluster import Actors
+from ..errors import needs
+from ..translator.corpus.cluster import GIVEN_UP, Actors
 from ..translator.corpus.crews import Load, Processes, Work, alone, distribute
 from ..translator.corpus.parts import Crew
 from . import arguments
@@ -25,6 +26,13 @@ def declare(parser: argparse._ActionsContainer) -> None:
         metavar="ADDRESS",
         help="local: this machine, without Ray; HOST:PORT, or auto: that Ray cluster, with the "
         "package and the same paths on its machines (default: local)",
+    )
+    parser.add_argument(
+        "--give-up",
+        type=arguments.positive,
+        metavar="SECONDS",
+        help="end when a cluster has had no machine for a worker for so long; finished parts are "
+        f"kept (default: {GIVEN_UP})",
     )
     parser.add_argument(
         "--processes",
@@ -48,7 +56,10 @@ def crew(args: argparse.Namespace, load: Load) -> Crew:
     threads, cuda = args.threads or 1, args.device == "cuda"
     load = partial(_load, load, threads)
     if args.cluster not in (None, "local"):
-        return distribute(Actors(args.cluster, load, args.processes, threads, int(cuda)))
+        give_up = args.give_up or GIVEN_UP
+        return distribute(Actors(args.cluster, load, args.processes, threads, int(cuda), give_up))
+    if args.give_up is not None:
+        raise needs("--give-up", args.give_up, "--cluster with a Ray cluster")
     if args.processes in (None, 1):
         return alone(load)
     # Of processes of their own; threads that spin while they wait slow each other down.

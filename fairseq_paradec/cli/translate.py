@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         raise excludes("--format", args.format, "--out")
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
-    for name in ("column", "cluster", "processes"):
+    for name in ("column", "cluster", "give_up", "processes"):
         if getattr(args, name) is not None:
             raise needs(flag(name), getattr(args, name), "--out")
     args.files = [*map(Path, args.files)]

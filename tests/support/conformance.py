@@ -124,6 +124,7 @@ CASES = [
     *(case("greedy", given=kind) for kind in earlier.KINDS),
     case("assisted", "assisted", "noisy", given="near"),
     case("assisted", "assisted", "noisy", given="mixed", adaptive_block=True),
+    case("assisted", "assisted", "other", given="mixed", block_size=5, draft_confidence=0.0),
     case("assisted", "assisted", "noisy", given="mixed", block_size=8, draft_tree=16),
     case("self_draft", "self", given="mixed"),
     case("self_draft", "self", given="near", block_size=3),

@@ -138,7 +138,8 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
 inline void choose(const Linear& projection, const Rules& rules, const Choices& to, const float* hidden,
                    int stride, int rows, Workspace& work) {
     // A few rows at a time, so that their scores stay in the CPU cache.
-    const int width = projection.width(), outputs = projection.outputs, most = 4 * BLOCK;
+    const int width = projection.width(), outputs = projection.outputs;
+    const int most = takes_tiles(projection.form, rows) ? 64 : 4 * BLOCK;
     float* scores = grown(work.logits, (size_t)std::min(rows, most) * width);
     for (int first = 0; first < rows; first += most) {
         const int count = std::min(most, rows - first);

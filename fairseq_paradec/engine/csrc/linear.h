@@ -4,6 +4,9 @@
 // each panel once for all rows of a block, as many as registers hold; a block's inputs are packed in
 // the same way. So reading the weights is the lower bound of a product of few rows.
 //
+// With tiles, bf16's products of any number of rows take them, so that all have one order of sums;
+// int8's, whose sums are exact, from TILE_FROM rows on.
+//
 // Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
 // inputs by row). Sums are fp32; of int8 on x86 with AVX2 or more int32.
 #pragma once
@@ -12,9 +15,10 @@
 
 #include <cstdlib>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
-#include "simd.h"
+#include "tiles.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -48,8 +52,16 @@ constexpr int INT8_GROUP = 2;
 constexpr int INT8_GROUP = 1;
 #endif
 
+#if TILES
+constexpr int TILE_FROM = 4;  // rows; fewer are read as fast without
+static_assert(PANEL == 32 && BF16_GROUP == 2 && INT8_GROUP == 4, "a panel's groups are rows of tiles");
+#endif
+
 struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    bool owned = true;  // false: it lies in a mapped file
+    void operator()(void* memory) const {
+        if (owned) std::free(memory);
+    }
 };
 template <class T>
 using Memory = std::unique_ptr<T[], Free>;
@@ -95,21 +107,78 @@ inline int group_of(Form form) {
     return form == Form::bf16 ? BF16_GROUP : form == Form::int8 ? INT8_GROUP : 1;
 }
 
+// Whether a product of so many rows takes tiles.
+inline bool takes_tiles(Form form, int rows) {
+#if TILES
+    return form == Form::bf16 || (form == Form::int8 && rows >= TILE_FROM);
+#else
+    return (void)form, (void)rows, false;
+#endif
+}
+
 inline int size_of(Form form) { return form == Form::fp32 ? 4 : form == Form::bf16 ? 2 : 1; }
 
 inline size_t Linear::bytes() const {
     return (size_t)panels * PANEL * grouped * size_of(form) + (size_t)width() * 4;
 }
 
-// Pack a weight, outputs x inputs (row by row), and a bias (or null).
-inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
+// A map of this size and form, without its numbers.
+inline Linear shape(int outputs, int inputs, Form form) {
     Linear map;
     const int group = group_of(form);
     map.outputs = outputs;
     map.inputs = inputs;
     map.panels = (outputs + PANEL - 1) / PANEL;
     map.grouped = (inputs + group - 1) / group * group;
+#if TILES
+    if (form != Form::fp32) map.grouped = (inputs + TILE_ROWS * group - 1) / (TILE_ROWS * group) * TILE_ROWS * group;
+#endif
     map.form = form;
+    return map;
+}
+
+// Call part(memory, bytes) for each part of a packed map, in the order of a file.
+template <class Part>
+inline void each_part(Linear& map, const Part& part) {
+    part(map.packed, (size_t)map.width() * map.grouped * size_of(map.form));
+    part(map.bias, (size_t)map.width() * sizeof(float));
+    if (map.form != Form::int8) return;
+    part(map.scales, (size_t)map.width() * sizeof(float));
+    part(map.offsets, (size_t)map.width() * sizeof(int32_t));
+}
+
+inline size_t aligned(size_t bytes) { return (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN; }
+
+// How many bytes a packed map takes in a file.
+inline size_t bytes_in_file(int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    size_t total = 0;
+    each_part(map, [&](auto&, size_t bytes) { total += aligned(bytes); });
+    return total;
+}
+
+inline void write_to_file(Linear& map, char* to) {
+    each_part(map, [&](auto& memory, size_t bytes) {
+        std::memcpy(to, memory.get(), bytes);
+        to += aligned(bytes);
+    });
+}
+
+// A map whose numbers lie in a mapped file, which must outlive it.
+inline Linear from_file(char* from, int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    each_part(map, [&](auto& memory, size_t bytes) {
+        using T = std::remove_reference_t<decltype(memory[0])>;
+        memory = Memory<T>((T*)from, Free{false});
+        from += aligned(bytes);
+    });
+    return map;
+}
+
+// Pack a weight, outputs x inputs (row by row), and a bias (or null).
+inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    const int group = group_of(form);
     map.packed = allocate<char>((size_t)map.width() * map.grouped * size_of(form));
     map.bias = allocate<float>(map.width());
     if (bias != nullptr) std::memcpy(map.bias.get(), bias, outputs * sizeof(float));
@@ -154,6 +223,8 @@ struct Inputs {
     int stride = 0;                 // of these
     std::vector<float> rounded;     // int8: rows x inputs
     std::vector<uint32_t> words;    // of two bfloat16, two int16 or four bytes
+    int height = 0;                 // of a tile, in which a row's words lie behind each other; 0: no tiles
+    uint32_t* lines = nullptr;      // the first of these, aligned
     std::vector<float> scales;      // int8: of each row
 };
 
@@ -191,18 +262,26 @@ inline void write_words(const float* row, int count, int step, uint32_t* to, con
 }
 
 inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, int rows) {
-    const int blocks = (rows + BLOCK - 1) / BLOCK, inputs = map.inputs;
+    const bool dots = group_of(map.form) > 1, tiles = takes_tiles(map.form, rows);
+#if TILES
+    const int most = tiles ? TILE_ROWS : BLOCK;
+#else
+    const int most = BLOCK;
+#endif
+    const int blocks = (rows + most - 1) / most, inputs = map.inputs;
     const int groups = map.grouped / group_of(map.form);
     in.rows = rows;
+    in.height = tiles ? (rows + blocks - 1) / blocks : 0;
     in.first.resize(blocks + 1);
     for (int b = 0; b <= blocks; ++b) in.first[b] = (int)((long)rows * b / blocks);
     if (map.form == Form::int8) in.scales.resize(rows);
-    const bool dots = group_of(map.form) > 1;
     in.values = x;
     in.stride = stride;
     if (!dots && map.form != Form::int8) return;
     if (dots) {
-        in.words.resize((size_t)rows * groups);
+        // Room to align lines of the CPU's cache.
+        in.words.resize((size_t)std::max(rows, blocks * in.height) * groups + 16);
+        in.lines = (uint32_t*)(((uintptr_t)in.words.data() + 63) / 64 * 64);
     } else {
         in.rounded.resize((size_t)rows * inputs);
         in.values = in.rounded.data();
@@ -212,19 +291,25 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
         const int first = in.first[b], count = in.first[b + 1] - first;
         for (int r = 0; r < count; ++r) {
             const float* row = x + (size_t)(first + r) * stride;
-            uint32_t* to = in.words.data() + (size_t)first * groups + r;
+            uint32_t* to = in.lines + (size_t)first * groups + r;
+            int step = count;
+            if (tiles) {
+                to = in.lines + (size_t)(b * in.height + r) * groups, step = 1;
+                const int used = (inputs + group_of(map.form) - 1) / group_of(map.form);
+                std::fill(to + used, to + groups, 0);
+            }
             if (map.form == Form::bf16) {
-                write_words(row, inputs, count, to, [](vfloat v) { return to_bfloat16(v); });
+                write_words(row, inputs, step, to, [](vfloat v) { return to_bfloat16(v); });
                 continue;
             }
             const float peak = peak_of(row, inputs), inverse = peak >= SMALLEST_PEAK ? 127 / peak : 0;
             in.scales[first + r] = peak / 127;
             if (INT8_GROUP == 4) {  // 128 more, so that none is negative
-                write_words(row, inputs, count, to, [=](vfloat v) {
+                write_words(row, inputs, step, to, [=](vfloat v) {
                     return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
                 });
             } else if (dots) {
-                write_words(row, inputs, count, to, [=](vfloat v) {
+                write_words(row, inputs, step, to, [=](vfloat v) {
                     return __builtin_convertvector(nearest(v * inverse), vhalf);
                 });
             } else {
@@ -339,6 +424,25 @@ struct Output {
     Activation activation = Activation::none;
 };
 
+// Finish one row's sums with a panel: bias, activation, residual.
+inline void put_sums(const Linear& map, int panel, int row, const vfloat (&sums)[2], const Output& out) {
+    const int column = panel * PANEL, left = map.outputs - column;
+    const size_t start = (size_t)row * out.stride + column;
+    for (int h = 0; h < 2; ++h) {
+        const int at = h * LANES, count = std::min(LANES, left - at);
+        if (count <= 0) break;
+        vfloat value = activate(sums[h] + load(map.bias.get() + column + at), out.activation);
+        if (count == LANES) {
+            if (out.add != nullptr) value += load(out.add + start + at);
+            store(out.to + start + at, value);
+        } else {
+            for (int i = 0; i < count; ++i) {
+                out.to[start + at + i] = value[i] + (out.add == nullptr ? 0 : out.add[start + at + i]);
+            }
+        }
+    }
+}
+
 template <int ROWS>
 inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
     const int first = in.first[block];
@@ -358,7 +462,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
     } else if (map.form == Form::bf16) {
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
-        add_up_pairs((const uint16_t*)weight, in.words.data() + (size_t)first * groups, groups, ahead, sums);
+        add_up_pairs((const uint16_t*)weight, in.lines + (size_t)first * groups, groups, ahead, sums);
 #else
         add_up((const uint16_t*)weight, values, in.stride, map.inputs, ahead, sums);
 #endif
@@ -369,7 +473,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
         const int groups = map.grouped / INT8_GROUP;
         const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
         for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-        add_up_bytes((const int8_t*)weight, in.words.data() + (size_t)first * groups, groups, ahead, whole);
+        add_up_bytes((const int8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }
@@ -380,24 +484,43 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
             for (int h = 0; h < 2; ++h) sums[r][h] *= in.scales[first + r] * load(scales + h * LANES);
         }
     }
-    const int column = panel * PANEL, left = map.outputs - column;
-    for (int r = 0; r < ROWS; ++r) {
-        const size_t row = (size_t)(first + r) * out.stride + column;
-        for (int h = 0; h < 2; ++h) {
-            const int at = h * LANES, count = std::min(LANES, left - at);
-            if (count <= 0) break;
-            vfloat value = activate(sums[r][h] + load(map.bias.get() + column + at), out.activation);
-            if (count == LANES) {
-                if (out.add != nullptr) value += load(out.add + row + at);
-                store(out.to + row + at, value);
-            } else {
-                for (int i = 0; i < count; ++i) {
-                    out.to[row + at + i] = value[i] + (out.add == nullptr ? 0 : out.add[row + at + i]);
+    for (int r = 0; r < ROWS; ++r) put_sums(map, panel, first + r, sums[r], out);
+}
+
+#if TILES
+// A panel's products with all rows, by tiles; they are configured.
+inline void multiply_tiles(const Linear& map, int panel, const Inputs& in, const Output& out) {
+    alignas(64) int32_t sums[2 * TILE_ROWS * PANEL];
+    const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
+    const int groups = map.grouped / group_of(map.form), blocks = (int)in.first.size() - 1;
+    const size_t bytes = (size_t)groups * 4;
+    for (int b = 0; b < blocks; b += 2) {
+        const char* inputs = (const char*)(in.lines + (size_t)b * in.height * groups);
+        const bool both = b + 1 < blocks;
+        const auto add = map.form == Form::int8 ? (both ? add_up_tiles<true, true> : add_up_tiles<true, false>)
+                                                : (both ? add_up_tiles<false, true> : add_up_tiles<false, false>);
+        add(weight, inputs, bytes, in.height * bytes, b == 0, sums);
+        for (int half = 0; half <= (int)both; ++half) {
+            const int first = in.first[b + half], count = in.first[b + half + 1] - first;
+            for (int r = 0; r < count; ++r) {
+                const int32_t* row = sums + (half * TILE_ROWS + r) * PANEL;
+                vfloat found[2];
+                for (int h = 0; h < 2; ++h) {
+                    if (map.form == Form::bf16) {
+                        found[h] = load_as<vfloat>(row + h * LANES);
+                        continue;
+                    }
+                    const size_t column = (size_t)panel * PANEL + h * LANES;
+                    const vint whole = load_as<vint>(row + h * LANES) - load_as<vint>(map.offsets.get() + column);
+                    found[h] = __builtin_convertvector(whole, vfloat);
+                    found[h] *= in.scales[first + r] * load(map.scales.get() + column);
                 }
+                put_sums(map, panel, first + r, found, out);
             }
         }
     }
 }
+#endif
 
 // Least number of multiplications for a second thread.
 constexpr long SERIAL = 100000;
@@ -415,6 +538,19 @@ inline void for_each(int threads, int count, bool pays, const Task& task) {
 
 inline void product(const Linear& map, const Inputs& in, const Output& out, int threads) {
     const long work = (long)map.width() * map.inputs * in.rows;
+#if TILES
+    if (in.height > 0) {
+        const auto some = [&](int first, int end) {
+            const Tiles tiles(in.height);  // each thread has its own
+            for (int panel = first; panel < end; ++panel) multiply_tiles(map, panel, in, out);
+        };
+        const int parts = work > SERIAL ? std::min(threads, map.panels) : 1;
+        for_each(parts, parts, parts > 1, [&](int part) {
+            some((int)((long)map.panels * part / parts), (int)((long)map.panels * (part + 1) / parts));
+        });
+        return;
+    }
+#endif
     for_each(threads, map.panels, work > SERIAL, [&](int panel) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
             switch (in.first[b + 1] - in.first[b]) {

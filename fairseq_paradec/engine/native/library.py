@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,18 @@ FLAGS = (
     "-std=c++17",
 )
 WIDE = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+DOTS = ("-mavx512vnni", "-mavx512bf16")
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
 #: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
 TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
     (
+        "avx512-amx",
+        (*WIDE, *DOTS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        frozenset((*AVX512, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")),
+    ),
+    (
         "avx512-bf16-vnni",
-        (*WIDE, "-mavx512vnni", "-mavx512bf16"),
+        (*WIDE, *DOTS),
         frozenset((*AVX512, "avx512_vnni", "avx512_bf16")),
     ),
     (
@@ -221,7 +227,7 @@ class Drafting(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
-VERSION = 3
+VERSION = 5
 
 
 class MapOf(enum.IntEnum):
@@ -251,6 +257,7 @@ class Limit(enum.IntFlag):
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_layout": (c_char_p, []),
     "paradec_lanes": (c_int, []),
+    "paradec_allowed": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
     "paradec_stack_tables": (c_int, [c_void_p, c_void_p, c_int, c_float, c_void_p, c_int]),
@@ -258,6 +265,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_packing": (c_char_p, []),
+    "paradec_map_bytes": (c_size_t, [c_int, c_int, c_int]),
+    "paradec_map_write": (None, [c_void_p, c_void_p]),
+    "paradec_stack_map_write": (None, [c_void_p, c_int, c_int, c_void_p]),
+    "paradec_map_at": (c_void_p, [c_void_p, c_int, c_int, c_int]),
+    "paradec_stack_map_at": (None, [c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
@@ -326,7 +339,7 @@ def _open(path: Path) -> Any:
     """Load a library whose content is what its name says; a damaged one could crash.
 
     Raises:
-        OSError: it is damaged, has another interface, or cannot be loaded.
+        OSError: it is damaged, has another interface, or cannot be loaded or used.
         AttributeError: it lacks a function.
     """
     if path.stem.rpartition("-")[2] != _hash(path.read_bytes()):
@@ -337,6 +350,8 @@ def _open(path: Path) -> Any:
         getattr(found, function).argtypes = arguments
     if found.paradec_layout().decode() != layout():
         raise OSError(f"{path.name} has another interface than this package")
+    if not found.paradec_allowed():
+        raise OSError(f"{path.name}: the kernel does not let this process use matrix tiles")
     return found
 
 

@@ -1,6 +1,7 @@
 """Make a data folder of all the parts: the last step of distillation.
 
-Everything is written beside its place and renamed when complete; distilled.json comes last.
+Everything is written beside its place, synced, and renamed when complete. distilled.json comes
+last, so that what it speaks of is on the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...translator.corpus.parts import Part
+from ...translator.corpus.parts import Part, sync
 from ...translator.corpus.parts import write as write_whole
 from . import plan
 
@@ -138,12 +139,18 @@ def merge(
     shutil.rmtree(work, ignore_errors=True)
     counts = write(work, settings, sources, targets, dicts)
     copy_rest(data, work, settings)
-    for path in sorted(work.rglob("*")):  # a folder comes before what is in it
+    places = sorted(work.rglob("*"))  # a folder comes before what is in it
+    for path in places:
+        if path.is_file():
+            sync(path)
+    for path in places:
         place = dest / path.relative_to(work)
         if path.is_dir():
             place.mkdir(exist_ok=True)
         else:
             path.replace(place)
+    for folder in [dest, *(dest / path.relative_to(work) for path in places if path.is_dir())]:
+        sync(folder)
     shutil.rmtree(work)
     write_whole(dest / REPORT, json.dumps(settings | counts, indent=1).encode() + b"\n")
     return counts

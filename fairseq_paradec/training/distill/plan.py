@@ -167,12 +167,18 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         device: ``cpu`` or ``cuda``.
 
     Raises:
-        UsageError: a checkpoint does not load or was trained for other languages.
+        UsageError: a checkpoint does not load or was trained for other languages; or this machine
+            has another one than the driver, or other data.
     """
     from ...plugin.tasks import loading
     from ...registry import beam_search
 
     loading.check_inputs(str(data), path)
+    if [checksum(Path(one)) for one in path.split(os.pathsep)] != settings["teachers"]:
+        raise option_error("--path", path, "the same teacher on all machines")
+    for name, wanted in settings["data"].items():
+        if checksum(data / name) != wanted:
+            raise option_error("DATA", str(data / name), "the same data on all machines")
     models, task = loading.load(str(data), path)
     trained = [task.cfg.source_lang, task.cfg.target_lang]
     if trained != settings["languages"]:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,9 @@ from ... import extras
 from ...errors import UsageError, option_error
 from .crews import Load, Lost, Outcome
 
-#: Seconds after which it is said that no worker has been ready yet.
-PATIENCE = 60
+#: Seconds after which it is said that nothing came, and after which a cluster is given up that has
+#: had no machine for a worker all the time.
+PATIENCE, GIVEN_UP = 60, 600
 
 
 def connect(address: str) -> Any:
@@ -79,20 +81,31 @@ class Actors:
         size: how many; None: as many as the cluster has room for.
         cpus: cores of each.
         gpus: of each.
+        give_up: seconds without a machine that could be a worker's, after which the work ends.
     """
 
     depth = 2
 
-    def __init__(self, address: str, load: Load, size: int | None, cpus: int, gpus: int) -> None:
-        self.load = load
+    def __init__(
+        self,
+        address: str,
+        load: Load,
+        size: int | None,
+        cpus: int,
+        gpus: int,
+        give_up: float = GIVEN_UP,
+    ) -> None:
+        self.load, self.address, self.give_up = load, address, give_up
+        self._seen = time.monotonic()  # when there was a machine
         self.ray = connect(address)
         self._class = self.ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
-        kind, each = ("GPU", gpus) if gpus else ("CPU", cpus)
-        has = self.ray.cluster_resources().get(kind, 0)
-        if size is None and has < each:
+        self._kind, self._each = ("GPU", gpus) if gpus else ("CPU", cpus)
+        has = self.ray.cluster_resources().get(self._kind, 0)
+        if size is None and has < self._each:
             self.ray.shutdown()
-            raise option_error("--cluster", address, f"one with {each} {kind}; it has {has:g}")
-        self.size = size or int(has // each)
+            allowed = f"one with {self._each} {self._kind}; it has {has:g}"
+            raise option_error("--cluster", address, allowed)
+        self.size = size or int(has // self._each)
         self._refs: dict[Any, Any] = {}
         self._said = False
 
@@ -107,9 +120,21 @@ class Actors:
         self._refs[worker.do.remote(name, work)] = worker
 
     def wait(self) -> Iterator[tuple[Any, Outcome]]:
-        """Yield an actor that is ready, has finished a part, or is gone."""
+        """Yield an actor that is ready, has finished a part, or is gone.
+
+        Raises:
+            UsageError: for ``give_up`` seconds no machine was there for a worker.
+        """
         errors = self.ray.exceptions
-        found, _ = self.ray.wait(list(self._refs), timeout=PATIENCE)
+        found, _ = self.ray.wait(list(self._refs), timeout=min(PATIENCE, self.give_up))
+        if found or self._has_machines():
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen >= self.give_up:
+            raise UsageError(
+                f"--cluster {self.address}: no machine with {self._each} {self._kind} was there "
+                f"for {self.give_up:g} s (--give-up); what is finished is kept, and the same "
+                "command goes on"
+            )
         if not found and not self._said:
             print(f"nothing came from the cluster for {PATIENCE} s; still waiting", file=sys.stderr)
             self._said = True
@@ -125,6 +150,15 @@ class Actors:
                 with contextlib.suppress(Exception):
                     self.ray.kill(worker)  # it may be out of reach only, and hold its cores
                 yield worker, Lost(str(error).strip().split("\n")[0])
+
+    def _has_machines(self) -> bool:
+        """Return whether some machine of the cluster lives that could have a worker."""
+        try:
+            nodes = self.ray.nodes()
+        except Exception:  # of Ray, whose head is gone
+            return False
+        kind, each = self._kind, self._each
+        return any(one["Alive"] and one["Resources"].get(kind, 0) >= each for one in nodes)
 
     def close(self) -> None:
         """End all actors."""

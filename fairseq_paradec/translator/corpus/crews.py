@@ -198,8 +198,8 @@ def _serve(connection: Connection, load: Load, gpu: int | None) -> None:
         while True:
             name, given = connection.recv()
             connection.send((name, work(given)))
-    except (EOFError, BrokenPipeError):
-        pass
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the driver is gone
     except Exception as error:
         if not isinstance(error, (UsageError, OSError)):
             traceback.print_exc()

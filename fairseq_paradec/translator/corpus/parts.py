@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,9 +108,7 @@ def write(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -117,6 +116,15 @@ def write(path: Path, content: bytes) -> None:
             f"{path} cannot be written ({error.strerror}); what is finished is kept, and the same "
             "command goes on"
         ) from error
+
+
+def sync(path: Path) -> None:
+    """Have a file's content, or a folder's names, written to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def make(path: Path, parts: Iterable[Part], crew: Crew, total: Callable[[], int | None]) -> None:
@@ -133,6 +141,8 @@ def make(path: Path, parts: Iterable[Part], crew: Crew, total: Callable[[], int 
     """
     from tqdm import tqdm
 
+    # tqdm's own lock is one of several processes, whose semaphores a killed driver would leave.
+    tqdm.set_lock(threading.RLock())
     folder = path / "parts"
     finished = {one.name for one in folder.iterdir()}
     with tqdm(

@@ -22,7 +22,15 @@ from ....plugin.tasks.translation import ParallelTranslationTask
 from ....registry import ANY, HEADS
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
-SIZES = {"tiny": (4, 128, 256, 4), "small": (6, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+SIZES = {
+    "tiny": (4, 128, 256, 4),
+    "small": (6, 256, 1024, 4),
+    "base": (6, 512, 2048, 8),
+    "big": (6, 1024, 4096, 16),
+    "nllb-600m": (12, 1024, 4096, 16),
+}
+#: The default of --vocabulary, and those of sizes that have another.
+WORDS, WORDS_OF = 7944, {"nllb-600m": 256206}
 # Of --vocabulary: fairseq's special tokens, and two words.
 LEAST_WORDS = 6
 HEAD_WIDTH = 32  # of a drafter of --drafter-width
@@ -67,7 +75,7 @@ class SizedModel:
         data: fairseq's data folder, with a ``path``.
         path: the checkpoint; None: there is an ``arch_size``.
         arch_size: a key of SIZES; None: there is a ``path``.
-        vocabulary: of random weights.
+        vocabulary: of random weights; None: the size's own.
         drafter_path: a drafter of the checkpoint, or heads.
         engines: some of ENGINES.
     """
@@ -75,9 +83,16 @@ class SizedModel:
     data: str | None
     path: str | None
     arch_size: str | None
-    vocabulary: int
+    vocabulary: int | None
     drafter_path: str | None
     engines: Sequence[str]
+
+    @property
+    def num_words(self) -> int:
+        """The vocabulary of random weights."""
+        if self.vocabulary is None:
+            return WORDS_OF.get(self.arch_size or "", WORDS)
+        return self.vocabulary
 
     @property
     def name(self) -> str:
@@ -100,7 +115,7 @@ def check_model(args: SizedModel) -> None:
     if args.arch_size is not None and (args.data or args.drafter_path):
         given = args.data or args.drafter_path
         raise option_error("DATA, --drafter-path", given, "none with --arch-size")
-    if args.arch_size is not None and args.vocabulary < LEAST_WORDS:
+    if args.arch_size is not None and args.num_words < LEAST_WORDS:
         allowed = f"{LEAST_WORDS} or more: 4 tokens are special ones"
         raise option_error("--vocabulary", args.vocabulary, allowed)
     for name in args.engines:
@@ -114,7 +129,7 @@ def make_pair(
     if args.path is not None and args.data is not None:
         return load_pair(args.data, args.path, args.drafter_path)
     assert args.arch_size is not None  # see check_model
-    return random_pair(args.arch_size, args.vocabulary, block_size, drafter_width, drafter_layers)
+    return random_pair(args.arch_size, args.num_words, block_size, drafter_width, drafter_layers)
 
 
 def random_pair(

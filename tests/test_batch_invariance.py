@@ -1,0 +1,66 @@
+"""An output depends neither on its batch nor on its draft: text and score, to the last bit.
+
+In every dtype, int8 included: a number does not change its decimal point with what is decoded
+beside it.
+"""
+
+import functools
+from typing import Any
+
+import pytest
+from support.commands import DEMO
+
+import fairseq_paradec
+
+SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
+SENTENCES += ["It costs 18.10 euros.", "18,10", "A dog.", "A dog.", "Two men sit, and a man sits."]
+
+ASSISTANT = str(DEMO / "assistant.pt")
+#: Decoders whose output is greedy search's, with drafts of many kinds.
+DRAFTED = [
+    {"decoding": "self_draft"},
+    {"decoding": "self_draft", "block_size": 2},
+    {"decoding": "assisted", "block_size": 5, "drafter_path": ASSISTANT},
+    {"decoding": "assisted", "draft_tree": 12, "drafter_path": ASSISTANT},
+    {"decoding": "hgj", "block_size": 5},
+    {"decoding": "gad", "drafter_path": str(DEMO / "drafter.pt")},
+    {"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt")},
+]
+DTYPES = ("fp32", "bf16", "int8")
+
+
+@functools.cache
+def model() -> Any:
+    return fairseq_paradec.load(DEMO)
+
+
+def outputs(dtype: str, batch_size: int, **options: Any) -> list[tuple[str, float | None]]:
+    found = model().results(SENTENCES, batch_size, engine_dtype=dtype, engine="native", **options)
+    return [(one.text, one.score) for one in found]
+
+
+@functools.cache
+def greedy(dtype: str) -> list[tuple[str, float | None]]:
+    """One sentence after the other, a token a pass."""
+    return outputs(dtype, 1, decoding="greedy")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch_size", [2, 7, 64])
+def test_the_batch_does_not_matter(dtype: str, batch_size: int) -> None:
+    assert outputs(dtype, batch_size, decoding="greedy") == greedy(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", DRAFTED, ids=lambda one: "-".join(map(str, one.values()))[:20])
+def test_the_draft_does_not_matter(dtype: str, options: dict[str, Any]) -> None:
+    if options["decoding"] == "self_draft" and dtype == "int8":
+        options = options | {"drafter_dtype": "bf16"}  # its own would be no other
+    for batch_size in (1, 64):
+        assert outputs(dtype, batch_size, **options) == greedy(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_batch_of_a_beam_does_not_matter(dtype: str) -> None:
+    alone = outputs(dtype, 1, decoding="multiword_beam", beam=5)
+    assert outputs(dtype, 64, decoding="multiword_beam", beam=5) == alone
