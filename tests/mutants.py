@@ -671,6 +671,8 @@ MUTANTS = [
         *DRAFTED,
     ),
     m("beams", DRAFTS, "if parent in behind:", "if False:", *DRAFTED),
+    m("beams", "row.py", "self.prefix[1 : self.limit]", "self.prefix[1:]", *DRAFTED),
+    m("beams", BEAM, "finished *= beam_size", "finished *= 1", *DRAFTED),
     m(
         "beams",
         DRAFTS,

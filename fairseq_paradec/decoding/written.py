@@ -75,8 +75,8 @@ class Results:
     ) -> list[dict[str, Any]]:
         """Return a sentence's hypotheses, the best first, and fill in its row.
 
-        The passes are those of the sentence; some may extend other hypotheses than the best. A
-        forced ``</s>`` ends one hypothesis, of which fairseq returns as many copies as its beam has.
+        The passes are those of the sentence; some may extend other hypotheses than the best. Of one
+        that ends by a forced ``</s>`` fairseq returns as many copies as its beam has.
         """
         finished = sorted(finished, key=self.rank, reverse=True)
         if self.order.tokens_per_step == len(finished) == 1 and row.ends_in_prefix(self.eos):
