@@ -62,6 +62,7 @@ TEXT = "test_documents.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
+DEPTH, DEEP = "decoding/depth.py", ("test_beam_depth.py",)
 
 MUTANTS = [
     # corpora in parts
@@ -660,6 +661,9 @@ MUTANTS = [
         "test_reports.py",
     ),
     # beams with drafts
+    m("beams", DEPTH, "each[best] <= MAX_RATIO * each[0]", "True", *DEEP),
+    m("beams", DEPTH, "drafted += min(steps, depth)", "drafted += depth", *DEEP),
+    m("beams", DEPTH, "share * (d + 1)", "share * d", *DEEP),
     m(
         "beams",
         DRAFTS,
