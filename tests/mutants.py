@@ -152,7 +152,6 @@ MUTANTS = [
     m("text", DOCUMENTS, "if atom.kind == THING or atom.plain != atom.raw", "if False", TEXT),
     m("text", DOCUMENTS, "if len(found[text]) != count:", "if not found[text]:", TEXT),
     m("text", DOCUMENTS, "most = gaps[k] - apart[k]", "most = gaps[k]", TEXT),
-    m("text", DOCUMENTS, "end = thing.end if mark.kind == CLOSE else thing.at", "pass", TEXT),
     m("text", MARKUP, "depth += -1 if found[1] else", "depth += -1 if found[1] or True else", TEXT),
     m("text", MARKUP, "if can_close and raw in opened:", "if can_close:", TEXT),
     # rollback, rows that leave

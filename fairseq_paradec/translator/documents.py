@@ -217,7 +217,7 @@ class Document:
         order = sorted(things)
         parts, at, last = [], 0, ""
 
-        def write_to(end: int) -> None:
+        def write_to(end: int) -> None:  # a thing that begins before it, whole
             nonlocal at
             while order and order[0].at < end:
                 thing = order.pop(0)
@@ -228,9 +228,6 @@ class Document:
                 at = end
 
         for mark, end in zip(placed, where, strict=True):
-            for thing in things:
-                if thing.at < end < thing.end:
-                    end = thing.end if mark.kind == CLOSE else thing.at
             write_to(max(end, at))
             touched = mark.kind == THING == last
             parts.append(_spaced(mark, "." if touched else target[:at][-1:], target[at : at + 1]))
