@@ -110,8 +110,8 @@ setup(
             "networkx>=3,<4",
             "rouge-score>=0.1.2,<0.2",
         ],
-        # training scores what it validates, and draws its curves
-        "train": [MATPLOTLIB, SACREBLEU],
+        # training scores what it validates, and draws its curves; paradec data po
+        "train": [MATPLOTLIB, SACREBLEU, "polib>=1.2,<2"],
         # engines to compare with: paradec benchmark --peers
         "peers": ["ctranslate2>=4.5,<5", "transformers>=5,<6"],
         # images as sequences of tokens, and photographs: paradec data images

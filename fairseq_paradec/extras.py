@@ -19,6 +19,7 @@ EXTRAS: dict[str, str] = {
     "jsonschema": "lab",
     "sacrebleu": "lab",
     "rouge_score": "lab",
+    "polib": "train",
     "PIL": "images",
     "skimage": "images",
     "sklearn": "images",

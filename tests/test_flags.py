@@ -341,6 +341,7 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "text": (["--text", "a"], ["a"]),
     "files": ([str(TEXT)], TEXT.read_text("utf-8")),
     "drafts": (["--drafts", str(TEXT)], TEXT.read_text("utf-8")),
+    "format": (["--format", "text"], "text"),
     "threads": (["--threads", "1"], 1),
     "device": (["--device", "cpu"], "cpu"),
 }
@@ -359,6 +360,10 @@ def test_flags_of_translate_arrive_or_are_refused(
 
         def stream(self, lines: Any, **given: Any) -> list[str]:
             arrived.update(given, lines=[*lines])
+            return []
+
+        def texts(self, texts: Any, form: str, drafts: Any, **given: Any) -> list[str]:
+            arrived.update(given, lines=texts, format=form, drafts=drafts)
             return []
 
     monkeypatch.setattr("fairseq_paradec.translator.translator.Translator", Recorder)
@@ -395,7 +400,7 @@ def test_a_beam_beside_a_greedy_decoding_is_refused_on_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["translate", "--model", str(DEMO), "--text", SENTENCE, "--beam", "5"]
-    for decoding in ("hgj", "greedy", "auto_fast"):
+    for decoding in ("hgj", "greedy", "pj"):
         assert paradec([*words, "--decoding", decoding]) == 2
         said = capsys.readouterr().err.splitlines()
         assert len(said) == 1 and "--beam 5 needs --decoding beam" in said[0]

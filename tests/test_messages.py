@@ -67,7 +67,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "translate --model {demo} --text a --decoding gready",
         "translate --model {demo} --text a --decoding greedy --beam 5",
         "translate --model {demo} --text a --beam 0",
-        "translate --model {demo} --text a --beam 5",
         "translate --model {demo} --text a --decoding hgj --beam 2",
         "translate --model {demo} --text a --decoding pgj --block-size 0",
         "translate --model {demo} --text a --decoding greedy --block-size 3",

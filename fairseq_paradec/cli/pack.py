@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from ..config import flag
 from ..errors import UsageError, needs, option_error
@@ -30,6 +33,10 @@ BPE_FILES = {
 }
 
 
+#: Of --engine-dtype: those that native passes know.
+DTYPES = ("fp32", "bf16", "int8")
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s DATA OUT --path FILE [--tokenizer NAME] [--bpe NAME and its files] ..."
@@ -42,6 +49,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("out", metavar="OUT", type=Path, help="the model folder: a new or empty one, or DATA")
     add("--path", type=Path, required=True, help="the checkpoint, which becomes model.pt")
     add("--drafter-path", type=Path, help="a drafter of the checkpoint, or heads on it")
+    add(
+        "--engine-dtype",
+        metavar="LIST",
+        default="",
+        help="also keep the weights as native passes read them, in these dtypes of fp32, bf16 and "
+        "int8, with commas: processes that read the folder share them",
+    )
     add("-s", "--source-lang", help="(default: as files of DATA are named)")
     add("-t", "--target-lang", help="(default: as files of DATA are named)")
     add("--tokenizer", help="fairseq's name of the tokenizer that made the text, such as moses")
@@ -56,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
     from ..translator.translator import Translator
 
     folder, files = plan(args)
+    dtypes = [one for one in args.engine_dtype.split(",") if one]
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise option_error("--engine-dtype", dtype, ", ".join(DTYPES))
     in_place = args.out.resolve() == args.data.resolve()
     with arguments.quiet(), nullcontext(args.out) if in_place else new_folder(args.out) as made:
         for name, path in files.items():
@@ -65,16 +83,31 @@ def run(args: argparse.Namespace) -> int:
                 allowed = f"a new folder, as {path} lies outside of {args.data}"
                 raise option_error("OUT", str(args.out), allowed)
         try:
-            Translator(made, folder, flag="--path")
+            model = Translator(made, folder, flag="--path").models[0]
         except UsageError as error:
             said = str(error)
             for name, path in files.items():
                 said = said.replace(str(made / name), str(path))
             raise UsageError(said.replace(str(made), str(args.out))) from error
+        folder = replace(folder, packed=_save_packed(model, made, dtypes))
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
     print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
     return 0
+
+
+def _save_packed(model: Any, folder: Path, dtypes: Sequence[str]) -> dict[str, str]:
+    """Write the model's packed weights: -> the names of files by dtype."""
+    from ..engine.chunk import ChunkScorer
+    from ..engine.settings import Engine
+
+    names = {dtype: f"packed.{dtype}" for dtype in dtypes}
+    for dtype, name in names.items():
+        try:
+            ChunkScorer(model, Engine(dtype, kind="auto")).save_packed(folder / name)
+        except ValueError as error:
+            raise option_error("--engine-dtype", dtype, f"none with this model: {error}") from error
+    return names
 
 
 def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from .known import refuse_unknown
 from .masks import Mask
 from .native.beam import NativeModel, Searched, native_search, native_search_drafts
 from .native.library import NativeUnavailable
-from .native.packing import Packed, pack_heads, packed
+from .native.packing import Packed, pack_heads, packed, save_packed
 from .native.passes import NativeCache, native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
@@ -119,6 +120,17 @@ class ChunkScorer:
             _SAID.add((name, found))
             log.log(level, "passes of this %s are torch's: %s", name, found)
         return None
+
+    def save_packed(self, path: Path) -> None:
+        """Write the native weights of the engine's dtype to a file; see ``packing.offer``.
+
+        Raises:
+            ValueError: its passes are torch's.
+        """
+        if self.packed is None:
+            raise ValueError("its passes are torch's; the log says why")
+        form = self.engine.dtype or "fp32"
+        save_packed(self.given, form, lambda: self._gather("plain"), path)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:

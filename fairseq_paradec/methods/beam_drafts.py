@@ -7,27 +7,54 @@ The output is that of fairseq's ``--beam N``: n-best lists, order and scores. Se
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..config import DecodingConfig
 from ..decoding.beam import Extension, hypotheses_of
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
+from ..decoding.depth import Depths, Passes
 from ..decoding.written import Results, Written
 from ..engine.chunk import ChunkScorer
+from ..engine.masks import Tree
 from ..errors import nan_error
 from ..records import PassRecord, PassTokens
 from ..row import Row
 from ..target_order import TargetOrder
 from ..token_rules import Best, Positions, TokenRules
 from .assisted import AssistedDecoder
+from .base import Context
 from .multiword_beam import extend
 from .self_draft import SelfDraftDecoder
 
+Find = Callable[[Any, Positions], Best]
+
+#: Of the passes that are measured: the rows of a sentence, in beams, the last unless all rows are
+#: more than MOST; and how often each is timed.
+BEAMS, MOST, TIMES = (1, 3, 10), 1024, 3
+
 
 class BeamAssistedDecoder(AssistedDecoder):
-    """``--decoding assisted --beam N``, for N above 1."""
+    """``--decoding assisted --beam N``, for N above 1.
+
+    Args:
+        models: the verifier, or an ensemble of them.
+        config: the options of decoding. A ``block_size`` that is given is the depth of all drafts.
+        context: see DraftedDecoder.
+
+    Attributes:
+        depths: choose the depth of native searches; None: it is given.
+    """
+
+    def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
+        super().__init__(models, config, context)
+        name = f"{config.decoding} --beam {self.beam_size}"
+        given = config.is_given("block_size")
+        self.depths = None if given else Depths(name, self.beam_size)
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Move the drafter to the model's device."""
@@ -37,12 +64,12 @@ class BeamAssistedDecoder(AssistedDecoder):
         self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and search."""
-        self._encode(net_input)
+        depth = self._encode_for(net_input, rows, rules)
         order, config = TargetOrder(), self.config
         results = Results(
             order, self.eos, not config.unnormalized, config.lenpen, None, self.record_tokens
         )
-        finished, rounds = self._search(rows, rules, results)
+        finished, rounds = self._search(rows, rules, results, depth)
         if not all(finished):
             raise nan_error("--path", self.models)
         hypos = []
@@ -54,31 +81,102 @@ class BeamAssistedDecoder(AssistedDecoder):
             row.passes = _records(passes, best, self.eos, self.record_tokens)
         return hypos
 
-    def _search(
-        self, rows: Sequence[Row], rules: TokenRules, results: Results
-    ) -> tuple[list[list[Written]], list[list[Round]]]:
-        """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
-        count = min(self.beam_size + 1, len(self.words))
+    def _encode_for(
+        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
+    ) -> int:
+        """Encode, and return the depth of the drafts; 0: the plain search is to run, natively.
+
+        The depth is chosen by cost where the search is native.
+        """
+        depths, count = self.depths, len(rows)
+        if depths is not None and depths.knows(count) and not self.record_tokens:
+            depth = depths.choose(count)
+            if depth == 0:  # a drafter with an encoder of its own has nothing to encode
+                self.scorer.encode(net_input)
+                if self._is_native():
+                    return 0
+        self._encode(net_input)
+        if depths is None or not self._is_native(rules):
+            return self.config.block_size
+        if not depths.knows(count):
+            depths.learn(count, self._measure(rows, rules))
+        return depths.choose(count)
+
+    def _is_native(self, rules: TokenRules | None = None) -> bool:
+        """Return whether a search is one native call; with rules, a search with drafts."""
+        scorer, drafter = self.scorer, self.draft_scorer
+        if not isinstance(scorer, ChunkScorer) or self.record_tokens:
+            return False
+        drafts = rules is None or drafter.writes(self.projection.part(drafter.projection, rules))
+        return drafts and scorer.writes(scorer.projection)
+
+    def _finders(self, rules: TokenRules) -> tuple[Find, Find]:
+        """Return what finds the best words behind the verifier's states, and the drafter's."""
         part = self.projection.part(self.draft_scorer.projection, rules)
-        scorer, drafter, depth = self.scorer, self.draft_scorer, self.config.block_size
-        if (
-            isinstance(scorer, ChunkScorer)
-            and scorer.writes(scorer.projection)
-            and drafter.writes(part)
-            and not self.record_tokens
-        ):
-            found, rounds = scorer.search_drafts(
-                drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
-            )
-            return list(map(hypotheses_of, found)), [
-                [Round(a, b, c, d) for a, b, c, d in each] for each in rounds
-            ]
+        count = min(self.beam_size + 1, len(self.words))
 
         def best(hidden: Any, at: Positions) -> Best:
             return self.scorer.best(hidden, at, count)
 
         def guesses(hidden: Any, at: Positions) -> Best:
             return part.best(part.read(hidden), at, count)
+
+        return best, guesses
+
+    def _measure(self, rows: Sequence[Row], rules: TokenRules) -> Passes:
+        """Time passes over this batch, whose encoders have run; the caches are left empty."""
+        verifies, drafts = self._finders(rules)
+        beam, scorer, drafter = self.beam_size, self.scorer, self.draft_scorer
+        deep = min(row.limit for row in rows)  # no token is deeper
+
+        def timed(scorer: Any, find: Find, width: int) -> float:
+            chunk = torch.full((len(rows), width), rules.start)
+            number = torch.arange(width)  # of a tree's nodes: ``beam`` paths side by side
+            apart = number[:, None] - number
+            sees = ((apart >= 0) & (apart % beam == 0)).expand(len(rows), -1, -1)
+            depths = (number // beam).clamp(max=deep).int().expand(len(rows), -1)
+            bases = [0] * len(rows)
+            begin = time.perf_counter()
+            find(scorer.step(chunk, Tree(bases, sees, depths)), rules.at(rows, bases, depths))
+            taken = time.perf_counter() - begin
+            scorer.keep(bases)
+            return taken
+
+        widths = [k * beam for k in BEAMS if k < BEAMS[2] or k * beam * len(rows) <= MOST]
+        with torch.inference_mode():
+            found = [
+                [timed(drafter, drafts, beam), *(timed(scorer, verifies, n) for n in widths)]
+                for _ in range(1 + TIMES)
+            ][1:]  # without the first, which warms up
+        fastest = [min(times) for times in zip(*found, strict=True)]
+        sizes = [width * len(rows) for width in widths]
+        return Passes(beam * len(rows), fastest[0], list(zip(sizes, fastest[1:], strict=True)))
+
+    def _search(
+        self, rows: Sequence[Row], rules: TokenRules, results: Results, depth: int
+    ) -> tuple[list[list[Written]], list[list[Round]]]:
+        """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
+        count = min(self.beam_size + 1, len(self.words))
+        scorer, drafter = self.scorer, self.draft_scorer
+        if depth == 0:
+            assert isinstance(scorer, ChunkScorer)
+            plain = scorer.search(rules.at(rows), rules.start, self.beam_size, count)
+            return list(map(hypotheses_of, plain)), [
+                [Round(i, 0, 1, self.beam_size if i else 1) for i in range(one.passes)]
+                for one in plain
+            ]
+        part = self.projection.part(drafter.projection, rules)
+        if self._is_native(rules):
+            assert isinstance(scorer, ChunkScorer)
+            found, facts = scorer.search_drafts(
+                drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
+            )
+            rounds = [[Round(a, b, c, d) for a, b, c, d in each] for each in facts]
+            if self.depths is not None:
+                self.depths.observe(one[1:4] for each in rounds for one in each)
+            return list(map(hypotheses_of, found)), rounds
+
+        best, guesses = self._finders(rules)
 
         def step(best: Best, scores: Tensor) -> Extension:
             return extend(best, scores, self.eos, self.beam_size, self.scorer.native)

@@ -46,6 +46,7 @@ class ModelFolder:
         bpe: fairseq's ``--bpe``; None: none.
         bpe_files: the files of ``bpe``, by fairseq's name of the flag that takes each.
         settings: what the model needs, by fairseq's or the plugin's names of settings.
+        packed: files with the model's packed weights, by ``--engine-dtype``.
     """
 
     source: str
@@ -56,13 +57,14 @@ class ModelFolder:
     bpe: str | None = None
     bpe_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> list[str]:
         """The names of all files, dictionaries first."""
         words = dict.fromkeys(f"dict.{language}.txt" for language in (self.source, self.target))
         more = [self.model, *([self.drafter] if self.drafter else []), *self.bpe_files.values()]
-        return [*words, *more]
+        return [*words, *more, *self.packed.values()]
 
 
 def read(path: Path, flag: str = "--model") -> ModelFolder:
@@ -113,6 +115,7 @@ def write(path: Path, folder: ModelFolder) -> None:
         "tokenizer": folder.tokenizer,
         "bpe": {"name": folder.bpe, "files": dict(folder.bpe_files)} if folder.bpe else None,
         "settings": dict(folder.settings),
+        **({"packed": dict(folder.packed)} if folder.packed else {}),
         "sha256": {name: checksum(path / name) for name in folder.files},
     }
     _parse(str(path / NAME), content)
@@ -204,7 +207,13 @@ def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:
         key: content.get(key) for key in ("source", "target", "model", "drafter", "tokenizer")
     }
     settings = content.get("settings") or {}
-    folder = ModelFolder(**kept, bpe=bpe["name"], bpe_files=bpe["files"], settings=settings)
+    folder = ModelFolder(
+        **kept,
+        bpe=bpe["name"],
+        bpe_files=bpe["files"],
+        settings=settings,
+        packed=content.get("packed") or {},
+    )
     return folder, content["sha256"]
 
 
@@ -240,5 +249,9 @@ _KEYS: dict[str, tuple[Any, str]] = {
     "tokenizer": (lambda value: value is None or _is_word(value), f"null, or {_TEXT}"),
     "bpe": (_is_bpe, _FILES),
     "settings": (lambda value: value is None or isinstance(value, dict), "an object of settings"),
+    "packed": (
+        lambda value: value is None or _are_texts(value, _is_file),
+        "an object with the file of each --engine-dtype",
+    ),
     "sha256": (_are_texts, "an object with the sha256 of each file"),
 }

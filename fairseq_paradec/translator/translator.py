@@ -15,6 +15,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.data.encoders import TOKENIZER_REGISTRY
 
 from ..config import ALL
+from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
@@ -91,6 +92,9 @@ class Translator:
         for one in self.models:
             one.float().prepare_for_inference_(cfg)
             one.to(self.device)
+        if self.device.type == "cpu":
+            for form, name in self.folder.packed.items():
+                offer(self.models[0], form, path / name)
         self.tokenizer = self._build_tokenizer(self.folder.source)
         here = path.absolute()  # subword_nmt would read a name with a dash as a flag
         files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}

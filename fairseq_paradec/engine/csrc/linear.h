@@ -15,6 +15,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "tiles.h"
@@ -57,7 +58,10 @@ static_assert(PANEL == 32 && BF16_GROUP == 2 && INT8_GROUP == 4, "a panel's grou
 #endif
 
 struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    bool owned = true;  // false: it lies in a mapped file
+    void operator()(void* memory) const {
+        if (owned) std::free(memory);
+    }
 };
 template <class T>
 using Memory = std::unique_ptr<T[], Free>;
@@ -118,8 +122,8 @@ inline size_t Linear::bytes() const {
     return (size_t)panels * PANEL * grouped * size_of(form) + (size_t)width() * 4;
 }
 
-// Pack a weight, outputs x inputs (row by row), and a bias (or null).
-inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
+// A map of this size and form, without its numbers.
+inline Linear shape(int outputs, int inputs, Form form) {
     Linear map;
     const int group = group_of(form);
     map.outputs = outputs;
@@ -130,6 +134,51 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
     if (form != Form::fp32) map.grouped = (inputs + TILE_ROWS * group - 1) / (TILE_ROWS * group) * TILE_ROWS * group;
 #endif
     map.form = form;
+    return map;
+}
+
+// Call part(memory, bytes) for each part of a packed map, in the order of a file.
+template <class Part>
+inline void each_part(Linear& map, const Part& part) {
+    part(map.packed, (size_t)map.width() * map.grouped * size_of(map.form));
+    part(map.bias, (size_t)map.width() * sizeof(float));
+    if (map.form != Form::int8) return;
+    part(map.scales, (size_t)map.width() * sizeof(float));
+    part(map.offsets, (size_t)map.width() * sizeof(int32_t));
+}
+
+inline size_t aligned(size_t bytes) { return (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN; }
+
+// How many bytes a packed map takes in a file.
+inline size_t bytes_in_file(int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    size_t total = 0;
+    each_part(map, [&](auto&, size_t bytes) { total += aligned(bytes); });
+    return total;
+}
+
+inline void write_to_file(Linear& map, char* to) {
+    each_part(map, [&](auto& memory, size_t bytes) {
+        std::memcpy(to, memory.get(), bytes);
+        to += aligned(bytes);
+    });
+}
+
+// A map whose numbers lie in a mapped file, which must outlive it.
+inline Linear from_file(char* from, int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    each_part(map, [&](auto& memory, size_t bytes) {
+        using T = std::remove_reference_t<decltype(memory[0])>;
+        memory = Memory<T>((T*)from, Free{false});
+        from += aligned(bytes);
+    });
+    return map;
+}
+
+// Pack a weight, outputs x inputs (row by row), and a bias (or null).
+inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
+    Linear map = shape(outputs, inputs, form);
+    const int group = group_of(form);
     map.packed = allocate<char>((size_t)map.width() * map.grouped * size_of(form));
     map.bias = allocate<float>(map.width());
     if (bias != nullptr) std::memcpy(map.bias.get(), bias, outputs * sizeof(float));

@@ -50,7 +50,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 4;
+constexpr int32_t VERSION = 5;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -137,8 +137,7 @@ API void paradec_stack_layer(Stack* stack, int layer, int pre_norm, int activati
     stack->layers[layer].activation = (Activation)activation;
 }
 
-API int paradec_stack_map(Stack* stack, int layer, int which, const float* weight, const float* bias,
-                          int outputs, int inputs, int form) try {
+static Linear& map_of(Stack* stack, int layer, int which) {
     Layer& own = stack->layers[layer];
     Linear* maps[FEED_OUT + 1];
     maps[QKV] = &own.qkv;
@@ -147,10 +146,35 @@ API int paradec_stack_map(Stack* stack, int layer, int which, const float* weigh
     maps[CROSS_OUT] = &own.cross_out;
     maps[FEED_IN] = &own.feed_in;
     maps[FEED_OUT] = &own.feed_out;
-    *maps[which] = pack(weight, bias, outputs, inputs, (Form)form);
+    return *maps[which];
+}
+
+API int paradec_stack_map(Stack* stack, int layer, int which, const float* weight, const float* bias,
+                          int outputs, int inputs, int form) try {
+    map_of(stack, layer, which) = pack(weight, bias, outputs, inputs, (Form)form);
     return 0;
 } catch (const std::bad_alloc&) {
     return 1;
+}
+
+// Packed maps in files: how their numbers lie, bytes of one, from a map to memory, and a map in memory.
+API const char* paradec_packing() {
+    static const std::string text = std::to_string(PANEL) + " outputs; groups of " + std::to_string(BF16_GROUP) +
+                                    " and " + std::to_string(INT8_GROUP) + "; tiles " + std::to_string(TILES);
+    return text.c_str();
+}
+API size_t paradec_map_bytes(int outputs, int inputs, int form) { return bytes_in_file(outputs, inputs, (Form)form); }
+API void paradec_map_write(Linear* map, char* to) { write_to_file(*map, to); }
+API void paradec_stack_map_write(Stack* stack, int layer, int which, char* to) {
+    write_to_file(map_of(stack, layer, which), to);
+}
+API Linear* paradec_map_at(char* from, int outputs, int inputs, int form) try {
+    return new Linear(from_file(from, outputs, inputs, (Form)form));
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+API void paradec_stack_map_at(Stack* stack, int layer, int which, char* from, int outputs, int inputs, int form) {
+    map_of(stack, layer, which) = from_file(from, outputs, inputs, (Form)form);
 }
 
 API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weight, const float* bias, float epsilon) try {

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from ctypes import c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +227,7 @@ class Drafting(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
-VERSION = 4
+VERSION = 5
 
 
 class MapOf(enum.IntEnum):
@@ -265,6 +265,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_packing": (c_char_p, []),
+    "paradec_map_bytes": (c_size_t, [c_int, c_int, c_int]),
+    "paradec_map_write": (None, [c_void_p, c_void_p]),
+    "paradec_stack_map_write": (None, [c_void_p, c_int, c_int, c_void_p]),
+    "paradec_map_at": (c_void_p, [c_void_p, c_int, c_int, c_int]),
+    "paradec_stack_map_at": (None, [c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_map_free": (None, [c_void_p]),
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),

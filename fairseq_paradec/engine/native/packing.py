@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,7 +19,10 @@ from ..encoder import LeanEncoder, lean_encoder
 from ..watch import Watch
 from .library import library
 from .passes import NativeWeights, native_encode
-from .stack import ACTIVATIONS, NativeHeads, NativeMap, NativeStack, why_not
+from .shelf import Shelf, open_shelf
+from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
+
+log = logging.getLogger(__name__)
 
 
 class Packed(NamedTuple):
@@ -35,6 +40,8 @@ class Packed(NamedTuple):
 #: Packed models by scorer's class and form, each with the state of its weights when it was packed.
 _PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
 _PACKED = WeakKeyDictionary()
+#: By model and form: a file with its packed weights, and the state that they are of.
+_FILES: WeakKeyDictionary[nn.Module, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
 _PACKING = Lock()
@@ -62,13 +69,44 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
         known = _PACKED.setdefault(model, {})
         if (kind, form) in known and known[kind, form][0] == stamp:
             return known[kind, form][1]
-        found = _pack_all(model, form, gather())
+        found = _pack_or_map(model, form, gather(), stamp)
         if isinstance(found, Packed):
             known[kind, form] = stamp, found
         return found
 
 
-def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
+def offer(model: Any, form: str, path: Path) -> None:
+    """Name a file of ``save_packed`` with a model's weights, as they are now, in a form."""
+    _FILES.setdefault(model, {})[form] = path, _stamp(model)
+
+
+def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], path: Path) -> None:
+    """Write the weights of a model, which ``packed`` packs, to a file."""
+    shelf = Shelf(form, FORMS[form])
+    found = _pack_all(model, form, gather(), shelf)
+    assert isinstance(found, Packed)
+    shelf.save(path)
+
+
+def _pack_or_map(model: Any, form: str, plain: DecoderWeights, stamp: Any) -> Packed | str:
+    """Map the file of packed weights that was offered, or pack them; see ``packed``."""
+    path, state = _FILES.get(model, {}).get(form, (None, None))
+    if path is None or state != stamp:
+        return _pack_all(model, form, plain)
+    shelf = open_shelf(path, form, FORMS[form])
+    try:
+        if isinstance(shelf, Shelf):
+            return _pack_all(model, form, plain, shelf)
+        reason = shelf
+    except ValueError as error:
+        reason = str(error)
+    log.warning("%s is packed again in memory: %s", path, reason)
+    return _pack_all(model, form, plain)
+
+
+def _pack_all(
+    model: Any, form: str, plain: DecoderWeights, shelf: Shelf | None = None
+) -> Packed | str:
     """Pack a model's decoder, gathered plainly, and its encoder; or return why not."""
     lean = lean_encoder(model)
     reason = why_not(plain.layers) or (None if lean is None else why_not(lean.stack))
@@ -79,8 +117,8 @@ def _pack_all(model: Any, form: str, plain: DecoderWeights) -> Packed | str:
     if reason is not None:
         return reason
     library()
-    encoder = None if lean is None else NativeEncoder(lean, form)
-    return Packed(_pack(plain, model.decoder.output_projection, form), encoder)
+    encoder = None if lean is None else NativeEncoder(lean, form, shelf)
+    return Packed(_pack(plain, model.decoder.output_projection, form, shelf), encoder)
 
 
 def _stamp(module: Any) -> list[tuple[int, int, float]]:
@@ -107,7 +145,7 @@ def _why_not(model: Any) -> str | None:
     return None
 
 
-def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
+def _pack(plain: DecoderWeights, projection: Any, form: str, shelf: Shelf | None) -> NativeWeights:
     """Pack a decoder."""
     stack = NativeStack(
         plain.layers,
@@ -117,15 +155,17 @@ def _pack(plain: DecoderWeights, projection: Any, form: str) -> NativeWeights:
         plain.embedding_norm,
         plain.final_norm,
         form,
+        shelf,
     )
     keys: Any = plain.source_keys
     parts = 2 * len(plain.layers)
     weight = torch.cat([stack.pad_heads(w) for w in keys.weight.chunk(parts)])
     bias = torch.cat([stack.pad_heads(b) for b in keys.bias.chunk(parts)])
+    source_keys = NativeMap(weight, bias, form, shelf)
     linear = None
     if type(projection) is nn.Linear:
-        linear = NativeMap(projection.weight, projection.bias, form)
-    return NativeWeights(stack, NativeMap(weight, bias, form), linear)
+        linear = NativeMap(projection.weight, projection.bias, form, shelf)
+    return NativeWeights(stack, source_keys, linear)
 
 
 def pack_heads(heads: Any, form: str) -> Any:
@@ -148,9 +188,10 @@ class NativeEncoder:
     Args:
         lean: of the same encoder, gathered plainly.
         form: ``fp32``, ``bf16`` or ``int8``.
+        shelf: see ``NativeMap``.
     """
 
-    def __init__(self, lean: LeanEncoder, form: str) -> None:
+    def __init__(self, lean: LeanEncoder, form: str, shelf: Shelf | None = None) -> None:
         self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
         places = lean.encoder.embed_positions
         self.most = lean.encoder.max_positions()
@@ -169,6 +210,7 @@ class NativeEncoder:
             lean.embedding_norm,
             lean.final_norm,
             form,
+            shelf,
         )
 
     def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..layers import DecoderLayer, EncoderLayer
 from ..weights import Norm
 from .library import MapOf, NormOf, NormOfStack, library
+from .shelf import Shelf
 
 #: How weights are kept: csrc's ``Form``.
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
@@ -39,18 +40,29 @@ class NativeMap:
         weight: O×I.
         bias: O, or None.
         form: a key of ``FORMS``.
+        shelf: of a file that holds the packed map, or that is being written; None: no file.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, form: str) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, form: str, shelf: Shelf | None = None
+    ) -> None:
         self.outputs, self.inputs = weight.shape
-        self.form = form
-        weight, bias = _plain(weight), None if bias is None else _plain(bias)
-        self.address = library().paradec_map_new(
-            weight.data_ptr(), address_of(bias), *weight.shape, FORMS[form]
-        )
+        self.form, self.shelf = form, shelf  # a mapped file lives as long as its maps
+        if shelf is not None and shelf.reads:
+            at = shelf.place(*weight.shape)
+            self.address = library().paradec_map_at(at, *weight.shape, FORMS[form])
+        else:
+            weight, bias = _plain(weight), None if bias is None else _plain(bias)
+            self.address = library().paradec_map_new(
+                weight.data_ptr(), address_of(bias), *weight.shape, FORMS[form]
+            )
         if self.address is None:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_map_free, self.address)
+        if shelf is not None and not shelf.reads:
+            room = shelf.room(*weight.shape)
+            library().paradec_map_write(self.address, room)
+            shelf.keep(room)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -131,6 +143,7 @@ class NativeStack:
         embedding_norm: or None.
         final_norm: or None.
         form: a key of ``FORMS``.
+        shelf: see ``NativeMap``.
     """
 
     def __init__(
@@ -142,8 +155,9 @@ class NativeStack:
         embedding_norm: Norm | None,
         final_norm: Norm | None,
         form: str,
+        shelf: Shelf | None = None,
     ) -> None:
-        self.form = form
+        self.form, self.shelf = form, shelf
         self.dim, self.heads = embedding.size(1), layers[0].attention.heads
         self.own_size = self.dim // self.heads
         lanes = library().paradec_lanes()
@@ -212,18 +226,16 @@ class NativeStack:
         return F.pad(x, (0, self.head_size - self.own_size)).flatten(1)
 
     def _map(self, layer: int, which: MapOf, weight: Tensor, bias: Tensor) -> None:
+        where, shape = (self.address, layer, which), (*weight.shape, FORMS[self.form])
+        if self.shelf is not None and self.shelf.reads:
+            library().paradec_stack_map_at(*where, self.shelf.place(*weight.shape), *shape)
+            return
         weight, bias = _plain(weight), _plain(bias)
-        check(
-            library().paradec_stack_map(
-                self.address,
-                layer,
-                which,
-                weight.data_ptr(),
-                bias.data_ptr(),
-                *weight.shape,
-                FORMS[self.form],
-            )
-        )
+        check(library().paradec_stack_map(*where, weight.data_ptr(), bias.data_ptr(), *shape))
+        if self.shelf is not None:
+            room = self.shelf.room(*weight.shape)
+            library().paradec_stack_map_write(*where, room)
+            self.shelf.keep(room)
 
     def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Norm) -> None:
         weight, bias = _plain(norm.weight), _plain(norm.bias)

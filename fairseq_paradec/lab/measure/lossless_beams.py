@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ...decoding.audit import Audit
 from ...errors import needs, option_error
+from ...methods.configure import BEAM_DEPTH
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.promises import PROVENANCE
@@ -50,6 +51,7 @@ def lossless_beams(args: Settings) -> int:
         for size in args.batch_sizes:
             for beam in args.beams:
                 options = {"decoding": args.decoding, "beam": beam, "nbest": beam, **drafter}
+                options["block_size"] = BEAM_DEPTH  # given: not chosen by what passes cost
                 rows += _rows(args.path, first, sentences, size, options, progress.update)
     notes = [
         f"Subsets: {','.join(subsets)}; fp32. Judge: fairseq's own SequenceGenerator with the same "

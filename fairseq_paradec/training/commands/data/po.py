@@ -6,11 +6,12 @@ Messages that are fuzzy, obsolete, untranslated, plural or the same in both lang
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from ....errors import option_error
 
 # Inline mark-up of reStructuredText. One expression, so that the contents of a mark-up (``*args``)
 # are not searched again.
@@ -53,28 +54,21 @@ def strip_markup(text: str) -> str:
     return " ".join(re.sub(r"(?<=\S)::$", ":", text).removesuffix(" ::").split())
 
 
-def messages(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (original, translation) of the good messages of a .po file."""
-    fields: dict[str, str] = {}
-    fuzzy = False
-    key = ""
-    for line in [*lines, ""]:
-        line = line.strip()
-        keyword = re.match(r'(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s+"', line)
-        # A comment or a new key ends a message, even without an empty line.
-        starts = keyword and keyword[1] in ("msgctxt", "msgid")
-        whole = any(name.startswith("msgstr") for name in fields)
-        if not line or (whole and (starts or line.startswith("#"))):
-            if not fuzzy and fields.get("msgid") and fields.get("msgstr"):
-                yield fields["msgid"], fields["msgstr"]
-            fields, fuzzy = {}, False
-        if line.startswith("#,"):
-            fuzzy = fuzzy or "fuzzy" in line
-        elif keyword:
-            key = keyword[1]
-            fields[key] = ast.literal_eval(line[keyword.end() - 1 :])
-        elif line.startswith('"'):
-            fields[key] += ast.literal_eval(line)
+def messages(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (original, translation) of the good messages of a .po file.
+
+    Raises:
+        UsageError: it is no .po file in UTF-8.
+    """
+    import polib
+
+    try:
+        found = polib.pofile(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise option_error("FILE.po", str(path), f"a .po file in UTF-8 ({error})") from error
+    for one in found:
+        if one.msgstr and not (one.msgid_plural or one.fuzzy or one.obsolete):
+            yield one.msgid, one.msgstr
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -86,11 +80,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the messages."""
     count = 0
     for path in args.file:
-        with path.open(encoding="utf-8") as file:
-            for original, translation in messages(file):
-                english, other = strip_markup(original), strip_markup(translation)
-                if english and other and english != other:
-                    print(english, other, sep="\t")
-                    count += 1
+        for original, translation in messages(path):
+            english, other = strip_markup(original), strip_markup(translation)
+            if english and other and english != other:
+                print(english, other, sep="\t")
+                count += 1
     print(f"  {count} messages in {len(args.file)} files", file=sys.stderr)
     return 0

@@ -1,0 +1,115 @@
+"""Packed weights in a file, which all processes that read it share."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from ...files import replacing
+from .library import library
+
+#: The version of the file, and its first bytes, which a line of JSON follows.
+FORMAT, NAME = 1, "paradec packed weights"
+#: Where maps begin is a multiple of this: a page.
+_PAGE = 4096
+
+
+class Shelf:
+    """Packed maps of a model in one form, in the order in which packing makes them.
+
+    Args:
+        form: a key of ``FORMS``.
+        number: csrc's number of the form.
+        content: the file's maps, read-only; None: it is being written.
+        maps: outputs and inputs of each map.
+    """
+
+    def __init__(
+        self,
+        form: str,
+        number: int,
+        content: mmap.mmap | None = None,
+        maps: list[list[int]] | None = None,
+        start: int = 0,
+    ) -> None:
+        self.form, self.number, self.content = form, number, content
+        self.maps = [] if maps is None else maps
+        self.written: list[bytes] = []
+        self._next, self._place = 0, start
+        self._first = 0
+        if content is not None:
+            self._first = np.frombuffer(content, np.uint8).ctypes.data
+
+    @property
+    def reads(self) -> bool:
+        """Whether maps come from the file."""
+        return self.content is not None
+
+    def place(self, outputs: int, inputs: int) -> int:
+        """Return where the next map lies, which must have this size.
+
+        Raises:
+            ValueError: the file's next map is another one.
+        """
+        if self.maps[self._next : self._next + 1] != [[outputs, inputs]]:
+            raise ValueError("its maps are those of another model")
+        at, self._next = self._first + self._place, self._next + 1
+        self._place += library().paradec_map_bytes(outputs, inputs, self.number)
+        return at
+
+    def room(self, outputs: int, inputs: int) -> ctypes.Array[ctypes.c_char]:
+        """Return memory for the next map, to be given to ``keep``."""
+        self.maps.append([outputs, inputs])
+        return ctypes.create_string_buffer(
+            library().paradec_map_bytes(outputs, inputs, self.number)
+        )
+
+    def keep(self, written: ctypes.Array[ctypes.c_char]) -> None:
+        """Keep a map for the file."""
+        self.written.append(written.raw)
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        head = {
+            "name": NAME,
+            "format": FORMAT,
+            "layout": library().paradec_packing().decode(),
+            "form": self.form,
+            "maps": self.maps,
+            "bytes": sum(map(len, self.written)),
+        }
+        line = json.dumps(head).encode() + b"\n"
+        with replacing(path) as partial, open(partial, "wb") as file:
+            file.write(line + b" " * (-len(line) % _PAGE))
+            file.writelines(self.written)
+
+
+def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
+    """Map a file of packed weights, or say why it is of no use here.
+
+    Args:
+        path: the file.
+        form: that is wanted.
+        number: csrc's number of it.
+    """
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(1 << 20)
+            head = json.loads(line)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        return f"it cannot be read ({error})"
+    if not isinstance(head, dict) or head.get("name") != NAME or head.get("format") != FORMAT:
+        return f"it is not of format {FORMAT}"
+    layout = library().paradec_packing().decode()
+    if head["layout"] != layout:
+        return f"its layout is another instruction set's ({head['layout']}; here {layout})"
+    start = -(-len(line) // _PAGE) * _PAGE
+    sizes = (library().paradec_map_bytes(*one, number) for one in head["maps"])
+    if head["form"] != form or len(content) != start + sum(sizes):
+        return "it is cut short, or of another form"
+    return Shelf(form, number, content, head["maps"], start)

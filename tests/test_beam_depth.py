@@ -1,0 +1,163 @@
+"""The depth of a beam's drafts by what passes cost: the choice by hand, and the same outputs."""
+
+import argparse
+import logging
+from typing import Any
+
+import pytest
+import torch
+from support.beam_drafts import assert_same, decoder, fairseqs
+from support.builders import Limits, batch, built
+from support.exact import watched
+from support.multiword import PREFIXES
+
+from fairseq_paradec.decoding.depth import DEEPEST, Depths, Passes, choose_depth, steps_kept
+from fairseq_paradec.methods.beam_drafts import BeamAssistedDecoder
+
+#: Where reading the weights binds, and where arithmetic does: n rows cost n times one.
+READING = Passes(5, 0.25, [(5, 1.0), (15, 1.1), (50, 1.5)])
+ARITHMETIC = Passes(5, 0.9, [(5, 1.0), (15, 3.0), (50, 10.0)])
+
+
+def test_the_cheapest_steps_are_chosen() -> None:
+    # 1, 1/2 = 0.5 and 2/3 of a second a step.
+    assert choose_depth([1.0, 1.0, 2.0], [1.0, 2.0, 3.0]) == 1
+    assert choose_depth([1.0, 1.5, 1.6], [1.0, 1.9, 2.7]) == 2
+
+
+def test_a_gain_below_two_percent_is_none() -> None:
+    assert choose_depth([1.0, 1.97], [1.0, 2.0]) == 0
+    assert choose_depth([1.0, 1.96], [1.0, 2.0]) == 1
+    assert choose_depth([1.0, 1.0], [1.0, 1.0]) == 0
+
+
+def test_steps_kept_by_hand() -> None:
+    assert steps_kept(0.5, 3) == [1.0, 1.5, 1.75, 1.875]
+    assert steps_kept(1.0, 2) == [1.0, 2.0, 3.0]
+    assert steps_kept(0.0, 2) == [1.0, 1.0, 1.0]
+
+
+def test_passes_cost_straight_lines_between_what_was_measured() -> None:
+    rows = (5, 10, 15, 50, 85)
+    assert [READING.verifying(n) for n in rows] == pytest.approx([1.0, 1.05, 1.1, 1.5, 1.9])
+    assert READING.verifying(1) == 1.0
+    assert Passes(4, 1.0, [(4, 2.0)]).verifying(10) == 5.0
+    # Depth 1 reads two steps' rows, 10; depth 2 reads 15. One pass of the drafter a step.
+    assert READING.rounds(1.0, 2) == pytest.approx([1.0, 1.3, 1.6])
+    assert READING.rounds(0.75, 1) == pytest.approx([1.0, 0.25 + READING.verifying(7.5)])
+
+
+@pytest.mark.parametrize(
+    ("passes", "rate", "least", "most"),
+    [
+        (READING, 1.0, DEEPEST, DEEPEST),
+        (READING, 0.92, 5, 11),
+        (READING, 0.6, 1, 3),
+        (READING, 0.1, 0, 0),
+        (ARITHMETIC, 1.0, 0, 0),
+    ],
+)
+def test_depth_follows_costs_and_steps_kept(
+    passes: Passes, rate: float, least: int, most: int
+) -> None:
+    assert least <= choose_depth(passes.rounds(0.75), steps_kept(rate)) <= most
+
+
+def test_what_is_observed_changes_the_depth(caplog: pytest.LogCaptureFixture) -> None:
+    """Drafts that are all kept lead to the deepest; wrong ones to the plain search, said once."""
+    depths = Depths("self_draft --beam 5", 5)
+    assert not depths.knows(1)
+    depths.learn(1, READING)
+    first = depths.choose(1)
+    depths.observe([(8, 9, 45)] * 200)
+    assert 0 < first < depths.choose(1) == DEEPEST
+    with caplog.at_level(logging.INFO):
+        depths.observe([(8, 1, 45)] * 20000)
+        assert depths.choose(1) == depths.choose(1) == 0
+    assert caplog.text.count("the plain search decodes batches of 1,") == 1
+    assert depths.knows(1) and not depths.knows(2)
+    depths.learn(3, ARITHMETIC)
+    assert depths.knows(4) and not depths.knows(5)
+
+
+def test_the_rate_counts_steps_that_were_tried(caplog: pytest.LogCaptureFixture) -> None:
+    """Behind the first wrong one none is: of 4, 2 and 1 steps tried, 4, 1 and 0 are kept."""
+    depths = Depths("self_draft --beam 5", 5)
+    depths.learn(1, ARITHMETIC)
+    with caplog.at_level(logging.INFO):
+        depths.observe([(4, 5, 25), (4, 2, 25), (4, 1, 25)] * 10000)
+        assert depths.choose(1) == 0
+    assert "about 71% of drafted steps" in caplog.text  # 5 of 7
+
+
+def native(
+    monkeypatch: pytest.MonkeyPatch, min_len: int = 1, **flags: Any
+) -> tuple[BeamAssistedDecoder, Any, Any]:
+    """A native decoder of a beam of 4."""
+    _, model = built("default", torch.float32)
+    monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
+    limits = Limits(max_len_b=12, min_len=min_len)
+    flags = {"decoding": "self_draft", "engine": "native"} | flags
+    found, task, _ = decoder("default", "itself", torch.float32, 4, limits, **flags)
+    return found, task, model
+
+
+def test_outputs_are_fairseqs_at_every_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at 0, by the plain search; with prefixes, alone and in a batch."""
+    found, task, model = native(monkeypatch)
+    assert found.depths is not None
+    for lengths in ((6,), (3, 7, 5, 2)):
+        sample, forced = batch(task, lengths, seed=4), PREFIXES[: len(lengths)]
+        want = fairseqs(task, [model], sample, 4, Limits(max_len_b=12), forced)
+        for depth in range(DEEPEST + 1):
+            monkeypatch.setattr(found.depths, "choose", lambda _, depth=depth: depth)
+            rows = watched(task, found, [model], sample, forced)
+            hypos = task.inference_step(found, [model], sample, prefix_tokens=forced)
+            for got, other, row in zip(hypos, want, rows, strict=True):
+                assert_same(got, other)
+                assert max(one.num_drafted for one in row.row.passes) <= depth
+        assert found.depths.knows(len(lengths))
+
+
+def test_a_given_block_size_is_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native(monkeypatch, block_size=5)[0].depths is None
+
+
+def test_a_trace_and_torchs_passes_have_drafts_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their searches run in Python, whose costs are others."""
+    for flags, traced in (({"engine": "torch"}, False), ({}, True)):
+        found, task, model = native(monkeypatch, min_len=11, **flags)
+        found.record_tokens = traced
+        rows = watched(task, found, [model], batch(task, (9,), seed=1))
+        assert found.depths is not None and not found.depths.knows(1)
+        assert rows[0].row.passes[0].num_drafted == 8
+
+
+def test_passes_are_measured_once_for_a_size_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows of the batch; a search after it starts with empty caches."""
+    found, task, model = native(monkeypatch)
+    assert found.depths is not None
+    learnt: list[tuple[int, Passes]] = []
+    learn = found.depths.learn
+    monkeypatch.setattr(
+        found.depths, "learn", lambda n, passes: learnt.append((n, passes)) or learn(n, passes)
+    )
+    for lengths in ((3, 7, 5), (4, 4, 4, 4), (2, 8, 3)):
+        task.inference_step(found, [model], batch(task, lengths, seed=1))
+    ((count, passes),) = learnt
+    assert count == 3 and passes.beam == 12 and passes.draft > 0
+    assert [rows for rows, _ in passes.verify] == [12, 36, 120]
+    assert all(seconds > 0 for _, seconds in passes.verify)
+
+
+def test_short_limits_are_no_reason_to_fail() -> None:
+    """No measured token is deeper than the shortest output may be."""
+    task, model = built("default", torch.float32)
+    for length in (0, 1, 3):
+        limits = Limits(max_len_b=length, min_len=0)
+        flags = {"decoding": "self_draft", "beam": 3, "nbest": 3, **limits.flags()}
+        found = task.build_generator([model], argparse.Namespace(**flags))
+        sample = batch(task, (5, 2), seed=3)
+        want = fairseqs(task, [model], sample, 3, limits)
+        for got, other in zip(task.inference_step(found, [model], sample), want, strict=True):
+            assert_same(got, other)

@@ -1,0 +1,150 @@
+"""Packed weights in a model folder: mapped, shared by processes, never misread."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.commands import DEMO, ROOT
+from support.tables import run
+
+import fairseq_paradec
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.engine.native import shelf
+from fairseq_paradec.files import checksum
+
+SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:5]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's folder, with weights in two forms."""
+    folder = tmp_path_factory.mktemp("packed") / "model"
+    made = [str(DEMO), str(folder), "--path", str(DEMO / "model.pt"), "--tokenizer", "moses"]
+    more = ["--bpe", "subword_nmt", "--bpe-codes", str(DEMO / "codes.bpe")]
+    assert paradec(["pack", *made, *more, "--engine-dtype", "int8,bf16"]) == 0
+    return folder
+
+
+PACK = (
+    "import sys; from fairseq_paradec.cli.main import main; sys.exit(main(['pack', *sys.argv[1:]]))"
+)
+
+
+def outputs(folder: Path, dtype: str) -> list[Any]:
+    return decoded(fairseq_paradec.load(folder), dtype)
+
+
+def decoded(model: Any, dtype: str) -> list[Any]:
+    found = model.results(SENTENCES, decoding="greedy", engine_dtype=dtype)
+    return [(one.text, one.score) for one in found]
+
+
+def mapped(name: str) -> bool:
+    """Whether this process has mapped a file of this name."""
+    return any(line.rstrip().endswith(name) for line in open("/proc/self/maps", encoding="utf-8"))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bf16", "fp32"])
+def test_outputs_are_those_of_weights_packed_in_memory(packed: Path, dtype: str) -> None:
+    """Of fp32, which is not in the folder, too."""
+    model = fairseq_paradec.load(packed)
+    assert decoded(model, dtype) == outputs(DEMO, dtype)
+    if dtype != "fp32":
+        assert mapped(str(packed / f"packed.{dtype}"))
+
+
+SHARED = """
+import subprocess, sys
+import fairseq_paradec
+found = list(fairseq_paradec.load(sys.argv[1]).results(
+    ["A dog runs."], decoding="greedy", engine_dtype="int8"))
+if len(sys.argv) > 2:  # the second process, while the first has the file
+    smaps = open("/proc/self/smaps").read().split("packed.int8\\n", 1)[1]
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in smaps.splitlines()[:20]
+             if line.endswith(" kB")}
+    assert sizes["Shared_Clean"] > 1000 and sizes["Private_Dirty"] == 0, sizes
+    assert sizes["Shared_Clean"] >= 0.9 * sizes["Rss"], sizes
+else:
+    subprocess.run([sys.executable, sys.argv[0], sys.argv[1], "second"], check=True)
+print("REPORT", found[0].text)
+"""
+
+
+def test_two_processes_share_one_copy(packed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "shared.py"
+    script.write_text(SHARED)
+    done = subprocess.run(
+        [sys.executable, str(script), str(packed)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0 and done.stdout.count("REPORT") == 2, done.stderr
+
+
+def changed(packed: Path, folder: Path, change: Any) -> Path:
+    """A copy of the folder with other packed weights, which ``paradec.json`` knows."""
+    shutil.copytree(packed, folder)
+    file, index = folder / "packed.int8", folder / "paradec.json"
+    file.write_bytes(change(file.read_bytes()))
+    content = json.loads(index.read_text("utf-8"))
+    content["sha256"]["packed.int8"] = checksum(file)
+    index.write_text(json.dumps(content), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda old: old.replace(b'"format": 1', b'"format": 2', 1), "it is not of format 1"),
+        (lambda old: old.replace(b"tiles ", b"tilez ", 1), "another instruction set's"),
+        (lambda old: old[: len(old) // 2], "it is cut short"),
+        (lambda old: old[:10], "it cannot be read"),
+        (lambda old: old.replace(b'"maps": [[', b'"maps": [[1', 1), "it is cut short"),
+    ],
+)
+def test_what_does_not_fit_is_packed_again(
+    packed: Path, tmp_path: Path, change: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = changed(packed, tmp_path / "model", change)
+    with caplog.at_level(logging.WARNING):
+        assert outputs(folder, "int8") == outputs(DEMO, "int8")
+    (said,) = [one.getMessage() for one in caplog.records if "packed again" in one.getMessage()]
+    assert reason in said and "\n" not in said
+
+
+def test_a_file_that_has_changed_is_refused(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(packed, folder)
+    with open(folder / "packed.int8", "r+b") as file:
+        file.truncate(5000)
+    with pytest.raises(fairseq_paradec.errors.UsageError, match="packed.int8.*another sha256"):
+        fairseq_paradec.load(folder)
+
+
+def test_weights_that_have_changed_are_packed_again(packed: Path) -> None:
+    model = fairseq_paradec.load(packed)
+    for weight in model.models[0].parameters():
+        with torch.no_grad():
+            weight.zero_()
+    found = list(model.results(SENTENCES[:1], decoding="greedy", engine_dtype="int8"))
+    assert found[0].text != outputs(DEMO, "int8")[0][0]
+
+
+def test_maps_of_another_model_are_not_taken() -> None:
+    with pytest.raises(ValueError, match="those of another model"):
+        shelf.Shelf("int8", 2, None, [[32, 64]]).place(32, 65)
+
+
+def test_a_mistake_is_named(capsys: Any, tmp_path: Path) -> None:
+    arguments = [str(DEMO), str(tmp_path / "out"), "--path", str(DEMO / "model.pt")]
+    status, _, err = run(capsys, "pack", *arguments, "--engine-dtype", "int4")
+    assert status == 2 and "--engine-dtype: got 'int4'; allowed: fp32, bf16, int8" in err
