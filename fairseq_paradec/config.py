@@ -46,8 +46,8 @@ class DecodingConfig:
     block_size: int = _option(
         5,
         "tokens proposed per pass and sentence; for heads this includes the Transformer's own next "
-        "token; with an adaptive block, the largest number; with a beam, steps of a draft, by default "
-        "as many as pay",
+        "token; with an adaptive block, the largest number; with a beam, steps of a draft, by "
+        "default as many as pay",
         least=1,
     )
     drafter_path: str | None = _option(
