@@ -38,6 +38,10 @@ class Row:
         """The number of positions left to predict, with that of ``</s>``."""
         return self.limit + 1 - len(self.tokens)
 
+    def ends_in_prefix(self, eos: int) -> bool:
+        """Return whether the prefix forces ``</s>``, behind another token and before the limit."""
+        return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
+
     def fresh(self) -> Row:
         """Return a row of the same sentence without committed tokens and given draft."""
         return Row(self.index, self.source, self.limit, self.prefix)

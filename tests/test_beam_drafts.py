@@ -12,8 +12,9 @@ from reference import beam_drafts as paper
 from reference.greedy import Rules, rules_for
 from support import assisted
 from support.beam_drafts import assert_same, decoder, fairseqs, twin
-from support.builders import DEMO, Limits, batch, built, source_rows
+from support.builders import DEMO, Limits, batch, built, lend, source_rows, tiny_model
 from support.exact import watched
+from support.image_models import RGB, task_of, tiny_image_model
 from support.multiword import PREFIXES
 
 from fairseq_paradec.cli.main import main as paradec
@@ -142,6 +143,66 @@ def test_without_a_beam_the_methods_are_greedy() -> None:
 def test_what_it_cannot_honour_is_refused(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         decoder("default", "itself", torch.float64, 4, Limits(), **flags)
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_shortlist_has_more_words_than_the_beam(engine: str) -> None:
+    flags = {"drafter_dtype": "fp32", "engine": engine}
+    with pytest.raises(UsageError, match=r"^--drafter-shortlist: got 5; .*more than --beam \(5\)"):
+        decoder("default", "other", torch.float32, 5, Limits(), drafter_shortlist=5, **flags)
+    found, task, model = decoder(
+        "default", "other", torch.float32, 5, Limits(), drafter_shortlist=6, **flags
+    )
+    sample = batch(task, RAGGED, seed=2)
+    want = fairseqs(task, [model], sample, 5, Limits())
+    for got, other in zip(task.inference_step(found, [model], sample), want, strict=True):
+        assert_same(got, other)
+
+
+def test_local_attention_is_refused() -> None:
+    """Its cache has no trees."""
+    task = task_of(RGB)
+    model, drafter = tiny_image_model(task, 5, 4), tiny_model(task, max_target_positions=2000)
+    flags = {"decoding": "assisted", "beam": 2, "drafter_path": lend(task, model, drafter)}
+    with pytest.raises(UsageError, match="--beam 2 excludes a model whose attention is local"):
+        task.build_generator([model], argparse.Namespace(**flags))
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("decoding", ["self_draft", "assisted", "multiword_beam"])
+def test_a_forced_end_ends_all_hypotheses(decoding: str, engine: str) -> None:
+    """fairseq copies the one hypothesis; prefixes of other rows and the limit stay as they are."""
+    limits = Limits(max_len_b=3)
+    prefixes = torch.tensor([[7, 2, 1, 1], [5, 1, 1, 1], [8, 3, 2, 1], [6, 6, 6, 2]])
+    task, model = built("default", torch.float32)
+    flags = {"decoding": decoding, "beam": 4, "nbest": 4, "engine": engine}
+    if decoding == "assisted":
+        flags["drafter_path"] = lend(task, model, model)
+    found = task.build_generator([model], argparse.Namespace(**limits.flags(), **flags))
+    sample = batch(task, RAGGED, seed=2)
+    want = fairseqs(task, [model], sample, 4, limits, prefixes)
+    assert [len(each) for each in want] == [4, 4, 4, 1]
+    hypos = task.inference_step(found, [model], sample, prefix_tokens=prefixes)
+    for got, other in zip(hypos, want, strict=True):
+        assert_same(got, other)
+
+
+def test_a_depth_beyond_every_limit_is_that_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native search makes no room for steps that cannot be taken."""
+    runs = []
+    for one in (
+        built("default", torch.float32)[1],
+        assisted.drafter("default", "noisy", torch.float32),
+    ):
+        monkeypatch.setattr(one, "_is_generation_fast", True, raising=False)
+    for depth in (20, 10**9):
+        found, task, model = decoder(
+            "default", "noisy", torch.float32, 5, Limits(), block_size=depth
+        )
+        assert found.scorer.native and found.draft_scorer.native
+        hypos = task.inference_step(found, [model], batch(task, RAGGED, seed=2))
+        runs.append([[one["tokens"].tolist() for one in each] for each in hypos])
+    assert runs[0] == runs[1]
 
 
 def test_the_twin_by_hand() -> None:

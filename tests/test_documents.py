@@ -12,7 +12,7 @@ from support.commands import DEMO
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.translator import sentences
+from fairseq_paradec.translator import documents, sentences
 from fairseq_paradec.translator.documents import Document, place
 from fairseq_paradec.translator.markup import CLOSE, OPEN
 
@@ -71,6 +71,7 @@ TEXTS = [
     "One. Two!\n\n  - three\n\t4) four five\n\n\n> quoted words\n",
     "no end of line and {{ spaced name }} %s",
     "  * Dr. Smith went to Washington, e.g. on Monday. He came back.\r\n\r\nNew line",
+    "See {{ Mr. A. B }} now. Then {{ x! Y }} goes. On.\n",
     "100% of ${HOME} & <b>no tag</b> {x!r:>10}\n",
 ]
 
@@ -234,6 +235,39 @@ def test_a_thing_that_the_translation_lost_is_placed_and_told():
         "placed by position: %d",
     ]
     assert Document("A man.", "text", "en").join([None]) == ("A man.", ["not translated: A man."])
+
+
+def test_no_thing_is_cut_by_the_end_of_a_sentence(monkeypatch):
+    monkeypatch.setattr(documents, "split", lambda text, _: re.split(r"(?<=! )", text))
+    document = Document("Go! See {{ it! So }} now! On", "text", "en")
+    assert document.sentences == ["Go!", "See {{ it! So }} now!", "See now!", "On"]
+
+
+def test_of_two_equal_things_both_must_be_there():
+    document = Document("%s of %s is done", "text", "en")
+    found = document.join(["%s ist fertig", "ist fertig"])
+    assert found.text.count("%s") == 2 and len(found.notes) == 2
+
+
+def test_each_of_two_marked_words_keeps_a_word():
+    document = Document("<p>So <b>a</b> <i>b</i></p>", "html", "en")
+    assert document.join(["b a"]).text in (
+        "<p><b>b</b> <i>a</i></p>",
+        "<p>So <b>b</b> <i>a</i></p>",
+    )
+    assert place([(0, OPEN), (1, CLOSE), (2, OPEN), (3, CLOSE)], "a b", "b a") == [0, 1, 2, 3]
+
+
+def test_a_mark_that_would_stand_in_a_thing_stands_beside_it():
+    text = "{{name}} of <b>x</b> %(count)d"
+    found = Document(text, "html", "en").join(["%(count)d x {{name}}", ""]).text
+    assert all(one in found for one in ("{{name}}", "%(count)d", "<b>", "</b>")), found
+
+
+def test_elements_that_are_not_translated_end_at_their_own_end():
+    kept = "<span translate=no>A <span>b</span> c</span>"
+    document = Document(f"<p>{kept}</p><p>word</p>", "html", "en")
+    assert document.sentences == ["word"]
 
 
 def test_words_that_look_like_markup_are_escaped():

@@ -121,6 +121,13 @@ def test_no_test_imports_another() -> None:
                 assert not name.split(".")[-1].startswith("test_"), f"{path} imports {name}"
 
 
+def test_the_table_of_mutants_is_the_list() -> None:
+    """If not: make mutants ARGS=--page."""
+    _, known, _ = mutants.split_page()
+    assert list(known) == [mutants.row(one) for one in mutants.MUTANTS]
+    assert [line for line, last in known.items() if "SURVIVED" in last] == []
+
+
 def test_every_mutant_has_its_code_and_its_tests() -> None:
     assert [one for one in mutants.MUTANTS if mutants.find(one) is None] == []
     named = {name for one in mutants.MUTANTS for name in one.tests}

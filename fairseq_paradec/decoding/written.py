@@ -66,13 +66,21 @@ class Results:
         return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
 
     def fill(
-        self, row: Row, finished: list[Written], passes: int, device: torch.device
+        self,
+        row: Row,
+        finished: list[Written],
+        passes: int,
+        device: torch.device,
+        beam_size: int,
     ) -> list[dict[str, Any]]:
         """Return a sentence's hypotheses, the best first, and fill in its row.
 
-        The passes are those of the sentence; some may extend other hypotheses than the best.
+        The passes are those of the sentence; some may extend other hypotheses than the best. Of one
+        that ends by a forced ``</s>`` fairseq returns as many copies as its beam has.
         """
         finished = sorted(finished, key=self.rank, reverse=True)
+        if self.order.tokens_per_step == len(finished) == 1 and row.ends_in_prefix(self.eos):
+            finished *= beam_size  # as in fairseq, whose hypotheses all end there
         hypos = [self._hypothesis(hypo, passes, device) for hypo in finished]
         row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
         row.passes = self._passes(finished[0], passes)

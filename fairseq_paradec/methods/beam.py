@@ -70,5 +70,6 @@ class BeamDecoder(Decoder):
         if not all(finished):
             raise nan_error("--path", self.models)
         return [
-            results.fill(row, finished[row.index], passes[row.index], rules.device) for row in rows
+            results.fill(row, finished[row.index], passes[row.index], rules.device, self.beam_size)
+            for row in rows
         ]

@@ -19,7 +19,8 @@ from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
 from ..decoding.depth import Costs, Depths
 from ..decoding.written import Results, Written
 from ..engine.chunk import ChunkScorer
-from ..errors import nan_error
+from ..errors import excludes, nan_error, option_error
+from ..model_checks import attends_locally
 from ..records import PassRecord, PassTokens
 from ..row import Row
 from ..target_order import TargetOrder
@@ -43,10 +44,18 @@ class BeamAssistedDecoder(AssistedDecoder):
 
     Attributes:
         depths: choose the depth of native searches; None: it is given.
+
+    Raises:
+        UsageError: the model's attention is local, or the shortlist has too few words for the beam.
     """
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
+        if attends_locally(models[0]):
+            raise excludes("--beam", config.beam, "a model whose attention is local")
+        size = config.drafter_shortlist
+        if size is not None and size <= self.beam_size:
+            raise option_error("--drafter-shortlist", size, f"more than --beam ({self.beam_size})")
         name = f"{config.decoding} --beam {self.beam_size}"
         given = config.is_given("block_size")
         self.depths = None if given else Depths(name)
@@ -71,7 +80,7 @@ class BeamAssistedDecoder(AssistedDecoder):
         for row in rows:
             passes = rounds[row.index]
             some = finished[row.index]
-            hypos.append(results.fill(row, some, len(passes), rules.device))
+            hypos.append(results.fill(row, some, len(passes), rules.device, self.beam_size))
             best = max(some, key=results.rank)
             row.passes = _records(passes, best, self.eos, self.record_tokens)
         return hypos

@@ -125,7 +125,7 @@ class Document:
         whole = [  # places in what cannot be parted
             place
             for atom, end in zip(block, ends, strict=True)
-            if atom.plain != atom.raw
+            if atom.kind == THING or atom.plain != atom.raw
             for place in range(end - len(atom.plain) + 1, end)
         ]
         left, begin = list(block), 0
@@ -217,7 +217,7 @@ class Document:
         order = sorted(things)
         parts, at, last = [], 0, ""
 
-        def write_to(end: int) -> None:
+        def write_to(end: int) -> None:  # a thing that begins before it, whole
             nonlocal at
             while order and order[0].at < end:
                 thing = order.pop(0)
@@ -228,9 +228,6 @@ class Document:
                 at = end
 
         for mark, end in zip(placed, where, strict=True):
-            for thing in things:
-                if thing.at < end < thing.end:
-                    end = thing.end if mark.kind == CLOSE else thing.at
             write_to(max(end, at))
             touched = mark.kind == THING == last
             parts.append(_spaced(mark, "." if touched else target[:at][-1:], target[at : at + 1]))
@@ -251,7 +248,7 @@ class Document:
 def _parted(atoms: Sequence[Atom], size: int, last: bool) -> tuple[list[Atom], list[Atom]]:
     """Part atoms behind so many letters.
 
-    What closes there belongs to those before, other marks to those behind; to the ``last`` all.
+    Marks that stand there belong to those behind; all belong to the ``last``.
     """
     at = 0
     for k, atom in enumerate(atoms):
@@ -263,7 +260,7 @@ def _parted(atoms: Sequence[Atom], size: int, last: bool) -> tuple[list[Atom], l
             first = Atom(WORDS, atom.raw[:cut], atom.plain[:cut])
             second = Atom(WORDS, atom.raw[cut:], atom.plain[cut:])
             return [*atoms[:k], first], [second, *atoms[k + 1 :]]
-        if at == size and not last and atom.kind != CLOSE:
+        if at == size and not last:
             return list(atoms[:k]), list(atoms[k:])
         at += length
     return list(atoms), []
@@ -341,8 +338,6 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
         for n, (_, kind) in zip(before, marks, strict=True)
     ]
     apart = [0, *(int(b > a) for a, b in zip(before, before[1:], strict=False))]
-    for k in range(1, len(gaps)):
-        gaps[k] = max(gaps[k], gaps[k - 1] + apart[k])
     most = len(theirs)
     for k in reversed(range(len(gaps))):
         gaps[k] = max(0, min(gaps[k], most))

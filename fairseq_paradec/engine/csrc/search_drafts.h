@@ -3,6 +3,8 @@
 // The hypotheses of a sentence are paths of one tree. Its nodes lie in one row of a model's cache, in any slots.
 #pragma once
 
+#include <numeric>
+
 #include "search.h"
 
 // How a search is drafted, and what its passes did.
@@ -78,7 +80,8 @@ class DraftedSearch {
         for (int m = 0; m < 2; ++m) {
             slots[m].of.resize(to.sentences), slots[m].free.resize(to.sentences);
         }
-        const int first = (how.depth + 1) * to.beam + 16;
+        // A draft ends with the search, which takes at most `most` steps.
+        const int first = (std::min(how.depth, to.most) + 1) * to.beam + 16;
         grow(VERIFIER, first);
         if (!how.joined) grow(DRAFTER, first);
     }
@@ -122,7 +125,9 @@ class DraftedSearch {
         slots[m].store = {keys[m].of(room), values[m].of(room), (int)stack.layers.size(), to.sentences, count, nullptr};
         if (before.slots > 0) copy_store(stack, slots[m].store, before);
         for (auto& free : slots[m].free) {
-            for (int slot = count; slot-- > before.slots;) free.insert(free.begin(), slot);
+            std::vector<int32_t> more(count - before.slots);
+            std::iota(more.begin(), more.end(), before.slots);
+            free.insert(free.begin(), more.begin(), more.end());
         }
     }
 
