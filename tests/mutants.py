@@ -654,7 +654,7 @@ MUTANTS = [
     # beams with drafts
     m("beams", DEPTH, "each[best] <= MAX_RATIO * each[0]", "True", *DEEP),
     m("beams", DEPTH, "drafted += min(steps, depth)", "drafted += depth", *DEEP),
-    m("beams", DEPTH, "share * (d + 1)", "share * d", *DEEP),
+    m("beams", DEPTH, "slope * (d - short)", "slope * d", *DEEP),
     m(
         "beams",
         DRAFTS,

@@ -11,12 +11,13 @@ from support.builders import Limits, batch, built
 from support.exact import watched
 from support.multiword import PREFIXES
 
-from fairseq_paradec.decoding.depth import DEEPEST, Depths, Passes, choose_depth, steps_kept
+from fairseq_paradec.decoding.depth import DEEPEST, Costs, Depths, choose_depth, steps_kept
 from fairseq_paradec.methods.beam_drafts import BeamAssistedDecoder
 
-#: Where reading the weights binds, and where arithmetic does: n rows cost n times one.
-READING = Passes(5, 0.25, [(5, 1.0), (15, 1.1), (50, 1.5)])
-ARITHMETIC = Passes(5, 0.9, [(5, 1.0), (15, 3.0), (50, 10.0)])
+#: A plain step, and rounds of 2 and 10 steps: where reading the weights binds, and where
+#: arithmetic does.
+READING = Costs(1.0, (2.0, 1.7), (10.0, 4.1))
+ARITHMETIC = Costs(1.0, (2.0, 4.5), (10.0, 20.0))
 
 
 def test_the_cheapest_steps_are_chosen() -> None:
@@ -37,18 +38,16 @@ def test_steps_kept_by_hand() -> None:
     assert steps_kept(0.0, 2) == [1.0, 1.0, 1.0]
 
 
-def test_passes_cost_straight_lines_between_what_was_measured() -> None:
-    rows = (5, 10, 15, 50, 85)
-    assert [READING.verifying(n) for n in rows] == pytest.approx([1.0, 1.05, 1.1, 1.5, 1.9])
-    assert READING.verifying(1) == 1.0
-    assert Passes(4, 1.0, [(4, 2.0)]).verifying(10) == 5.0
-    # Depth 1 reads two steps' rows, 10; depth 2 reads 15. One pass of the drafter a step.
-    assert READING.rounds(1.0, 2) == pytest.approx([1.0, 1.3, 1.6])
-    assert READING.rounds(0.75, 1) == pytest.approx([1.0, 0.25 + READING.verifying(7.5)])
+def test_rounds_cost_a_straight_line() -> None:
+    """Through both searches with drafts; a draft that ended early leaves one point, or noise."""
+    assert READING.rounds(3) == pytest.approx([1.0, 1.4, 1.7, 2.0])
+    assert Costs(1.0, (2.0, 3.0), (2.0, 4.0)).rounds(2) == [1.0, 3.0, 3.0]
+    assert Costs(1.0, (2.0, 3.0), (4.0, 2.0)).rounds(2) == [1.0, 3.0, 3.0]
+    assert len(READING.rounds()) == len(steps_kept(0.5)) == DEEPEST + 1
 
 
 @pytest.mark.parametrize(
-    ("passes", "rate", "least", "most"),
+    ("costs", "rate", "least", "most"),
     [
         (READING, 1.0, DEEPEST, DEEPEST),
         (READING, 0.92, 5, 11),
@@ -58,21 +57,21 @@ def test_passes_cost_straight_lines_between_what_was_measured() -> None:
     ],
 )
 def test_depth_follows_costs_and_steps_kept(
-    passes: Passes, rate: float, least: int, most: int
+    costs: Costs, rate: float, least: int, most: int
 ) -> None:
-    assert least <= choose_depth(passes.rounds(0.75), steps_kept(rate)) <= most
+    assert least <= choose_depth(costs.rounds(), steps_kept(rate)) <= most
 
 
 def test_what_is_observed_changes_the_depth(caplog: pytest.LogCaptureFixture) -> None:
     """Drafts that are all kept lead to the deepest; wrong ones to the plain search, said once."""
-    depths = Depths("self_draft --beam 5", 5)
+    depths = Depths("self_draft --beam 5")
     assert not depths.knows(1)
     depths.learn(1, READING)
     first = depths.choose(1)
-    depths.observe([(8, 9, 45)] * 200)
+    depths.observe([(8, 9)] * 200)
     assert 0 < first < depths.choose(1) == DEEPEST
     with caplog.at_level(logging.INFO):
-        depths.observe([(8, 1, 45)] * 20000)
+        depths.observe([(8, 1)] * 20000)
         assert depths.choose(1) == depths.choose(1) == 0
     assert caplog.text.count("the plain search decodes batches of 1,") == 1
     assert depths.knows(1) and not depths.knows(2)
@@ -82,10 +81,10 @@ def test_what_is_observed_changes_the_depth(caplog: pytest.LogCaptureFixture) ->
 
 def test_the_rate_counts_steps_that_were_tried(caplog: pytest.LogCaptureFixture) -> None:
     """Behind the first wrong one none is: of 4, 2 and 1 steps tried, 4, 1 and 0 are kept."""
-    depths = Depths("self_draft --beam 5", 5)
+    depths = Depths("self_draft --beam 5")
     depths.learn(1, ARITHMETIC)
     with caplog.at_level(logging.INFO):
-        depths.observe([(4, 5, 25), (4, 2, 25), (4, 1, 25)] * 10000)
+        depths.observe([(4, 5), (4, 2), (4, 1)] * 10000)
         assert depths.choose(1) == 0
     assert "about 71% of drafted steps" in caplog.text  # 5 of 7
 
@@ -133,25 +132,29 @@ def test_a_trace_and_torchs_passes_have_drafts_of_eight(monkeypatch: pytest.Monk
         assert rows[0].row.passes[0].num_drafted == 8
 
 
-def test_passes_are_measured_once_for_a_size_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rows of the batch; a search after it starts with empty caches."""
-    found, task, model = native(monkeypatch)
-    assert found.depths is not None
-    learnt: list[tuple[int, Passes]] = []
-    learn = found.depths.learn
+def test_searches_are_measured_once_for_a_size_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what their drafts keep is counted."""
+    found, task, model = native(monkeypatch, min_len=11)
+    depths = found.depths
+    assert depths is not None
+    learnt: list[tuple[int, Costs]] = []
+    learn = depths.learn
+    monkeypatch.setattr(depths, "learn", lambda *given: learnt.append(given) or learn(*given))
+    seen: list[tuple[int, int]] = []
+    observe = depths.observe
     monkeypatch.setattr(
-        found.depths, "learn", lambda n, passes: learnt.append((n, passes)) or learn(n, passes)
+        depths, "observe", lambda each: observe(some := list(each)) or seen.extend(some)
     )
     for lengths in ((3, 7, 5), (4, 4, 4, 4), (2, 8, 3)):
         task.inference_step(found, [model], batch(task, lengths, seed=1))
-    ((count, passes),) = learnt
-    assert count == 3 and passes.beam == 12 and passes.draft > 0
-    assert [rows for rows, _ in passes.verify] == [12, 36, 120]
-    assert all(seconds > 0 for _, seconds in passes.verify)
+    ((count, costs),) = learnt
+    assert count == 3 and costs.step > 0 and costs.few[1] > 0 and costs.many[1] > 0
+    assert 1 <= costs.few[0] <= 2 < costs.many[0] <= 10
+    assert {depth for depth, _ in seen} >= {2, 10}
 
 
 def test_short_limits_are_no_reason_to_fail() -> None:
-    """No measured token is deeper than the shortest output may be."""
+    """Also not to measure."""
     task, model = built("default", torch.float32)
     for length in (0, 1, 3):
         limits = Limits(max_len_b=length, min_len=0)

@@ -1,8 +1,8 @@
-"""How many steps the drafts of a beam have: as many as pay, by what passes cost here.
+"""How many steps the drafts of a beam have: as many as pay, by what rounds cost here.
 
-A round with drafts of d steps costs d passes of the drafter and one of the model, over all nodes.
-It replaces as many passes of the plain search as it takes steps. A drafted step is kept with about
-the same chance wherever it is, so a round takes 1 + r + r^2 + ... + r^d steps.
+A round with drafts of d steps costs d passes of the drafter and one of the model, over all nodes:
+a straight line over d. It replaces as many passes of the plain search as it takes steps. A drafted
+step is kept with about the same chance wherever it is, so a round takes 1 + r + r^2 + ... + r^d.
 """
 
 from __future__ import annotations
@@ -17,45 +17,29 @@ logger = logging.getLogger(__name__)
 DEEPEST = 12
 #: A depth is chosen over the plain search if its time for a step is at most this share of its.
 MAX_RATIO = 0.98
-#: Before anything is observed: of 12 drafted steps 11 are kept, and of (d + 1) B nodes 3 in 4 are
-#: read, as with the small pair's model in int8 (docs/experiments.md).
-STEPS, NODES = (11.0, 12.0), (3.0, 4.0)
+#: Before anything is observed: of 12 drafted steps 11 are kept, as with the small pair's model in
+#: int8 (docs/experiments.md).
+STEPS = (11, 12)
 
 
-class Passes(NamedTuple):
-    """What passes cost in batches of a size.
+class Costs(NamedTuple):
+    """What searches cost in batches of a size.
 
     Attributes:
-        beam: the rows of a step, B a sentence: a plain step's, and those of a drafter's pass.
-        draft: seconds of the drafter's pass over them.
-        verify: rows and seconds of the model's passes, ascending; the first has ``beam`` rows.
+        step: seconds of a step of the plain search.
+        few: of a round with short drafts: how many steps were drafted, and its seconds.
+        many: of one with long drafts.
     """
 
-    beam: int
-    draft: float
-    verify: Sequence[tuple[int, float]]
+    step: float
+    few: tuple[float, float]
+    many: tuple[float, float]
 
-    def verifying(self, rows: float) -> float:
-        """Return the seconds of the model's pass over rows: straight lines between the measured."""
-        if len(self.verify) == 1 or rows <= self.verify[0][0]:
-            return self.verify[0][1] * max(1.0, rows / self.verify[0][0])
-        above = (i for i, (n, _) in enumerate(self.verify) if n >= rows)
-        i = next(above, len(self.verify) - 1)
-        (n, low), (m, high) = self.verify[i - 1 : i + 1]
-        return max(low, low + (high - low) * (rows - n) / (m - n))
-
-    def rounds(self, share: float, deepest: int = DEEPEST) -> list[float]:
-        """Return the seconds of a round by its depth; at 0 of a step of the plain search.
-
-        Args:
-            share: how many of a round's (d + 1) B nodes the model reads.
-            deepest: the last depth.
-        """
-        drafted = (
-            d * self.draft + self.verifying(max(1.0, share * (d + 1)) * self.beam)
-            for d in range(1, deepest + 1)
-        )
-        return [self.verify[0][1], *drafted]
+    def rounds(self, deepest: int = DEEPEST) -> list[float]:
+        """Return the seconds of a round by its depth; at 0 of a step of the plain search."""
+        (short, low), (long, high) = self.few, self.many
+        slope = max(0.0, high - low) / (long - short) if long > short else 0.0
+        return [self.step, *(max(0.0, low + slope * (d - short)) for d in range(1, deepest + 1))]
 
 
 def steps_kept(rate: float, deepest: int = DEEPEST) -> list[float]:
@@ -83,33 +67,34 @@ def choose_depth(costs: Sequence[float], kept: Sequence[float]) -> int:
 class Depths:
     """The depths for one decoder's batches.
 
-    Costs are measured once for each size of batch, a power of two; how many steps are kept, and how
-    many nodes are read, is counted over all batches so far.
+    Costs are measured once for each size of batch, a power of two; how many steps are kept is
+    counted over all batches so far.
 
     Args:
         name: of the decoder, for the log.
-        beam: B.
+
+    Attributes:
+        costs: what was measured, by size of batch.
     """
 
-    def __init__(self, name: str, beam: int) -> None:
-        self._name, self._beam = name, beam
-        self._passes: dict[int, Passes] = {}
-        self._steps, self._nodes = STEPS, NODES
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.costs: dict[int, Costs] = {}
+        self._kept, self._drafted = STEPS
         self._said = False
 
     def knows(self, sentences: int) -> bool:
-        """Return whether passes of batches of this size have been measured."""
-        return _size(sentences) in self._passes
+        """Return whether searches of batches of this size have been measured."""
+        return _size(sentences) in self.costs
 
-    def learn(self, sentences: int, passes: Passes) -> None:
-        """Take what passes cost in batches of this size."""
-        self._passes[_size(sentences)] = passes
+    def learn(self, sentences: int, costs: Costs) -> None:
+        """Take what searches cost in batches of this size."""
+        self.costs[_size(sentences)] = costs
 
     def choose(self, sentences: int) -> int:
         """Return the depth for a batch of a known size; 0: the plain search is to decode it."""
-        (kept, drafted), (read, possible) = self._steps, self._nodes
-        costs = self._passes[_size(sentences)].rounds(read / possible)
-        depth = choose_depth(costs, steps_kept(kept / drafted))
+        rate = self._kept / self._drafted
+        depth = choose_depth(self.costs[_size(sentences)].rounds(), steps_kept(rate))
         if depth == 0 and not self._said:
             self._said = True
             logger.info(
@@ -117,19 +102,15 @@ class Depths:
                 " of drafted steps are kept); --block-size drafts nevertheless",
                 self._name,
                 sentences,
-                100 * kept / drafted,
+                100 * rate,
             )
         return depth
 
-    def observe(self, rounds: Iterable[tuple[int, int, int]]) -> None:
-        """Count rounds: of each the drafted steps, those that it took, and the nodes it read."""
-        (kept, drafted), (read, possible) = self._steps, self._nodes
-        for depth, steps, nodes in rounds:
-            kept += steps - 1
-            drafted += min(steps, depth)  # the first wrong one is the last that was tried
-            read += nodes
-            possible += (depth + 1) * self._beam
-        self._steps, self._nodes = (kept, drafted), (read, possible)
+    def observe(self, rounds: Iterable[tuple[int, int]]) -> None:
+        """Count rounds: of each the drafted steps, and those that it took."""
+        for depth, steps in rounds:
+            self._kept += steps - 1
+            self._drafted += min(steps, depth)  # the first wrong one is the last that was tried
 
 
 def _size(sentences: int) -> int:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..config import DecodingConfig
 from ..decoding.beam import Extension, hypotheses_of
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
-from ..decoding.depth import Depths, Passes
+from ..decoding.depth import Costs, Depths
 from ..decoding.written import Results, Written
 from ..engine.chunk import ChunkScorer
-from ..engine.masks import Tree
 from ..errors import excludes, nan_error, option_error
 from ..model_checks import attends_locally
 from ..records import PassRecord, PassTokens
@@ -32,11 +30,8 @@ from .base import Context
 from .multiword_beam import extend
 from .self_draft import SelfDraftDecoder
 
-Find = Callable[[Any, Positions], Best]
-
-#: Of the passes that are measured: the rows of a sentence, in beams, the last unless all rows are
-#: more than MOST; and how often each is timed.
-BEAMS, MOST, TIMES = (1, 3, 10), 1024, 3
+#: Depths of the drafts whose searches are timed, and how often each is.
+FEW, MANY, TIMES = 2, 10, 2
 
 
 class BeamAssistedDecoder(AssistedDecoder):
@@ -63,7 +58,7 @@ class BeamAssistedDecoder(AssistedDecoder):
             raise option_error("--drafter-shortlist", size, f"more than --beam ({self.beam_size})")
         name = f"{config.decoding} --beam {self.beam_size}"
         given = config.is_given("block_size")
-        self.depths = None if given else Depths(name, self.beam_size)
+        self.depths = None if given else Depths(name)
 
     def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
         """Move the drafter to the model's device."""
@@ -119,8 +114,56 @@ class BeamAssistedDecoder(AssistedDecoder):
         drafts = rules is None or drafter.writes(self.projection.part(drafter.projection, rules))
         return drafts and scorer.writes(scorer.projection)
 
-    def _finders(self, rules: TokenRules) -> tuple[Find, Find]:
-        """Return what finds the best words behind the verifier's states, and the drafter's."""
+    def _measure(self, rows: Sequence[Row], rules: TokenRules) -> Costs:
+        """Time searches of this batch, whose encoders have run; count what their drafts keep.
+
+        By this thread's CPU time: on a machine that others use too, a longer call is interrupted
+        where a short one is not.
+        """
+        seconds: dict[int, float] = {}
+        passes: dict[int, list[Round]] = {}
+        for _ in range(TIMES):
+            for depth in (0, FEW, MANY):
+                begin = time.thread_time()
+                _, rounds = self._search_at_once(rows, rules, depth)
+                taken = time.thread_time() - begin
+                seconds[depth] = min(taken, seconds.get(depth, taken))
+                longest = max(rounds, key=len)  # a batch takes as many passes as this sentence
+                passes[depth] = longest
+        few, many = (
+            (sum(one.depth for one in passes[d]) / len(passes[d]), seconds[d] / len(passes[d]))
+            for d in (FEW, MANY)
+        )
+        return Costs(seconds[0] / len(passes[0]), few, many)
+
+    def _search_at_once(
+        self, rows: Sequence[Row], rules: TokenRules, depth: int
+    ) -> tuple[list[list[Written]], list[list[Round]]]:
+        """Search in one native call; depth 0: without drafts."""
+        scorer, drafter = self.scorer, self.draft_scorer
+        assert isinstance(scorer, ChunkScorer)
+        count = min(self.beam_size + 1, len(self.words))
+        if depth == 0:
+            plain = scorer.search(rules.at(rows), rules.start, self.beam_size, count)
+            return list(map(hypotheses_of, plain)), [
+                [Round(i, 0, 1, self.beam_size if i else 1) for i in range(one.passes)]
+                for one in plain
+            ]
+        part = self.projection.part(drafter.projection, rules)
+        found, facts = scorer.search_drafts(
+            drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
+        )
+        rounds = [[Round(a, b, c, d) for a, b, c, d in each] for each in facts]
+        if self.depths is not None:
+            self.depths.observe((one.depth, one.steps) for each in rounds for one in each)
+        return list(map(hypotheses_of, found)), rounds
+
+    def _search(
+        self, rows: Sequence[Row], rules: TokenRules, results: Results, depth: int
+    ) -> tuple[list[list[Written]], list[list[Round]]]:
+        """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
+        if depth == 0 or self._is_native(rules):
+            return self._search_at_once(rows, rules, depth)
         part = self.projection.part(self.draft_scorer.projection, rules)
         count = min(self.beam_size + 1, len(self.words))
 
@@ -129,63 +172,6 @@ class BeamAssistedDecoder(AssistedDecoder):
 
         def guesses(hidden: Any, at: Positions) -> Best:
             return part.best(part.read(hidden), at, count)
-
-        return best, guesses
-
-    def _measure(self, rows: Sequence[Row], rules: TokenRules) -> Passes:
-        """Time passes over this batch, whose encoders have run; the caches are left empty."""
-        verifies, drafts = self._finders(rules)
-        beam, scorer, drafter = self.beam_size, self.scorer, self.draft_scorer
-        deep = min(row.limit for row in rows)  # no token is deeper
-
-        def timed(scorer: Any, find: Find, width: int) -> float:
-            chunk = torch.full((len(rows), width), rules.start)
-            number = torch.arange(width)  # of a tree's nodes: ``beam`` paths side by side
-            apart = number[:, None] - number
-            sees = ((apart >= 0) & (apart % beam == 0)).expand(len(rows), -1, -1)
-            depths = (number // beam).clamp(max=deep).int().expand(len(rows), -1)
-            bases = [0] * len(rows)
-            begin = time.perf_counter()
-            find(scorer.step(chunk, Tree(bases, sees, depths)), rules.at(rows, bases, depths))
-            taken = time.perf_counter() - begin
-            scorer.keep(bases)
-            return taken
-
-        widths = [k * beam for k in BEAMS if k < BEAMS[2] or k * beam * len(rows) <= MOST]
-        with torch.inference_mode():
-            found = [
-                [timed(drafter, drafts, beam), *(timed(scorer, verifies, n) for n in widths)]
-                for _ in range(1 + TIMES)
-            ][1:]  # without the first, which warms up
-        fastest = [min(times) for times in zip(*found, strict=True)]
-        sizes = [width * len(rows) for width in widths]
-        return Passes(beam * len(rows), fastest[0], list(zip(sizes, fastest[1:], strict=True)))
-
-    def _search(
-        self, rows: Sequence[Row], rules: TokenRules, results: Results, depth: int
-    ) -> tuple[list[list[Written]], list[list[Round]]]:
-        """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
-        count = min(self.beam_size + 1, len(self.words))
-        scorer, drafter = self.scorer, self.draft_scorer
-        if depth == 0:
-            assert isinstance(scorer, ChunkScorer)
-            plain = scorer.search(rules.at(rows), rules.start, self.beam_size, count)
-            return list(map(hypotheses_of, plain)), [
-                [Round(i, 0, 1, self.beam_size if i else 1) for i in range(one.passes)]
-                for one in plain
-            ]
-        part = self.projection.part(drafter.projection, rules)
-        if self._is_native(rules):
-            assert isinstance(scorer, ChunkScorer)
-            found, facts = scorer.search_drafts(
-                drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
-            )
-            rounds = [[Round(a, b, c, d) for a, b, c, d in each] for each in facts]
-            if self.depths is not None:
-                self.depths.observe(one[1:4] for each in rounds for one in each)
-            return list(map(hypotheses_of, found)), rounds
-
-        best, guesses = self._finders(rules)
 
         def step(best: Best, scores: Tensor) -> Extension:
             return extend(best, scores, self.eos, self.beam_size, self.scorer.native)

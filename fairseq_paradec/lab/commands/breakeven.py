@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 from ...cli import arguments
+from ...errors import option_error
 from ..analysis.break_even import Mark
 from ..measure.traits import drafting
 from ..settings import settings
@@ -92,6 +93,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=DECODER:K:TOKENS",
         help="where a trained pair stands: its block size and tokens a pass; may be repeated",
     )
+    add(
+        "--beam",
+        type=number,
+        help="of drafted beams, from 2: by what passes cost, from how many steps a pass self_draft "
+        "and assisted with --beam pay; --block-sizes are then steps of a draft, and the TOKENS of "
+        "--mark steps",
+    )
     add("--subset", default="test", help="of DATA (default: test)")
     add("--sentences", type=number, default=24, help="from short to long (default: 24)")
     arguments.declare_timing(parser, "")
@@ -102,8 +110,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, and write the file and the picture."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
+    if args.beam == 1:
+        raise option_error("--beam", 1, "2 or more; without it drafts are of greedy search")
     from ..measure.breakeven import Settings, breakeven
+    from ..measure.breakeven_beams import breakeven_beams
 
     made = {"decoders": args.decoder or [], "marks": args.mark, "plot": plot}
     with arguments.quiet():
-        return breakeven(settings(Settings, args, engines=args.engines.split(","), **made))
+        work = breakeven if args.beam is None else breakeven_beams
+        return work(settings(Settings, args, engines=args.engines.split(","), **made))

@@ -53,6 +53,7 @@ class Settings(SizedModel, Timing):
         argv: the words after ``paradec``.
         out: the JSON file to write; None: none.
         title: of the table; None: made of the model's name.
+        beam: of drafted beams; None: drafts are of greedy search.
     """
 
     decoders: Sequence[str]
@@ -68,6 +69,7 @@ class Settings(SizedModel, Timing):
     argv: Sequence[str]
     out: Path | None
     title: str | None
+    beam: int | None
 
 
 @dataclass

@@ -1,0 +1,89 @@
+"""``paradec breakeven --beam``: a table by hand, a run from flags to the file, and mistakes."""
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import DEMO
+
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.depth import Costs
+from fairseq_paradec.lab.analysis.break_even import MEASURED, PAYS
+from fairseq_paradec.lab.commands import breakeven as command
+from fairseq_paradec.lab.measure import breakeven, breakeven_beams
+from fairseq_paradec.lab.settings import settings
+
+TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "2", "--rounds", "2", "--busy"]
+
+
+def made(*words: str) -> Any:
+    """Return the settings of ``paradec breakeven``."""
+    parser = ArgumentParser()
+    command.declare(parser)
+    args = parser.parse_args(words)
+    own = {"decoders": args.decoder or [], "marks": args.mark, "engines": ["native"], "argv": []}
+    return settings(breakeven.Settings, args, **own)
+
+
+def test_a_table_by_hand() -> None:
+    words = "--arch-size tiny --beam 4 --block-sizes 3 --rates 1 --mark x=self_draft:3:2.2"
+    way = breakeven_beams.Way("native", "self_draft", None)
+    # A round of 3 drafted steps takes as long as 2.75 plain ones, once as 3.75.
+    one, other = (Costs(1.0, (2.0, c), (4.0, c + 1.5)) for c in (2.0, 3.0))
+    rows = breakeven_beams.table(made(*words.split()), [way], [[one, one, other]])
+    assert [(row["at"], row["steps a pass"]) for row in rows] == [
+        (PAYS, 2.75),
+        ("x", 2.2),
+        (MEASURED, 4.0),
+    ]
+    assert [row["speed-up"] for row in rows] == [1.0, 0.8, pytest.approx(4 / 2.75, abs=1e-3)]
+    assert rows[1]["lowest round"] == pytest.approx(2.2 / 3.75, abs=1e-3)
+    assert rows[1]["highest round"] == 0.8
+    assert (rows[0]["ms a round"], rows[0]["plain step's ms"]) == (2750.0, 1000.0)
+
+
+def test_medians_over_sentences() -> None:
+    found = [Costs(n, (2.0, n + 1), (9.0 - n, n * n)) for n in (1.0, 3.0, 2.0)]
+    assert breakeven_beams.middle(found) == Costs(2.0, (2.0, 3.0), (7.0, 4.0))
+
+
+def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights with both drafters; and a checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    argv = ["--beam", "3", "--engines", "native,native-int8", "--block-sizes", "2,4"]
+    assert paradec(["breakeven", *TINY, *argv, "--rates", "0,1", "--out", "b.json"]) == 0
+    rows = json.loads(Path("b.json").read_text("utf-8"))["rows"]
+    cells = [(row["engine"], row["decoder"], row["steps drafted"]) for row in rows]
+    ways = [("native", "assisted"), ("native", "self_draft"), ("native-int8", "assisted")]
+    assert set(cells) == {(*way, depth) for way in ways for depth in (2, 4)}
+    assert len(cells) == 3 * len(set(cells))
+    steps = {(row["steps drafted"], row["rate"]): row["steps a pass"] for row in rows}
+    assert [steps[depth, rate] for depth in (2, 4) for rate in ("0.0", "1.0")] == [1, 3, 1, 5]
+    assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
+    assert "When drafted beams pay: tiny, random weights" in Path("b.md").read_text("utf-8")
+    of = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "self_draft"]
+    assert paradec(["breakeven", *of, *TINY[4:], "--beam", "2", "--engines", "native"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--beam", "1"], "--beam 1 more"),
+        (["--beam", "3", "--engines", "torch"], "--engines 'torch' native"),
+        (["--beam", "3", "--decoder", "gad"], "--decoder 'gad' self_draft"),
+        (["--beam", "3", "--plot", "x.svg"], "--plot excludes --beam"),
+        (
+            ["--beam", "3", "--engines", "native-int8", "--decoder", "self_draft"],
+            "--engines 'native-int8' others",
+        ),
+    ],
+)
+def test_a_mistake_is_named(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paradec(["breakeven", *TINY, *arguments]) == 2
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message.startswith("paradec breakeven: error: ")
+    assert all(word in message for word in words.split()), message
