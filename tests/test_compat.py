@@ -18,8 +18,9 @@ import torch
 from fairseq import checkpoint_utils, options, utils
 from fairseq.logging import meters
 from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
-from support import commands
+from support import builders, commands
 from support.commands import DEMO, PLUGIN, fairseq, lines_of, succeed
 
 from fairseq_paradec.cli.main import main as paradec
@@ -49,6 +50,26 @@ def test_applying_twice_changes_nothing():
     assert len(set(of_parsing)) == len(of_parsing)
     filters = [type(f).__name__ for f in logging.getLogger("fairseq_cli.generate").filters]
     assert filters.count("_TranslatedToResults") == 1
+
+
+def test_searches_of_several_beam_sizes_share_a_model():
+    """BART's attention keeps a beam size; fairseq would tell it the last one above 1."""
+    task = builders.task_for("bart")
+    models = [builders.tiny_model(task, "bart")]
+    sample = builders.batch(task, (5, 3, 7))
+    searches = {
+        beam: SequenceGenerator(models, task.target_dictionary, beam_size=beam, max_len_b=20)
+        for beam in (1, 4, 2)
+    }
+
+    def lists(beam):
+        with torch.no_grad():
+            found = searches[beam].generate(models, sample)
+        return [[hypo["tokens"].tolist() for hypo in row] for row in found]
+
+    first = {beam: lists(beam) for beam in (4, 1, 2)}
+    assert [[len(row) for row in first[beam]] for beam in (1, 4)] == [[1] * 3, [4] * 3]
+    assert {beam: lists(beam) for beam in (2, 1, 4)} == first
 
 
 def test_a_checkpoint_written_under_numpy_1_loads():

@@ -174,4 +174,4 @@ def test_the_doctor_tells_what_fits_and_how_to_get_the_rest(tmp_path, capsys):
     found = told(DEMO / "ibdecoder.pt", DEMO, "--drafter-path", DEMO / "heads.pt")
     assert found["multiword_beam"].startswith("fits") and "another order" in found["beam"]
     assert paradec(["doctor", str(old)]) == 2
-    assert "DATA: got None; allowed: the data folder" in capsys.readouterr().err
+    assert "needs DATA, the data folder of the checkpoint" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from . import deferred  # noqa: F401  (before anything that imports fairseq)
 
 # isort: split
 from .activations import make_swish_a_function
+from .beams import tell_beam_size
 from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
 from .command_line import (
     check_arguments,
@@ -52,6 +53,7 @@ def apply() -> None:
     divide_into_buckets()
     honour_bf16()
     forbid_repeats()
+    tell_beam_size()
     honour_shards()
     refuse_unknown_overrides()
     print_usage_errors()

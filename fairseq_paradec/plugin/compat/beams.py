@@ -1,0 +1,29 @@
+"""A fix of fairseq's models that know the beam size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.sequence_generator import SequenceGenerator
+
+from .patching import wrap_once
+
+
+def tell_beam_size() -> None:
+    """Tell a model the beam size of the search that runs it.
+
+    Fault: fairseq 0.12 tells it when a generator is made, and a beam of 1 not at all. A search of
+    another beam size on the same model then ends with a RuntimeError of its attention.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            for model in self.model.models:
+                if hasattr(model, "set_beam_size"):
+                    model.set_beam_size(self.beam_size)
+            return original(self, *args, **kwargs)
+
+        return generate
+
+    wrap_once(SequenceGenerator, "_generate", wrap)
