@@ -214,7 +214,7 @@ want = hub.translate(text, beam=1)
 for options in (dict(decoding="hgj", block_size=3), dict(decoding="greedy"), dict(decoding="pj")):
     assert hub.translate(text, **options) == want, options
 wide = hub.generate([hub.encode(line) for line in text], beam=3)
-drafted = hub.generate([hub.encode(line) for line in text], beam=3, decoding="self_draft", nbest=3)
+drafted = hub.generate([hub.encode(line) for line in text], beam=3, decoding="self_draft")
 for ours, theirs in zip(drafted, wide):
     assert [one["tokens"].tolist() for one in ours] == [one["tokens"].tolist() for one in theirs]
 load = lambda **given: TransformerModel.from_pretrained({str(DEMO)!r}, "model.pt", **given)

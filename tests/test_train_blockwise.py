@@ -138,7 +138,10 @@ def test_the_minimum_block_and_mistakes(made: Path, monkeypatch: Any, capsys: An
     options = ["acceptance", made / "data-bin", "--decoding", "blockwise", "--out", out]
     heads_only = ["shrink", "--heads-only"]
     for (name, *command), message in (
-        ([*options, "--path", whole, "--accept-distance", 2], "--accept-distance: got 2; allowed:"),
+        (
+            [*options, "--path", whole, "--accept-distance", 2],
+            "--accept-distance 2 needs a dictionary",
+        ),
         ([*options, "--path", whole, "--block-size", 4], "--block-size: got 4; allowed: at most 3"),
         ([*options, "--path", whole, "--min-block", 4], "--min-block: got 4; allowed: at most the"),
         ([*options, "--path", whole, "--drafter-path", heads], "that has no heads of its own"),

@@ -14,8 +14,9 @@
 #ifdef __GLIBCXX__
 // What a copied vector calls, if it is too long. GCC 11 and later take it from libstdc++, which has it
 // since then: with one of its own the library runs beside older ones, as manylinux_2_28 promises.
+// Weak, so that a static libstdc++ may have its own.
 namespace std {
-[[noreturn]] void __throw_bad_array_new_length() { throw bad_alloc(); }
+[[noreturn]] __attribute__((weak)) void __throw_bad_array_new_length() { throw bad_alloc(); }
 }  // namespace std
 #endif
 
