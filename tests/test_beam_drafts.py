@@ -19,7 +19,7 @@ from support.multiword import PREFIXES
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis import beam_plot
+from fairseq_paradec.lab.analysis import beam_tree
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.measure import lossless_beams, specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
@@ -385,7 +385,7 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
     task.inference_step(found, [model], sample := batch(task, RAGGED, seed=2))
     words = task.target_dictionary
     for source, (_, record) in zip(source_rows(sample), read(str(path)), strict=True):
-        nodes = beam_plot.read_tree(record, "here")
+        nodes = beam_tree.read_tree(record, "here")
         assert [one.number for one in nodes] == [
             number for number, one in enumerate(record["trace"], 1) for _ in one["tree"]
         ]
@@ -402,9 +402,9 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
         kept = {text for text, one in zip(texts, nodes, strict=True) if one.kept}
         assert kept == lived
         assert kind == "other" or len(kept) == len(nodes)
-        best = beam_plot.best_path(nodes, record["output"])
+        best = beam_tree.best_path(nodes, record["output"])
         assert len(best) == len(record["output"])
-        where = beam_plot.places(nodes, best)
+        where = beam_tree.places(nodes, best)
         assert len(set(where)) == len(where) and {where[n][1] for n in best} == {0}
     assert paradec(["trace", str(path), "--tree", str(tmp_path / "tree.svg")]) == 0
     assert (tmp_path / "tree.svg").read_text(encoding="utf-8").count("<path") > len(nodes)
