@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq.data.encoders import TOKENIZER_REGISTRY
 
 from ..config import ALL
 from ..engine.native.packing import offer
@@ -22,6 +20,7 @@ from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
+from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
 from ..records import Pass, PassRecord
 from ..registry import ANY, METHODS, check_models
@@ -93,14 +92,11 @@ class Translator:
         model = str(path / self.folder.model)
         pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
         with named(flag):
-            self.models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-                [model], arg_overrides={"data": str(path), **pair}
-            )
+            self.models, self.task, kind = load_paths([model], data=str(path), **pair)
         if not isinstance(self.task, ParallelDecodingMixin):
-            given = f"{model}, of --task {cfg.task._name}"
+            given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
         for one in self.models:
-            one.float().prepare_for_inference_(cfg)
             one.to(self.device)
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
@@ -258,10 +254,11 @@ class Translator:
         found = {number: empty for number, line in enumerate(lines) if not line.strip()}
         numbers = [number for number in range(len(lines)) if number not in found]
         done = 0
-        for batch in self._batches([lines[number] for number in numbers], batch_size, max_tokens):
+        symbols = [self.encode(lines[number]) for number in numbers]
+        sizes = batch_size, max_tokens
+        for batch in self.task.batches_of(symbols, self.models, *sizes, self.device):
             places = [numbers[i] for i in batch["id"].tolist()]
-            batch["id"] = torch.tensor(places) + first
-            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            batch["id"] = torch.tensor(places, device=self.device) + first
             given: list[list[int]] = [[] for _ in places]
             if drafts is not None:
                 batch["drafts"] = given = [drafts[place] for place in places]
@@ -277,21 +274,6 @@ class Translator:
                 yield found[done]
                 done += 1
         yield from (found[number] for number in range(done, len(lines)))
-
-    def _batches(self, lines: Sequence[str], batch_size: int, max_tokens: int) -> Iterator[Any]:
-        """Yield fairseq's batches of these lines."""
-        if not lines:
-            return
-        words = self.task.source_dictionary
-        tokens = [words.encode_line(self.encode(line), add_if_not_exist=False) for line in lines]
-        tokens = [one.long() for one in tokens]
-        limits = (self.task.max_positions(), *(model.max_positions() for model in self.models))
-        yield from self.task.get_batch_iterator(
-            self.task.build_dataset_for_inference(tokens, [len(one) for one in tokens]),
-            max_tokens=max_tokens,
-            max_sentences=batch_size,
-            max_positions=utils.resolve_max_positions(*limits),
-        ).next_epoch_itr(shuffle=False)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
@@ -357,10 +339,7 @@ class Translator:
         name = self.folder.tokenizer
         if name is None:
             return None
-        if name not in TOKENIZER_REGISTRY:
-            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
-        pair = {"source_lang": language, "target_lang": self.folder.target}
-        return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
+        return self.task.tokenizer_of(name, language, self.folder.target)
 
     def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
         """Return the generator of some options; it is built once, as auto_fast measures once.
