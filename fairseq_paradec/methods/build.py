@@ -38,8 +38,8 @@ def build_decoder(
     check_models(config.decoding, models, config.drafter_path)
     stock = config.decoding in STOCK_DECODINGS
     if (stock or config.audit) and any(map(packed_only, models)):
-        flag = ("--audit", True) if config.audit else ("--decoding", config.decoding)
-        raise needs(*flag, "torch's weights; this model folder holds them packed alone")
+        name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
+        raise needs(name, given, "torch's weights; this model folder holds them packed alone")
     if stock:
         check_stock(config)
         return StockDecoder(models, config, context)
