@@ -83,6 +83,7 @@ setup(
         "fairseq_paradec": ["py.typed"],
         "fairseq_paradec.engine": ["csrc/*"],
         "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.training": ["presets.toml"],
         "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
