@@ -82,6 +82,7 @@ setup(
     package_data={
         "fairseq_paradec": ["py.typed", "page.css"],
         "fairseq_paradec.engine": ["csrc/*"],
+        "fairseq_paradec.lab": ["papers.toml"],
         "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
