@@ -1,6 +1,7 @@
 """Seed faults into a copy of the package, one at a time, and see whether the fast tests notice.
     make mutants                          all; their rows on stdout, and in docs/testing.md
     make mutants ARGS="--only cache"      those of one area, or whose name contains a word
+    make mutants ARGS=--untried           those whose row has a dash
     make mutants ARGS=--check             only: every anchor is found exactly once
     make mutants ARGS=--page              only: the rows of docs/testing.md, of a changed list
 A mutant is killed when a fast test fails. The tests that are named are run first, in their order,
@@ -47,7 +48,7 @@ RULES, ACCEPT = "token_rules.py", "decoding/acceptance.py"
 CACHE, MASKS = "engine/cache.py", "engine/masks.py"
 LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
-GATHER, BEAM = "engine/gather.py", "decoding/written.py"
+KNOWN, BEAM = "engine/known.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
 SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 TREES = ("test_tree_passes.py",)
@@ -247,7 +248,7 @@ MUTANTS = [
         "test_gad.py",
         *TABLE,
     ),
-    m("position", GATHER, "first = module.padding_idx + 1", "first = module.padding_idx + 2"),
+    m("position", KNOWN, "first = places.padding_idx + 1", "first = places.padding_idx + 2"),
     m(
         "position",
         CACHE,
@@ -334,7 +335,9 @@ MUTANTS = [
         "test_shortlist.py",
     ),
     # a search in one call
-    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "(t + 1) * z > to.limits", "t * z > to.limits", *SEARCHES),
+    m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
+    m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
     m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
     m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
     m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
@@ -774,10 +777,14 @@ def main() -> int:
     """Run them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="an area, or a part of a file's name")
+    parser.add_argument("--untried", action="store_true", help="those that no run has tried")
     parser.add_argument("--check", action="store_true", help="only look for the anchors")
     parser.add_argument("--page", action="store_true", help="only write the list into the page")
     args = parser.parse_args()
     chosen = [one for one in MUTANTS if args.only in one.area or args.only in one.file]
+    if args.untried:
+        _, known, _ = split_page()
+        chosen = [one for one in chosen if known.get(row(one), UNTRIED) == UNTRIED]
     lost = [one for one in chosen if find(one) is None]
     for one in lost:
         print(f"mutants: not found exactly once in {one.file}: {one.old!r}", file=sys.stderr)

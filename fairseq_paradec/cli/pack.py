@@ -158,13 +158,13 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
     Raises:
         UsageError: there is no DATA, or no language.
     """
-    from fairseq.data import data_utils
+    from ..plugin.files import language_pair
 
     if not args.data.is_dir():
         raise option_error(
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
-    found = data_utils.infer_language_pair(str(args.data))
+    found = language_pair(str(args.data))
     pair = args.source_lang or found[0], args.target_lang or found[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:

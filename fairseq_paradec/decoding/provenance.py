@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import fairseq
 import torch
 from torch import nn
 
 from .. import __version__
 from ..engine.watch import Watch
 from ..records import Record
+from .stock_search import FAIRSEQ_VERSION
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
@@ -77,7 +77,7 @@ def versions() -> dict[str, str]:
     return {
         "fairseq_paradec": __version__,
         "torch": torch.__version__,
-        "fairseq": fairseq.__version__,
+        "fairseq": FAIRSEQ_VERSION,
     }
 
 

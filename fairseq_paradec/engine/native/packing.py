@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 from ...forks import Lock
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
+from ..known import position_vectors
 from ..watch import Watch
 from .library import library
 from .passes import NativeWeights, native_encode
@@ -195,12 +195,9 @@ class NativeEncoder:
         self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
         places = lean.encoder.embed_positions
         self.most = lean.encoder.max_positions()
-        table = lean.positions
-        if isinstance(places, SinusoidalPositionalEmbedding):
-            size = places.padding_idx + 1 + self.most
-            table = places.get_embedding(size, places.embedding_dim, places.padding_idx)
-        if table is not None:
-            table = table[lean.pad + 1 :]
+        table = None
+        if places is not None:
+            table = position_vectors(places, self.most)
             self.most = min(self.most, len(table))
         self.stack = NativeStack(
             lean.stack,

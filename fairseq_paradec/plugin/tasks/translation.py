@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
+from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -102,6 +104,17 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
             ) from error
         sys.stderr.write(printed.getvalue())
         return found
+
+    def tokenizer_of(self, name: str, source: str, target: str) -> Any:
+        """Build a tokenizer for texts in the source language.
+
+        Raises:
+            UsageError: fairseq has no ``--tokenizer`` of this name.
+        """
+        if name not in TOKENIZER_REGISTRY:
+            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
+        pair = {"source_lang": source, "target_lang": target}
+        return self.build_tokenizer(Namespace(tokenizer=name, **pair))  # type: ignore[attr-defined]
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""
