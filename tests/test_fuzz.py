@@ -51,6 +51,7 @@ TARGETS: dict[str, tuple[str, Target]] = {
     "pickle": ("bpe", Target(TRANSLATE, "model.pt", "data.pkl")),
     "checkpoint of doctor": ("bpe", Target("doctor {}/model.pt {}", "model.pt", "data.pkl")),
     "packed": ("bpe", Target(f"{TRANSLATE} --engine-dtype int8", "packed.int8", is_json=True)),
+    "packed only": ("packed", Target(TRANSLATE, "model.pt", "data.pkl")),
     "sentencepiece": ("pieces", Target(TRANSLATE, "source.spm")),
     "index": ("data", Target("generate {}", "test.en-de.en.idx")),
     "data": ("data", Target("generate {}", "test.en-de.de.bin")),
@@ -74,7 +75,7 @@ TARGETS: dict[str, tuple[str, Target]] = {
 # ---- the folders -------------------------------------------------------------------------------
 
 
-def with_bpe(folder: Path) -> None:
+def with_bpe(folder: Path, *more: str) -> None:
     """A model folder of a tiny model, with BPE codes and packed weights."""
     raw = folder.with_name(f"{folder.name}.raw")
     _data(raw)
@@ -82,7 +83,7 @@ def with_bpe(folder: Path) -> None:
     (raw / "codes.bpe").write_text("\n".join(codes) + "\n", "utf-8")
     words = ["pack", str(raw), str(folder), "--path", str(raw / "model.pt"), "-s", "en", "-t", "de"]
     words += ["--bpe", "subword_nmt", "--bpe-codes", str(raw / "codes.bpe")]
-    assert paradec([*words, "--engine-dtype", "int8"]) == 0
+    assert paradec([*words, "--engine-dtype", "int8", *more]) == 0
 
 
 def _data(folder: Path) -> None:
@@ -126,6 +127,7 @@ def _traces(folder: Path) -> None:
 
 FOLDERS: dict[str, Callable[[Path], object]] = {
     "bpe": with_bpe,
+    "packed": lambda folder: with_bpe(folder, "--packed-only"),
     "pieces": _imported,
     "data": _data,
     "hf": _foreign("marian"),

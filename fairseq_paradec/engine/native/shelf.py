@@ -110,7 +110,8 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
         return f"it is not of format {FORMAT}"
     layout = library().paradec_packing().decode()
     if head.get("layout") != layout:
-        return f"its layout is another instruction set's (here {layout})"
+        there = str(head.get("layout"))[:80]
+        return f"its layout is another instruction set's ({there}; here {layout})"
     start = -(-len(line) // _PAGE) * _PAGE
     maps: Any = head.get("maps")
     if head.get("form") != form or not _are_sizes(maps):

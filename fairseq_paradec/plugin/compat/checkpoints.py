@@ -35,7 +35,7 @@ from omegaconf import (
 )
 from omegaconf.base import ContainerMetadata, Metadata
 
-from ...errors import UsageError
+from ...errors import UsageError, option_error
 from ...files import check_unpacked
 from ...forks import computes
 from .patching import wrap_once
@@ -51,6 +51,9 @@ POSITIONS = 1 << 17
 #: How many times the bytes of its weights a model may have, beside 64 MB: settings of a spoilt
 #: checkpoint may ask for any size, before the weights are compared with it.
 LARGER = 8
+
+#: In a checkpoint: what of a model is packed alone; see ``plugin/tasks/packed_only.py``.
+PACKED_ONLY = "packed_only"
 
 #: Modules that have had fairseq's meters.
 _METERS = ("fairseq.meters", "fairseq.logging.meters")
@@ -128,17 +131,21 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_sums(path)
         try:
             state = original(path, *args, **kwargs)
-            _check_content(path, state)
-            return state
+            check_content(path, state)
         except UsageError:
             raise
         except Exception as error:
             problem = _file_problem(path) or _registry_problem(path, _read(path))
             if problem is None and not isinstance(error, OSError):
-                problem = _form_problem(path, error)
+                problem = form_problem(path, error)
             if problem is None:
                 raise
             raise problem from error
+        if PACKED_ONLY in state:
+            allowed = "a checkpoint with all weights; these are packed in the folder beside it, "
+            allowed += "which paradec translate --model reads"
+            raise option_error(ANY_CHECKPOINT_FLAG, path, allowed)
+        return state
 
     return load
 
@@ -202,10 +209,10 @@ def _models_problem(
         )
     if isinstance(error, OSError):
         return None  # the system's own message is clear
-    return _form_problem(", ".join(filenames), error)
+    return form_problem(", ".join(filenames), error)
 
 
-def _form_problem(path: str, error: Exception) -> UsageError:
+def form_problem(path: str, error: Exception) -> UsageError:
     """Return the error for a checkpoint from which no model can be made."""
     why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return _checkpoint_error(
@@ -215,7 +222,7 @@ def _form_problem(path: str, error: Exception) -> UsageError:
     )
 
 
-def _check_content(path: str, state: Mapping[str, Any]) -> None:
+def check_content(path: str, state: Mapping[str, Any]) -> None:
     """Refuse weights and positions that are small in the file and large in memory.
 
     Raises:
