@@ -457,6 +457,7 @@ MUTANTS = [
     ),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
+    m("drafter", JACOBI, "last = self.lengths[row.index]", "last = 2 * self.lengths[row.index]"),
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # assisted
