@@ -108,8 +108,9 @@ class DecodingConfig:
     )
     jacobi_length: str = _option(
         "grow",
-        "length of the block. grow: the source's length, doubled until the sentence ends; oracle: "
-        "greedy's own output length, found outside the timer (the paper's ideal)",
+        "what is known of the target's length. grow: nothing; pj's block is as long as the source, "
+        "and doubled until the sentence ends; oracle: greedy's own output length, found outside "
+        "the timer (the paper's ideal)",
         choices=("grow", "oracle"),
     )
     jacobi_stop: str = _option(

@@ -223,7 +223,7 @@ _ENTRIES = (
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
         decoder=".jacobi.JacobiDecoder",
-        reads=_BLOCKS,
+        reads=(*_BLOCKS, "jacobi_length"),
     ),
     Method(
         name="hgj",

@@ -335,7 +335,9 @@ MUTANTS = [
         "test_shortlist.py",
     ),
     # a search in one call
-    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "(t + 1) * z > to.limits", "t * z > to.limits", *SEARCHES),
+    m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
+    m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
     m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
     m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
     m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),

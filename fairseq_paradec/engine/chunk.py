@@ -23,7 +23,13 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import NativeModel, Searched, native_search, native_search_drafts
+from .native.beam import (
+    NativeModel,
+    Searched,
+    Searching,
+    native_search,
+    native_search_drafts,
+)
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed, save_packed
 from .native.passes import NativeCache, native_pass, native_write
@@ -279,28 +285,24 @@ class ChunkScorer:
             self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
 
-    def search(self, at: Positions, start: int, beam: int, count: int) -> list[Searched]:
-        """Search the batch by beams, a word a step, in one call of the native library.
+    def search(self, at: Positions, how: Searching) -> list[Searched]:
+        """Search the batch by beams in one call of the native library.
 
-        ``writes`` says whether it can. It needs no cache but the source's.
+        ``writes`` says whether it can. It needs no cache but the source's. All inputs of a step see
+        each other, and those of all steps before.
 
         Args:
             at: the first position of each row.
-            start: the decoder's first input.
-            beam: how many hypotheses a sentence has.
-            count: with how many words a hypothesis may go on.
+            how: the search goes.
         """
-        linear = self.projection.linear
-        return native_search(self.weights, self.cache, linear, at, start, beam, count)
+        return native_search(self.weights, self.cache, self.projection.linear, at, how)
 
     def search_drafts(
         self,
         drafter: ChunkScorer,
         projection: Projection,
         at: Positions,
-        start: int,
-        beam: int,
-        count: int,
+        how: Searching,
         depth: int,
     ) -> tuple[list[Searched], list[list[list[int]]]]:
         """Search as ``search`` does, with drafts by another scorer, in one call.
@@ -310,10 +312,8 @@ class ChunkScorer:
         Args:
             drafter: its encoder has run, or it has joined this scorer.
             projection: the drafter's, of all tokens or of a shortlist.
-            at: as for ``search``, like what is not named here.
-            start: see there.
-            beam: see there.
-            count: see there.
+            at: as for ``search``.
+            how: see there; a word a step.
             depth: steps of a draft, at most.
 
         Returns:
@@ -321,7 +321,7 @@ class ChunkScorer:
         """
         own = NativeModel(self.weights, self.cache, self.projection.linear)
         other = NativeModel(drafter.weights, drafter.cache, projection.linear)
-        return native_search_drafts(own, other, at, start, beam, count, depth)
+        return native_search_drafts(own, other, at, how, depth)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""

@@ -58,13 +58,11 @@ class BeamDecoder(Decoder):
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(
             self.scorer,
-            self.order,
+            results,
             self.words.bos(),
             self.beam_size,
             min(count, len(self.words)),
             self.extend,
-            results.rank,
-            self.record_tokens,
         )
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):

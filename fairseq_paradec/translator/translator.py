@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
+from ..records import Pass, PassRecord
 from ..registry import ANY, METHODS, check_models
 from . import model_folder
 from .documents import Document, Text
@@ -46,6 +48,8 @@ class Translation(NamedTuple):
         passes: runs of the decoder that it took part in.
         accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
         rejected: the draft's other tokens.
+        tokens: of the output, with ``</s>``.
+        others: the next best outputs of a beam search, as plain text, best first.
     """
 
     text: str
@@ -54,6 +58,12 @@ class Translation(NamedTuple):
     passes: int = 0
     accepted: int = 0
     rejected: int = 0
+    tokens: int = 0
+    others: tuple[str, ...] = ()
+
+
+#: Is told the passes of a sentence, each as it is done, as a trace has them.
+Watch = Callable[[Pass], None]
 
 
 class Translator:
@@ -100,6 +110,13 @@ class Translator:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}
 
+    def twin(self) -> Translator:
+        """Return another of the same models, for a thread of its own: it shares their weights."""
+        other = copy.copy(self)
+        other.task = copy.copy(self.task)  # which notes things while it makes batches
+        other._generators = {}
+        return other
+
     def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
         """Translate sentences; an empty one, or one that is too long, gives an empty text.
 
@@ -122,6 +139,8 @@ class Translator:
         max_tokens: int = MAX_TOKENS,
         buffer_size: int = BUFFER_SIZE,
         drafts: Iterable[str] | None = None,
+        others: int = 0,
+        watches: Sequence[Watch | None] | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, in their order, each as soon as those before are there.
@@ -133,6 +152,9 @@ class Translator:
             buffer_size: lines that are sorted by length together.
             drafts: for each line an earlier translation of it, or of one that is nearly the same;
                 an empty text: there is none. They change passes, and no output.
+            others: so many of the next best outputs of a beam search are returned, too.
+            watches: for each line who is told its passes; the decoder then keeps what a trace
+                needs, which takes time. None: nobody is.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
@@ -144,7 +166,7 @@ class Translator:
         for name, size in sizes.items():
             if type(size) is not int or size < 1:
                 raise option_error(name, size, "a whole number from 1 up")
-        generator = self.generator(options)
+        generator = self.generator(options, watches is not None)
         left, first = iter(lines), 0
         earlier = None if drafts is None else iter(drafts)
         if earlier is not None:
@@ -154,7 +176,10 @@ class Translator:
                 if not isinstance(line, str):
                     raise option_error("translate()", line, "a list of sentences")
             given = None if earlier is None else self._drafts(earlier, len(window), first)
-            yield from self._window(generator, window, first, batch_size, max_tokens, given)
+            told = None if watches is None else watches[first : first + len(window)]
+            yield from self._window(
+                generator, window, first, batch_size, max_tokens, given, others, told
+            )
             first += len(window)
         if earlier is not None and next(earlier, None) is not None:
             raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
@@ -221,6 +246,8 @@ class Translator:
         batch_size: int,
         max_tokens: int,
         drafts: Sequence[list[int]] | None,
+        others: int,
+        watches: Sequence[Watch | None] | None,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
@@ -235,9 +262,14 @@ class Translator:
             given: list[list[int]] = [[] for _ in places]
             if drafts is not None:
                 batch["drafts"] = given = [drafts[place] for place in places]
+            if watches is not None:
+                batch["watches"] = [self._telling(watches[place]) for place in places]
             hypos = self.task.inference_step(generator, self.models, batch)
             rows = zip(places, hypos, given, strict=True)
-            found |= {place: self._decode(row[0], len(draft)) for place, row, draft in rows}
+            found |= {
+                place: self._decode(row[0], len(draft), row[1 : 1 + others])
+                for place, row, draft in rows
+            }
             while done in found:
                 yield found[done]
                 done += 1
@@ -255,20 +287,47 @@ class Translator:
         split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
         return _split(line, self._target_tokenizer, split)
 
-    def _decode(self, hypo: dict[str, Any], drafted: int = 0) -> Translation:
-        """Return a hypothesis as plain text; ``drafted``: tokens of its draft."""
+    def _telling(self, watch: Watch | None) -> Callable[[Sequence[PassRecord]], None] | None:
+        """Return the ``Row.watch`` of a Watch: it tells each pass once."""
+        if watch is None:
+            return None
+        told = 0
+
+        def tell(passes: Sequence[PassRecord]) -> None:
+            nonlocal told
+            for one in passes[told:]:
+                watch(one.as_json(self.task.target_dictionary.__getitem__))
+            told = len(passes)
+
+        return tell
+
+    def _plain(self, hypo: dict[str, Any]) -> str:
+        """Return a hypothesis as plain text."""
+        text: str = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        text = text if self.bpe is None else self.bpe.decode(text)
+        return text if self.tokenizer is None else self.tokenizer.decode(text)
+
+    def _decode(
+        self, hypo: dict[str, Any], drafted: int = 0, others: Sequence[dict[str, Any]] = ()
+    ) -> Translation:
+        """Return what became of a line.
+
+        Args:
+            hypo: its best hypothesis.
+            drafted: tokens of its draft.
+            others: the next best ones.
+        """
         if "problem" in hypo:
             return Translation("", None, hypo["problem"])
         accepted = 0
         if drafted > 0:
             both = zip(hypo["num_accepted"], hypo["given"], strict=True)
             accepted = sum(count for count, given in both if given)
-        text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
-        text = text if self.bpe is None else self.bpe.decode(text)
-        text = text if self.tokenizer is None else self.tokenizer.decode(text)
         left = max(0, drafted + 1 - accepted) if drafted > 0 else 0
         score, passes = float(hypo["score"]), int(hypo.get("steps", 0))
-        return Translation(text, score, None, passes, accepted, left)
+        more = tuple(map(self._plain, others))
+        tokens = len(hypo["tokens"])
+        return Translation(self._plain(hypo), score, None, passes, accepted, left, tokens, more)
 
     @cached_property
     def _target_tokenizer(self) -> Any:
@@ -282,9 +341,14 @@ class Translator:
             return None
         return self.task.tokenizer_of(name, language, self.folder.target)
 
-    def generator(self, options: dict[str, Any]) -> Any:
-        """Return the generator of some options; it is built once, as auto_fast measures once."""
-        key = repr(sorted(options.items()))
+    def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
+        """Return the generator of some options; it is built once, as auto_fast measures once.
+
+        Args:
+            options: see ``results``.
+            traced: it keeps what a trace needs.
+        """
+        key = repr((sorted(options.items()), traced))
         if key not in self._generators:
             options = {**self.folder.settings, **options}
             refuse_unknown("translate()", options, ALL)
@@ -296,6 +360,8 @@ class Translator:
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:
                 options.setdefault("drafter_path", str(self.path / self.folder.drafter))
+            if traced:
+                options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             self._generators[key] = self.task.build_decoder(self.models, config)
         return self._generators[key]

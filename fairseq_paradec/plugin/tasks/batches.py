@@ -97,13 +97,17 @@ class EverySentence:
             return
         words = self.source_dictionary  # type: ignore[attr-defined]
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
+        dataset = self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
         batches = self.get_batch_iterator(
-            self.build_dataset_for_inference(tokens, [len(one) for one in tokens]),
+            dataset,
             max_tokens=max_tokens,
             max_sentences=batch_size,
             max_positions=self._positions(models),
         )
-        for batch in batches.next_epoch_itr(shuffle=False):
+        # torch's DataLoader would draw a random number, and the lock that this takes may be held
+        # by another thread at a fork: the child would wait for it without end.
+        for numbers in batches.frozen_batches:
+            batch = dataset.collater([dataset[i] for i in numbers])
             yield utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
 
     def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
