@@ -696,7 +696,6 @@ MUTANTS = [
     m("beams", AUDIT, "if self._same(ours == theirs):", "if self._same(True):", *DRAFTED),
     # drafts of a search in one call
     m("beams", NATIVE_DRAFTS, "if (m == DRAFTER && tree.known[node]) continue;", "", *DRAFTED),
-    m("beams", NATIVE_DRAFTS, "if (m == VERIFIER) tree.known", "tree.known", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "if (real) finish(", "finish(", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "one.written > to.limits", "one.written >= to.limits", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "own[node] = -1;", "", *DRAFTED),
