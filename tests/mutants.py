@@ -577,10 +577,11 @@ MUTANTS = [
     m(
         "score",
         BEAM,
-        "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",
+        "return hypo.score / length**self.len_penalty",
         "return hypo.score / len(hypo.words) ** self.len_penalty if hypo.words else 0.0",
         "test_multiword_beam.py",
     ),
+    m("score", BEAM, "((5 + length) / 6)", "((6 + length) / 6)", "test_multiword_beam.py"),
     m(
         "score",
         BEAM,
