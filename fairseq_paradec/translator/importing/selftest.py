@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ... import extras
 from ...errors import option_error
@@ -80,9 +80,9 @@ class There:
     def arguments(self, sources: Sequence[list[int]]) -> dict[str, Tensor]:
         """Return sources as the model takes them."""
         rows = [torch.tensor(row) for row in sources]
-        mask = collate_tokens([torch.ones_like(row) for row in rows], 0)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True)
         return {
-            "input_ids": collate_tokens(rows, self.model.config.pad_token_id),
+            "input_ids": pad_sequence(rows, True, self.model.config.pad_token_id),
             "attention_mask": mask,
         }
 
@@ -134,7 +134,7 @@ class Here:
         """Return sources as the model takes them."""
         rows = [torch.tensor([self.places[number] for number in row]) for row in sources]
         pad = self.translator.task.source_dictionary.pad()
-        tokens = collate_tokens(rows, pad, left_pad=True)
+        tokens = pad_sequence(rows, True, pad, padding_side="left")
         return {"src_tokens": tokens, "src_lengths": tokens.ne(pad).sum(1)}
 
     def generate(
@@ -237,7 +237,7 @@ def _add(count: Count, line: str, is_same: bool, is_tie: bool = False) -> None:
 def _fed(outputs: Sequence[Sequence[int | None]], config: Any) -> Tensor:
     """Return what the decoder is fed for these outputs, padded by ``</s>``."""
     rows = [torch.tensor([config.decoder_start_token_id, *row[:-1]]) for row in outputs]
-    return collate_tokens(rows, config.eos_token_id)
+    return pad_sequence(rows, True, config.eos_token_id)
 
 
 def _scores(
