@@ -63,6 +63,7 @@ TEXT = "test_documents.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
+NATIVE_DRAFTS = "engine/csrc/search_drafts.h"
 DEPTH, DEEP = "decoding/depth.py", ("test_beam_depth.py",)
 
 MUTANTS = [
@@ -701,6 +702,22 @@ MUTANTS = [
     m("beams", DRAFTS, "for level in range(self.depth + 1):", "for level in range(2):", *DRAFTED),
     m("beams", DRAFTS, "self.verifier.roll_back()", "pass", *DRAFTED),
     m("beams", AUDIT, "if self._same(ours == theirs):", "if self._same(True):", *DRAFTED),
+    # drafts of a search in one call
+    m("beams", NATIVE_DRAFTS, "if (m == DRAFTER && tree.known[node]) continue;", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "if (real) finish(", "finish(", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "one.written > to.limits", "one.written >= to.limits", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "own[node] = -1;", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "bits[i] = to.bits[at]", "bits[i] = 0", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "forced[i] = to.forced[at]", "forced[i] = rules.pad", *DRAFTED),
+    m(
+        "beams",
+        NATIVE_DRAFTS,
+        "if (before.slots > 0) copy_store",
+        "if (false) copy_store",
+        *DRAFTED,
+    ),
+    m("beams", NATIVE_DRAFTS, "while (!one.ends && std", "if (!one.ends && std", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "if (!trees[s].known[node]) wanted", "wanted", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
 ]
 

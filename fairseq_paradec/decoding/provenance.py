@@ -71,6 +71,11 @@ def weights_hash(model: nn.Module) -> str:
     return hash_digits
 
 
+def remember_hash(model: nn.Module, digits: str) -> None:
+    """Take a hash for a model's, as long as it does not change: it has not all of its weights."""
+    _HASHES[model] = Watch(model), digits
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of this package, torch and fairseq."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import option_error
+from ..errors import UsageError, option_error
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
@@ -31,7 +31,7 @@ from .native.beam import (
     native_search_drafts,
 )
 from .native.library import NativeUnavailable
-from .native.packing import Packed, pack_heads, packed, save_packed
+from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
 from .native.passes import NativeCache, native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
@@ -96,6 +96,12 @@ class ChunkScorer:
             self._encoder: Any = self.packed.encoder
             self._pass: Any = native_pass
             return
+        if packed_only(self.given):
+            kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+            raise UsageError(
+                f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
+                "folder holds them packed alone"
+            )
         self.model = self.engine.model(self.given)
         self.decoder = self.model.decoder
         self._encoder = lean_encoder(self.model)

@@ -20,6 +20,7 @@ from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
+from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
 from ..records import Pass, PassRecord
@@ -92,12 +93,18 @@ class Translator:
         model = str(path / self.folder.model)
         pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
         with named(flag):
-            self.models, self.task, kind = load_paths([model], data=str(path), **pair)
+            load = packed_only.load if self.folder.packed_only else load_paths
+            self.models, self.task, kind = load([model], data=str(path), **pair)
         if not isinstance(self.task, ParallelDecodingMixin):
             given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
-        for one in self.models:
-            one.to(self.device)
+        if not self.folder.packed_only:
+            for one in self.models:
+                one.to(self.device)
+        elif self.device.type != "cpu":
+            raise option_error(
+                "--device", device, "cpu, for this folder's weights are packed alone"
+            )
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
                 offer(self.models[0], form, path / name)
