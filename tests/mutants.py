@@ -469,6 +469,7 @@ MUTANTS = [
     ),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
+    m("drafter", JACOBI, "last = self.lengths[row.index]", "last = 2 * self.lengths[row.index]"),
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # assisted
@@ -585,10 +586,11 @@ MUTANTS = [
     m(
         "score",
         BEAM,
-        "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",
+        "return hypo.score / length**self.len_penalty",
         "return hypo.score / len(hypo.words) ** self.len_penalty if hypo.words else 0.0",
         "test_multiword_beam.py",
     ),
+    m("score", BEAM, "((5 + length) / 6)", "((6 + length) / 6)", "test_multiword_beam.py"),
     m(
         "score",
         BEAM,
