@@ -80,10 +80,11 @@ setup(
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
-        "fairseq_paradec": ["py.typed"],
+        "fairseq_paradec": ["py.typed", "page.css"],
         "fairseq_paradec.engine": ["csrc/*"],
         "fairseq_paradec.lab": ["papers.toml"],
         "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
         "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],

@@ -46,6 +46,7 @@ KNOWS_FAIRSEQ = {
     "decoding": {"stock_search.py"},
     "methods": set[str](),
     "translator": set[str](),
+    "serve": set[str](),
     "cli": set[str](),
 }
 #: What is no room: registration with fairseq, names of earlier versions, ``python -m``.

@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Awaitable, Callable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from fastapi import Response
@@ -13,12 +14,15 @@ from fastapi.responses import HTMLResponse
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _FOLDER = resources.files(__package__) / "page"
+#: The styles that all pages of the package have.
+_COMMON = Path(__file__).parents[1] / "page.css"
 
 #: By path: the name of the file in the package.
 FILES = {
     "/": "index.html",
     "/page.css": "page.css",
     "/page.js": "page.js",
+    "/passes.js": "passes.js",
 }
 
 
@@ -26,6 +30,8 @@ def sender(path: str) -> Callable[[], Awaitable[Response]]:
     """Return the route of a file."""
     name = FILES[path]
     content = (_FOLDER / name).read_bytes()
+    if name.endswith(".css"):
+        content = _COMMON.read_bytes() + content
     kind = _TYPES[name.rpartition(".")[2]]
 
     async def send() -> Response:
