@@ -93,26 +93,34 @@ class Routes:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to an application."""
-        errors = bodies.ERRORS
+        errors, most = bodies.ERRORS, self.settings.max_beam
+        sources, targets = ([*dict.fromkeys(side)] for side in zip(*self.fleet.models, strict=True))
+        known: dict[str, Any] = {
+            **dict.fromkeys(("source", "source_language"), {"enum": ["auto", *sources]}),
+            **dict.fromkeys(("target", "target_language"), {"enum": targets}),
+            "model": {"enum": self.fleet.names},
+            "beam": {"maximum": most},
+            "alternatives": {"maximum": most - 1},
+        }
         app.post(
             "/translate",
             response_model=bodies.TranslateAnswer,
             response_model_exclude_none=True,
             responses=errors,
-            openapi_extra=bodies.accepts(bodies.TranslateRequest),
+            openapi_extra=bodies.accepts(bodies.TranslateRequest, known),
         )(self.translate)
         app.get("/languages", response_model=list[bodies.Language])(self.languages)
         app.post(
             "/detect",
             response_model=list[bodies.Detected],
             responses=errors | {501: {"model": bodies.Error, "description": "no detector"}},
-            openapi_extra=bodies.accepts(bodies.DetectRequest),
+            openapi_extra=bodies.accepts(bodies.DetectRequest, known),
         )(self.detect)
         app.post(
             "/v1/translations",
             response_model=bodies.TranslationAnswer,
             responses=errors,
-            openapi_extra=bodies.accepts(bodies.TranslationRequest),
+            openapi_extra=bodies.accepts(bodies.TranslationRequest, known),
         )(self.translations)
         app.get("/health", response_model=bodies.Health)(self.health)
         app.get("/metrics", response_class=Response)(self.tell)

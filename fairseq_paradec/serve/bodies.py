@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -144,8 +145,16 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def accepts(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the description of a body as JSON or as a form, which a route reads by itself."""
+def accepts(model: type[BaseModel], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the description of a body as JSON or as a form, which a route reads by itself.
+
+    Args:
+        model: the body.
+        known: what a server allows, by field, in the words of JSON's schemas.
+    """
     schema = model.model_json_schema()
+    for name, allowed in known.items():
+        field = schema["properties"].get(name, {})
+        field.get("anyOf", [field])[0].update(allowed)
     types = ("application/json", "application/x-www-form-urlencoded")
     return {"requestBody": {"required": True, "content": {t: {"schema": schema} for t in types}}}

@@ -136,7 +136,9 @@ def _stamp(module: Any) -> list[tuple[int, int, float]]:
     """
     weights = list(module.parameters())
     counts = [0 if p.is_inference() else p._version for p in weights]
-    sums = [0.0 if p.is_meta else float(p.detach().sum()) for p in weights]
+    # Of weights packed alone the others are a mapped file's, which a sum would read to its end.
+    alone = packed_only(module)
+    sums = [0.0 if alone else float(p.detach().sum()) for p in weights]
     return [(p.data_ptr(), n, total) for p, n, total in zip(weights, counts, sums, strict=True)]
 
 
