@@ -165,6 +165,12 @@ class DecodingConfig:
         least=1,
         absent="none",
     )
+    length_formula: str = _option(
+        "fairseq",
+        "what a beam's scores are divided by. fairseq: length**lenpen; google: "
+        "((5 + length) / 6)**lenpen (Wu et al. 2016), as IBDecoder's authors",
+        choices=("fairseq", "google"),
+    )
     engine: str = _option(
         "auto",
         "what computes this plugin's passes: native, this plugin's own library for CPUs; torch; or "
@@ -342,9 +348,10 @@ def check_values(given: Mapping[str, Any]) -> None:
         ALL[name].check(value)
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
-    if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
-        others = "--unnormalized, by which no length divides"
-        raise excludes("--lenpen", given["lenpen"], others)
+    for name, plain in (("lenpen", 1.0), ("length_formula", "fairseq")):
+        if given.get("unnormalized") and given.get(name, plain) != plain:
+            others = "--unnormalized, by which no length divides"
+            raise excludes(flag(name), given[name], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):

@@ -340,6 +340,15 @@ MUTANTS = [
     m("search", SEARCH, "(t + 1) * z > to.limits", "t * z > to.limits", *SEARCHES),
     m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
     m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
+    m("search", "engine/csrc/beam.h", "!ends || n >= B", "!ends", *SEARCHES),
+    m("search", "engine/csrc/beam.h", "(both ? right : 0)", "0", *SEARCHES),
+    m(
+        "search",
+        "engine/csrc/beam.h",
+        "find_largest(lefts, 2 * B",
+        "find_largest(lefts, B",
+        *SEARCHES,
+    ),
     m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
     m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
     m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
@@ -461,6 +470,7 @@ MUTANTS = [
     ),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
+    m("drafter", JACOBI, "last = self.lengths[row.index]", "last = 2 * self.lengths[row.index]"),
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # assisted
@@ -577,10 +587,11 @@ MUTANTS = [
     m(
         "score",
         BEAM,
-        "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",
+        "return hypo.score / length**self.len_penalty",
         "return hypo.score / len(hypo.words) ** self.len_penalty if hypo.words else 0.0",
         "test_multiword_beam.py",
     ),
+    m("score", BEAM, "((5 + length) / 6)", "((6 + length) / 6)", "test_multiword_beam.py"),
     m(
         "score",
         BEAM,

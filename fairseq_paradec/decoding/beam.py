@@ -158,7 +158,7 @@ class BeamSearch:
         """Whether the native library does all steps in one call."""
         scorer, order = self.scorer, self.results.order
         writes = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
-        alike = not (order.double_token or order.vanilla_mask or order.independent_directions)
+        alike = not (order.vanilla_mask or order.independent_directions)
         return writes and alike and not self.results.record_tokens
 
     def _search(
@@ -166,9 +166,10 @@ class BeamSearch:
     ) -> tuple[list[list[Written]], list[int]]:
         """Search in one call; see ``run``."""
         assert isinstance(self.scorer, ChunkScorer)
-        starts = self.results.order.start(self.bos, rules.start)
+        order = self.results.order
+        starts = order.start(self.bos, rules.start)
         penalty = self.results.len_penalty if self.results.normalise else None
-        how = Searching(starts, self.beam_size, self.count, penalty)
+        how = Searching(starts, self.beam_size, self.count, penalty, order.double_token)
         found = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, found)), [one.passes for one in found]
 

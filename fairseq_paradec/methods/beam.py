@@ -54,6 +54,7 @@ class BeamDecoder(Decoder):
             self.config.lenpen,
             self.config.deduplicate_ngrams,
             self.record_tokens,
+            self.config.length_formula,
         )
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(

@@ -112,7 +112,9 @@ class Translator:
         here = path.absolute()  # subword_nmt would read a name with a dash as a flag
         files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}
         bpe = self.folder.bpe
-        self.bpe = self.task.build_bpe(Namespace(_name=bpe, bpe=bpe, **files)) if bpe else None
+        self.bpe = (
+            self.task.build_bpe(Namespace(**files | {"_name": bpe, "bpe": bpe})) if bpe else None
+        )
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}

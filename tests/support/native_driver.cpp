@@ -150,7 +150,7 @@ int main() {
             for (int32_t& one : limits_of) one = between(1, longest - 1);
             const std::vector<int64_t> begins(at_once, 2);
             const std::vector<double> divided(longest + 1, 2.5);
-            Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), at_once, begins.data(), turn % 2 ? divided.data() : nullptr,
+            Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
                         limits_of.data(), longest, ends_late.data(), nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
             if (turn % 5) {
@@ -180,7 +180,7 @@ int main() {
         if (turn % 3 == 0) of_found[0] = before[0] = turn % 6 ? NAN : -INFINITY;
         std::vector<float> sums(parents.size()), of_texts(texts.size());
         for (auto& one : found) one = between(0, 4);
-        const Step step{sentences, width, z, candidates, beam, kept, 2, before.data(), found.data(), of_found.data(), of_end.data()};
+        const Step step{sentences, width, z, candidates, beam, kept, 2, before.data(), found.data(), of_found.data(), of_end.data(), 0};
         const Extended ended{sums.data(), parents.data(), texts.data(), of_texts.data()};
         std::vector<int64_t> next(sentences * kept), next_texts(next.size() * z);
         std::vector<float> next_sums(next.size()), of_next(next_texts.size());

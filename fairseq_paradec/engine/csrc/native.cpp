@@ -81,11 +81,11 @@ std::string layout() {
            AT(Choices, normalised) + AT(Choices, count) +
            SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
            AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
-           AT(Step, token_scores) + AT(Step, end_scores) +
+           AT(Step, token_scores) + AT(Step, end_scores) + AT(Step, pairs) +
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
            SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) +
-           AT(Search, words_a_step) + AT(Search, starts) + AT(Search, divisors) +
+           AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
            SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds);

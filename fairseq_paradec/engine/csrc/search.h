@@ -11,6 +11,7 @@
 struct Search {
     int sentences, beam, candidates;  // candidates: words that a hypothesis may go on with
     int words_a_step;                 // z
+    int pairs;                        // whether a step's words are a pair
     const int64_t* starts;            // z, the decoder's first inputs
     const double* divisors;           // of scores, by the length with </s>; null: scores are compared as they are
     const int32_t* limits;            // sentences, at most so many words before </s>
@@ -146,14 +147,13 @@ inline bool search(const Stack& stack, const Linear& projection, const Rules& ru
         choices.normalised = 1, choices.count = K;
         choose(projection, rules, choices, x, stride, rows, work);
         // 3. The best continuations.
-        int each = 1;
-        for (int i = 0; i < z; ++i) each = std::min(B, each * K);
-        const int kept = std::min(B, W * each), ends_of = z * B;  // of a sentence
+        Step step{S, W, z, K, B, 0, rules.end, totals.data(), best.data(), scores.data(), end_scores.data(), to.pairs};
+        const auto [ends_of, kept] = counts_of(step);
+        step.kept = kept;
         const size_t most = (size_t)S * (ends_of + kept);
         parents.resize(most), ended_words.resize(most * z), alive_words.resize(most * z);
         ended_scores.resize(most), alive_scores.resize(most);
         ended_word_scores.resize(most * z), alive_word_scores.resize(most * z);
-        const Step step{S, W, z, K, B, kept, rules.end, totals.data(), best.data(), scores.data(), end_scores.data()};
         const Extended ended{ended_scores.data(), parents.data(), ended_words.data(), ended_word_scores.data()};
         const Extended alive{alive_scores.data(), parents.data() + (size_t)S * ends_of, alive_words.data(), alive_word_scores.data()};
         extend(step, ended, alive);

@@ -43,12 +43,14 @@ class Searching(NamedTuple):
         candidates: with how many words a hypothesis may go on in a slot.
         len_penalty: hypotheses that a step ends are compared by score / length**len_penalty, where
             ``</s>`` counts; None: by their scores.
+        pairs: a step's two words are a pair, which imamura2020's search extends by.
     """
 
     starts: Sequence[int]
     beam: int
     candidates: int
     len_penalty: float | None = None
+    pairs: bool = False
 
 
 class _Tables:
@@ -80,6 +82,7 @@ class _Tables:
             beam=beam,
             candidates=how.candidates,
             words_a_step=z,
+            pairs=how.pairs,
             starts=ctypes.addressof(self._starts),
             divisors=None if self._divisors is None else ctypes.addressof(self._divisors),
             limits=ctypes.addressof(self._limits),

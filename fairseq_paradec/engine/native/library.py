@@ -184,6 +184,7 @@ class Step(ctypes.Structure):
         ("tokens", c_void_p),
         ("token_scores", c_void_p),
         ("end_scores", c_void_p),
+        ("pairs", c_int),
     ]
 
 
@@ -206,6 +207,7 @@ class Search(ctypes.Structure):
         ("beam", c_int),
         ("candidates", c_int),
         ("words_a_step", c_int),
+        ("pairs", c_int),
         ("starts", c_void_p),
         ("divisors", c_void_p),
         ("limits", c_void_p),
