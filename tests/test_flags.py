@@ -226,6 +226,24 @@ def test_the_hubs_keywords_are_read_or_refused() -> None:
             hub.generate(tokens, **{name: 1})
 
 
+def test_a_beam_of_from_pretrained_is_that_of_its_calls() -> None:
+    names = {"bpe": "subword_nmt", "bpe_codes": str(DEMO / "codes.bpe"), "tokenizer": "moses"}
+    folder = str(DEMO)
+    hub = TransformerModel.from_pretrained(folder, "model.pt", folder, beam=3, **names)
+    tokens = hub.encode(SENTENCE)
+    assert len(hub.generate(tokens)) == 3 and len(hub.generate(tokens, beam=2)) == 2
+    with pytest.raises(UsageError, match="--beam 3 needs --decoding beam"):
+        hub.translate(SENTENCE, decoding="hgj")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ["decoding", *SEARCH_OPTIONS])
+def test_settings_of_the_search_are_no_overrides_of_the_model(command: str, name: str) -> None:
+    typed_name = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=f"--model-overrides: got '{name}'.*give {typed_name}$"):
+        parse(command, "--model-overrides", f"{{'{name}': 3}}")
+
+
 #: A value of each option of fairseq's search that shows in the output, and what it goes with.
 BITES: dict[str, tuple[Any, dict[str, Any]]] = {
     "beam": (2, {}),
