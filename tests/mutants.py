@@ -802,6 +802,8 @@ def killed_by(folder: Path, mutant: Mutant) -> str | None:
         result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
         if result.returncode == 0:
             continue
+        if result.returncode < 0:  # of native code
+            return f"{name}, by signal {-result.returncode}"
         failed = [one for one in result.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
         assert failed, result.stdout[-2000:] + result.stderr[-2000:]
         return failed[0].split(" - ")[0].split(" ", 1)[1].removeprefix("tests/")
