@@ -337,7 +337,7 @@ MUTANTS = [
         "test_shortlist.py",
     ),
     # a search in one call
-    m("search", SEARCH, "(t + 1) * z > to.limits", "t * z > to.limits", *SEARCHES),
+    m("search", SEARCH, "(t + 1) * z > to.limits", "(t + 2) * z > to.limits", *SEARCHES),
     m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
     m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
     m("search", "engine/csrc/beam.h", "!ends || n >= B", "!ends", *SEARCHES),
